@@ -1,0 +1,39 @@
+"""Regard: encoder-decoders from the recurrent network to the Transformer, and what they attend to.
+
+    model = regard.load("runs/demo")
+    model.generate(["forty-two apples"], beam=5)
+    model.explain("forty-two apples").save("attention.html")
+
+Names are imported when first used, so that `import regard` and `regard --help` stay quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.config import Config as Config
+    from regard.errors import RegardError as RegardError
+    from regard.nn.attention import capture as capture
+    from regard.system import System as System
+    from regard.system import load as load
+    from regard.system import train as train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "regard.config",
+    "RegardError": "regard.errors",
+    "System": "regard.system",
+    "capture": "regard.nn.attention",
+    "load": "regard.system",
+    "train": "regard.system",
+}
+__all__ = ["Config", "RegardError", "System", "__version__", "capture", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'regard' has no attribute '{name}'")

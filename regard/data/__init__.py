@@ -1,0 +1,1 @@
+"""From files to batches: examples, tokens, stores on disk, packed batches."""

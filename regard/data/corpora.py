@@ -1,0 +1,165 @@
+"""Files of pairs to examples, a line at a time; what cannot be read is named by file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from regard.errors import DataError
+
+Files = str | Sequence[str]
+Links = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Gold links (source word, target word). A careful reader is sure of some; others are possible."""
+
+    sure: Links
+    possible: Links  # includes the sure ones
+
+    @staticmethod
+    def parse(text: str) -> Alignment:
+        """From Pharaoh's form: `0-0 1-2 3p4`, `i-j` sure and `ipj` (or `i?j`) possible."""
+        sure, possible = set(), set()
+        for link in text.split():
+            match = re.fullmatch(r"(\d+)([-p?])(\d+)", link)
+            if not match:
+                raise ValueError(f"'{link}' is no link; write source-target word numbers from 0, such as 0-0 1-2 3p4")
+            pair = (int(match[1]), int(match[3]))
+            possible.add(pair)
+            if match[2] == "-":
+                sure.add(pair)
+        return Alignment(frozenset(sure), frozenset(possible))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A source and its target, and where they stood."""
+
+    source: str
+    target: str
+    place: str = ""  # file:line
+    alignment: Alignment | None = None
+
+
+def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iterator[Example]:
+    """Examples of one .tsv or .jsonl file, or of two text files in a list; any may be gzipped."""
+    if not isinstance(files, str):
+        if len(files) != 2:
+            raise DataError(f"data needs one .tsv or .jsonl file, or two text files; got {len(files)}: {list(files)}")
+        return _read_two(Path(files[0]), Path(files[1]))
+    path = Path(files)
+    match "".join(path.suffixes[-2:]).removesuffix(".gz").rpartition(".")[2]:
+        case "tsv":
+            return _read_tsv(path, columns)
+        case "jsonl":
+            return _read_jsonl(path, columns)
+        case _:
+            raise DataError(f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be "
+                            "two text files in a list: [source.txt, target.txt]")  # fmt: skip
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file (gunzipped if it ends in .gz), numbered from 1."""
+    empty = True
+    for number, raw in enumerate(_raw_lines(path), 1):
+        empty = False
+        yield number, decode(raw, f"{path}:{number}")
+    if empty:
+        raise DataError(f"{path} is empty; it should hold a sentence a line")
+
+
+def decode(raw: bytes, place: str) -> str:
+    """One line of UTF-8, without its end and without a byte order mark."""
+    try:
+        return raw.decode("utf-8").rstrip("\r\n").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place} is not UTF-8 (byte {error.start + 1}: 0x{raw[error.start]:02x}); "
+            "convert the file, e.g. iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    try:
+        file: BinaryIO
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:  # type: ignore[assignment]
+            yield from file
+    except FileNotFoundError:
+        raise DataError(f"no file {path}; check the path in the config (it is relative to the config file)") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; name a file in it") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}); make or download it again") from None
+
+
+def _read_two(source: Path, target: Path) -> Iterator[Example]:
+    number = 0
+    for left, right in zip_longest(read_lines(source), read_lines(target)):
+        if left is None or right is None:
+            short, long = (source, target) if left is None else (target, source)
+            raise DataError(f"{short} ends after line {number} but {long} goes on; line i of one must translate line i of "
+                            "the other, so find where they part")  # fmt: skip
+        number = left[0]
+        yield Example(left[1], right[1], f"{source}:{number}")
+
+
+def _read_tsv(path: Path, columns: Sequence[int | str] | None) -> Iterator[Example]:
+    numbers = [int(c) for c in columns or (1, 2, 3) if str(c).isdigit() and int(c) > 0]
+    if len(numbers) != len(columns or (1, 2, 3)) or len(numbers) < 2:
+        raise DataError(
+            f"data.columns for {path} should be column numbers from 1, such as [1, 2]; not {list(columns or [])}"
+        )
+    for number, line in read_lines(path):
+        place = f"{path}:{number}"
+        cells = line.split("\t")
+        for name, column in zip(("source", "target"), numbers, strict=False):
+            if column > len(cells):
+                raise DataError(
+                    f"{place} has {len(cells)} column{'s' * (len(cells) != 1)}, so no column {column} for the {name}; "
+                    "columns are parted by tabs"
+                )
+        gold = cells[numbers[2] - 1] if len(numbers) > 2 and numbers[2] <= len(cells) else None
+        yield Example(cells[numbers[0] - 1], cells[numbers[1] - 1], place, _alignment(gold, place))
+
+
+def _read_jsonl(path: Path, columns: Sequence[int | str] | None) -> Iterator[Example]:
+    keys = [str(c) for c in columns or ("source", "target", "alignment")]
+    if len(keys) < 2:
+        raise DataError(f"data.columns for {path} should name the keys of source and target, such as [source, target]")
+    for number, line in read_lines(path):
+        place = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{place} is not JSON ({error.msg} at character {error.pos + 1})") from None
+        if not isinstance(record, dict):
+            raise DataError(f'{place} should be an object such as {{"{keys[0]}": …}}, not {type(record).__name__}')
+        source, target = (_text(record, key, place) for key in keys[:2])
+        gold = record.get(keys[2]) if len(keys) > 2 else None
+        yield Example(source, target, place, _alignment(gold, place))
+
+
+def _text(record: dict[str, Any], key: str, place: str) -> str:
+    if key not in record:
+        raise DataError(f"{place} has no '{key}' (it has: {', '.join(record)}); set data.columns to the right keys")
+    if not isinstance(record[key], str):
+        raise DataError(f"{place}: '{key}' should be text, not {type(record[key]).__name__}")
+    return str(record[key]).replace("\n", " ")
+
+
+def _alignment(text: object, place: str) -> Alignment | None:
+    if text is None or text == "":
+        return None
+    try:
+        return Alignment.parse(str(text))
+    except ValueError as error:
+        raise DataError(f"{place}: {error}; or leave the column out with data.columns") from None

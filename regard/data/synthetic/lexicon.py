@@ -1,0 +1,245 @@
+"""The words of the phrasebook in English, German and Turkish, one line each, and the classes that hold them.
+
+A capital letter is a semantic class, so that people sleep and tables do not: P person, A animal, T portable thing,
+C clothing, M machine, X text, W what is watched, F furniture, O what opens, V vehicle, E food, K what is cooked,
+D drink, L place one is in, Z event, B building, G language; and S, U, H: one can be on, under, or behind and beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from regard.data.synthetic.vocabulary import ADJECTIVES, NAMES, NOUNS, VERBS
+
+GENDERS = {"m": 0, "w": 0, "f": 1, "n": 2}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noun:
+    """A noun; `german` holds nominative, accusative, dative, genitive, first of the singular, then of the plural."""
+
+    classes: str
+    singular: str
+    plural: str
+    mass: bool
+    gender: int
+    german: tuple[str, ...]
+    to: str  # the German preposition of "to this place"
+    turkish: str
+    soft: str  # the Turkish stem before a vowel, where it differs
+
+    @property
+    def human(self) -> bool:
+        return "P" in self.classes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """A proper name: a person or a country."""
+
+    english: str
+    german: str
+    turkish: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adjective:
+    """An adjective with its comparative; `stem` is what German endings are added to."""
+
+    classes: str
+    english: str
+    comparative: str
+    german: str
+    stem: str
+    german_comparative: str
+    turkish: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verb:
+    """A verb in one of its frames: which arguments it takes, and how each language marks them."""
+
+    frame: str
+    subjects: str
+    objects: str
+    english: tuple[str, str, str]  # base, past, participle
+    particle: str
+    preposition: str
+    german: tuple[str, str, str, str]  # infinitive, third person singular, past, participle
+    perfect: str  # haben, sein
+    prefix: str
+    german_case: int  # 1 accusative, 2 dative
+    german_preposition: str
+    turkish: str
+    light: str  # the noun of a Turkish light verb: "yardım" of "yardım et-"
+    turkish_case: str
+    stative: bool  # no progressive; Turkish uses -iyor for its simple present
+    strong: bool  # Turkish marks even indefinite objects with the accusative
+    passive: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preposition:
+    """A preposition; in Turkish a case ending or a postposition that governs the case before it."""
+
+    english: str
+    german: str
+    german_case: int
+    turkish_case: str
+    turkish: str
+    objects: str
+
+    @property
+    def words(self) -> int:
+        return 1 + self.english.count(" ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conjunction:
+    """A subordinating conjunction and the tenses it joins: pairs of (main, subordinate)."""
+
+    english: str
+    german: str
+    turkish: str
+    tenses: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+
+
+def _noun(line: str) -> Noun:
+    english, german, turkish = (part.split() for part in line.split("|"))
+    kind, singular, genitive, plural, *to = german
+    genitive = singular if genitive == "-" else genitive
+    oblique = genitive if kind == "w" else singular
+    dative = plural if plural[-1] in "ns" else plural + "n"
+    forms = (singular, oblique, oblique, genitive, plural, plural, dative, plural)
+    stem, soft = turkish if len(turkish) == 2 else (turkish[0], turkish[0])
+    classes, one, *many = english
+    mass = many == ["-"]
+    return Noun(
+        classes, one, (many or [one + "s"])[0], mass, GENDERS[kind], forms, "".join(to), stem.replace("_", " "), soft
+    )
+
+
+def _adjective(line: str) -> Adjective:
+    english, german, turkish = (part.split() for part in line.split("|"))
+    classes, word, comparative = english
+    base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
+    return Adjective(classes, word, comparative.replace("_", " "), base, stem, more, turkish[0])
+
+
+def _verbs(line: str) -> list[Verb]:
+    english, german, turkish, frames, flags = (part.split() for part in line.split("|"))
+    base, past, participle, *rest = english
+    particle = next((word[1:] for word in rest if word[0] == "+"), "")
+    preposition = next((word[1:] for word in rest if word[0] == "~"), "")
+    infinitive, third, preterite, perfect_form, perfect, *more = german
+    prefix, _, bare = infinitive.rpartition("-")
+    governed = next((word for word in more if word not in ("dat", "acc")), "")
+    *light, stem = [word for word in turkish if word[0] != "="]
+    case = next((word[1:] for word in turkish if word[0] == "="), "acc")
+    marks = flags[0] if flags else ""
+    verbs = []
+    for item in frames:
+        frame, subjects, *objects = item.split(":")
+        verbs.append(
+            Verb(
+                frame,
+                subjects,
+                "".join(objects),
+                (base, past, participle),
+                particle,
+                preposition,
+                (bare, third, preterite, perfect_form),
+                {"h": "haben", "s": "sein"}[perfect],
+                prefix,
+                2 if "dat" in more else 1,
+                governed,
+                stem,
+                " ".join(light),
+                case,
+                "s" in marks,
+                "S" in marks,
+                "p" in marks and frame in ("object", "give"),
+            )
+        )
+    return verbs
+
+
+def _lines(table: str) -> list[str]:
+    return [line for line in table.strip().splitlines() if line]
+
+
+NOUN_LIST = tuple(_noun(line) for line in _lines(NOUNS))
+ADJECTIVE_LIST = tuple(_adjective(line) for line in _lines(ADJECTIVES))
+VERB_LIST = tuple(verb for line in _lines(VERBS) for verb in _verbs(line))
+PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
+
+BE = Verb("be", "", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
+          "ol", "", "", True, False, False)  # fmt: skip
+COST = Verb("cost", "", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
+            1, "", "ol", "", "", True, False, False)  # fmt: skip
+
+IN = Preposition("in", "in", 2, "loc", "", "L")
+PLACES = (
+    IN,
+    Preposition("on", "auf", 2, "gen", "üstünde", "S"),
+    Preposition("under", "unter", 2, "gen", "altında", "U"),
+    Preposition("behind", "hinter", 2, "gen", "arkasında", "H"),
+    Preposition("next to", "neben", 2, "gen", "yanında", "H"),
+    Preposition("in front of", "vor", 2, "gen", "önünde", "H"),
+)
+BETWEEN = Preposition("between", "zwischen", 2, "between", "arasında", "H")
+TO = Preposition("to", "zu", 2, "dat", "", "L")
+INTO = Preposition("to", "in", 1, "dat", "", "L")
+TO_COUNTRY = Preposition("to", "nach", 2, "dat", "", "")
+WITH = Preposition("with", "mit", 2, "ins", "", "P")
+WITHOUT = Preposition("without", "ohne", 1, "nom", "olmadan", "P")
+FOR = Preposition("for", "für", 1, "for", "için", "P")
+OCCASIONS = (
+    Preposition("after", "nach", 2, "abl", "sonra", "Z"),
+    Preposition("before", "vor", 2, "abl", "önce", "Z"),
+    Preposition("during", "während", 3, "nom", "sırasında", "Z"),
+    Preposition("because of", "wegen", 3, "nom", "yüzünden", "ZAV"),
+)
+
+PAST, NOW, LATER = ("past", "could", "wanted", "had"), ("pres", "prog", "can", "must", "want", "perf"), ("fut",)
+REASONS = ((PAST, PAST), (NOW, ("pres", "prog", "perf", "past", "can")), (LATER, ("fut", "pres", "prog", "want")))
+CONJUNCTIONS = (
+    Conjunction("because", "weil", "için", REASONS),
+    Conjunction("although", "obwohl", "halde", REASONS),
+    Conjunction("when", "wenn", "when", ((PAST, ("past",)), (LATER, ("pres",)), (("pres",), ("pres",)))),
+    Conjunction("if", "wenn", "if", ((("fut", "can", "must", "should", "pres"), ("pres",)),)),
+    Conjunction("before", "bevor", "önce", ((PAST, ("past",)), (LATER, ("pres",)))),
+    Conjunction("after", "nachdem", "sonra", ((PAST, ("pluperf",)),)),
+    Conjunction("while", "während", "while", ((PAST, ("past",)), (("prog",), ("prog",)))),
+)
+
+
+@cache
+def nouns(classes: str) -> tuple[Noun, ...]:
+    """The nouns in any of these classes."""
+    return tuple(noun for noun in NOUN_LIST if any(letter in noun.classes for letter in classes))
+
+
+@cache
+def adjectives(noun: Noun) -> tuple[Adjective, ...]:
+    """The adjectives that can be said of a noun."""
+    return adjectives_of(noun.classes)
+
+
+@cache
+def adjectives_of(classes: str) -> tuple[Adjective, ...]:
+    """The adjectives for any of these classes."""
+    return tuple(adjective for adjective in ADJECTIVE_LIST if any(c in adjective.classes for c in classes))
+
+
+@cache
+def verbs(frame: str, subjects: str = "", objects: str = "") -> tuple[Verb, ...]:
+    """The verbs with this frame that can be said of some of `subjects` and of some of `objects` (empty: any)."""
+    return tuple(
+        verb
+        for verb in VERB_LIST
+        if verb.frame == frame
+        and (not subjects or any(c in verb.subjects for c in subjects))
+        and (not objects or any(c in verb.objects for c in objects))
+    )

@@ -1,0 +1,187 @@
+"""The abstract trees of the phrasebook, which every language spells out in its own order.
+
+A synchronous grammar is written here as one abstract syntax and one lineariser for each language (the design of
+Ranta, "Grammatical Framework", JFP 2004). Every word with a meaning owns a *key*, an integer; a lineariser marks each
+token it emits with the keys whose meaning the token carries. Two tokens that share a key are translations of each
+other, so the gold alignment falls out of the derivation and needs no bookkeeping when words move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from regard.data.synthetic.lexicon import Adjective, Conjunction, Name, Noun, Preposition, Verb
+
+# A token: its text, the keys it certainly translates, and the keys it only perhaps translates.
+Token = tuple[str, tuple[int, ...], tuple[int, ...]]
+Link = tuple[int, int]
+
+# What each key of a clause stands for, counted from `Clause.key`.
+VERB, PARTICLE, NEGATION, AUXILIARY, MODAL, TO, PASSIVE, LINKER, COMMA, GOVERNED, THAN, MORE = range(12)
+CLAUSE_KEYS = 12
+# The same for a noun phrase (`DETERMINER2` is the article of "all the dogs") and its relative or coordinating word.
+HEAD, DETERMINER, DETERMINER2, AND = range(4)
+NP_KEYS = 4
+
+# Persons: I, you, he or she, we, they, and a plural noun, which Turkish verbs treat like a singular one.
+FIRST, SECOND, THIRD, WE, THEY, PLURAL = range(6)
+
+
+class Phrase:
+    """Words that always go together, in every language, with keys counted from zero.
+
+    Each text is a row of words, each with the keys it shares: `am/01` has the keys 0 and 1, `günü/?1` has key 1 as a
+    possible link only, `und/` has none, and a bare word has key 0.
+    """
+
+    __slots__ = ("keys", "texts", "words")
+
+    def __init__(self, en: str, de: str, tr: str) -> None:
+        self.texts: dict[str, tuple[Token, ...]] = {"en": _tokens(en), "de": _tokens(de), "tr": _tokens(tr)}
+        self.words = len(self.texts["en"])
+        self.keys = 1 + max(key for token in self.texts["en"] for key in (*token[1], *token[2], 0))
+
+    def spell(self, language: str, key: int) -> list[Token]:
+        """The tokens in `language`, their keys counted from `key`."""
+        return [
+            (text, tuple([key + k for k in sure]), tuple([key + k for k in possible]))
+            for text, sure, possible in self.texts[language]
+        ]
+
+
+@cache
+def _tokens(text: str) -> tuple[Token, ...]:
+    tokens = []
+    for item in text.split():
+        word, slash, keys = item.partition("/")
+        sure, _, possible = (keys if slash else "0").partition("?")
+        tokens.append((word, tuple(map(int, sure)), tuple(map(int, possible))))
+    return tuple(tokens)
+
+
+@dataclass(slots=True)
+class Fixed:
+    """An occurrence of a `Phrase`: an adverb, a date, a number."""
+
+    key: int
+    phrase: Phrase
+
+    @property
+    def words(self) -> int:
+        return self.phrase.words
+
+
+@dataclass(slots=True)
+class NP:
+    """A noun phrase; `words` counts its English words and `clausal` says that it ends in a clause."""
+
+    kind: str  # noun, pronoun, name, pair, who, what
+    key: int
+    words: int
+    person: int
+    noun: Noun | None = None
+    plural: bool = False
+    pronoun: str = ""
+    name: Name | None = None
+    determiner: str = ""
+    number: Fixed | None = None
+    adjectives: Sequence[tuple[int, Adjective]] = ()
+    of: NP | None = None
+    where: PP | None = None
+    relative: Clause | None = None
+    pair: tuple[NP, NP] | None = None
+    clausal: bool = False
+
+
+@dataclass(slots=True)
+class PP:
+    """A preposition with its noun phrase."""
+
+    key: int
+    preposition: Preposition
+    np: NP
+
+    @property
+    def words(self) -> int:
+        return self.preposition.words + self.np.words
+
+
+@dataclass(slots=True)
+class Clause:
+    """A verb with all that depends on it. Infinitives, commands and relative clauses have no subject of their own."""
+
+    key: int
+    verb: Verb
+    tense: str
+    person: int = THIRD
+    subject: NP | None = None
+    negated: bool = False
+    passive: bool = False
+    object: NP | None = None
+    recipient: NP | None = None
+    complement: PP | None = None  # where one goes, or where something is
+    agent: NP | None = None
+    predicate: Adjective | None = None
+    than: NP | None = None
+    price: Fixed | None = None
+    embedded: Clause | None = None
+    embedding: str = ""  # that, whether, to
+    frequency: Fixed | None = None
+    manner: Fixed | None = None
+    company: PP | None = None
+    place: PP | None = None
+    time: Fixed | PP | None = None
+    fronted: str = ""  # which of time and place stands first, if any
+    gap: str = ""  # what a relative clause leaves out: subject, object, recipient, place
+    antecedent: NP | None = None
+    question: str = ""  # yes, subject, object, where, when, why
+    also: Clause | None = None  # a second verb phrase: "opens the door and laughs"
+
+
+@dataclass(slots=True)
+class Complex:
+    """A main clause, perhaps with a subordinate one before or after it."""
+
+    kind: str  # statement, question, command, suggestion
+    main: Clause
+    polite: Fixed | None = None
+    conjunction: Conjunction | None = None
+    subordinate: Clause | None = None
+    first: bool = False
+
+
+@dataclass(slots=True)
+class Sentence:
+    """Main clauses joined by `joiners`, then the stop."""
+
+    parts: list[Complex]
+    joiners: list[Fixed]
+    stop: Fixed
+
+
+def links(source: Sequence[Token], target: Sequence[Token]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+    """The sure links, and the possible ones that are not sure: both sorted.
+
+    Tokens that share a key are linked, surely if both carry the key for certain.
+    """
+    certain: dict[int, list[int]] = {}
+    doubtful: dict[int, list[int]] = {}
+    for j, (_, sure, possible) in enumerate(target):
+        for key in sure:
+            certain.setdefault(key, []).append(j)
+        for key in possible:
+            doubtful.setdefault(key, []).append(j)
+    strong: set[Link] = set()
+    weak: set[Link] = set()
+    for i, (_, sure, possible) in enumerate(source):
+        for key in sure:
+            if key in certain:
+                strong.update([(i, j) for j in certain[key]])
+            if key in doubtful:
+                weak.update([(i, j) for j in doubtful[key]])
+        for key in possible:
+            if key in certain:
+                weak.update([(i, j) for j in certain[key]])
+    return tuple(sorted(strong)), tuple(sorted(weak - strong))

@@ -1,0 +1,231 @@
+"""Text to numbers and back: SentencePiece subwords, characters, words, bytes.
+
+All share six marks at the start of the vocabulary and one way to clean a line (composed Unicode, single spaces), so
+that "word" means the same everywhere: what stands between spaces.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ConfigError, ModelError
+
+MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")
+PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+
+
+def clean(text: str) -> str:
+    """Composed Unicode, with runs of blanks as one space and none at the ends."""
+    return re.sub(r"[ \t\r\n\f\v]+", " ", unicodedata.normalize("NFC", text)).strip(" ")
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back. Ids below `len(MARKS)` are marks and never come from text, save `<unk>`."""
+
+    size: int
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Ids of a line, without marks at the ends."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; marks other than `<unk>` leave nothing."""
+
+    @abstractmethod
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each token as it should be shown."""
+
+    @abstractmethod
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """The number of the word that each token belongs to; -1 for marks."""
+
+    @abstractmethod
+    def save(self, folder: Path, name: str) -> None:
+        """Write what `load` reads."""
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        """Ids of many lines; with `sampling`, subwords are drawn, the same ones for the same seed."""
+        return [self.encode(text) for text in texts]
+
+
+class Subwords(Tokenizer):
+    """SentencePiece (Kudo and Richardson 2018): unigram or BPE, any character by way of its bytes."""
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self.model = model
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size = self.processor.get_piece_size()
+
+    @staticmethod
+    def train(texts: Iterable[str], kind: str, size: int) -> Subwords:
+        """Learn subwords from lines, which are read once."""
+        import sentencepiece
+
+        written = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(clean(text) for text in texts), model_writer=written, model_type=kind,
+                vocab_size=size, hard_vocab_limit=False, byte_fallback=True, character_coverage=0.9999,
+                normalization_rule_name="identity", input_sentence_size=2_000_000, minloglevel=2,
+                pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, control_symbols=list(MARKS[SEP:]),
+            )  # fmt: skip
+        except RuntimeError as error:
+            needed = re.search(r"(?:required_chars|smaller than required_chars)[^\d]*(?:\d+ vs )?(\d+)", str(error))
+            least = f"at least {needed[1]}" if needed else "a larger one"
+            raise ConfigError(
+                f"tokens.size ({size}) is too small for {kind} on this text: 256 bytes, {len(MARKS)} marks and every "
+                f"character must fit; try {least}, or tokens.kind: char"
+            ) from None
+        return Subwords(written.getvalue())
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.processor.encode(clean(text)))
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        import sentencepiece
+
+        cleaned = [clean(text) for text in texts]
+        if not sampling:
+            return [list(ids) for ids in self.processor.encode(cleaned)]
+        # SentencePiece seeds its generator once in each thread: only a new thread draws from a new seed.
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._draw, cleaned, sampling).result()
+
+    def _draw(self, texts: list[str], sampling: float) -> list[list[int]]:
+        draw = self.processor.encode
+        return [list(draw(text, enable_sampling=True, alpha=sampling, nbest_size=-1)) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.processor.decode([int(i) for i in ids]))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [str(self.processor.id_to_piece(int(i))) for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        numbers, word = [], -1
+        for i, piece in zip(ids, self.pieces(ids), strict=True):
+            if i < len(MARKS) and i != UNK:
+                numbers.append(-1)
+                continue
+            word += piece.startswith("▁") or word < 0
+            numbers.append(word)
+        return numbers
+
+    def save(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.model").write_bytes(self.model)
+
+
+class Symbols(Tokenizer):
+    """A list of characters (`char`) or of words (`word`), most frequent first."""
+
+    def __init__(self, kind: str, symbols: Sequence[str]) -> None:
+        self.kind, self.symbols = kind, [*MARKS, *symbols]
+        self.ids = {symbol: i for i, symbol in enumerate(self.symbols)}
+        self.size = len(self.symbols)
+        self.joint = " " if kind == "word" else ""
+
+    @staticmethod
+    def train(texts: Iterable[str], kind: str, size: int) -> Symbols:
+        """Collect symbols from lines; of words, as many as fit into `size`."""
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(clean(text).split(" ") if kind == "word" else clean(text))
+        for mark in ("", *MARKS):
+            counts.pop(mark, None)
+        ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+        return Symbols(kind, ranked[: size - len(MARKS)] if kind == "word" else ranked)
+
+    def _cut(self, text: str) -> Sequence[str]:
+        return clean(text).split() if self.kind == "word" else clean(text)
+
+    def encode(self, text: str) -> list[int]:
+        known = (self.ids.get(symbol, UNK) for symbol in self._cut(text))
+        return [i if i >= len(MARKS) else UNK for i in known]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.joint.join(self.symbols[i] for i in ids if i >= len(MARKS) or i == UNK)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self.symbols[i].replace(" ", "▁") for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        numbers, word = [], -1 if self.kind == "word" else 0
+        for i in ids:
+            word += self.kind == "word" or self.symbols[i] == " "
+            numbers.append(word if i >= len(MARKS) or i == UNK else -1)
+        return numbers
+
+    def save(self, folder: Path, name: str) -> None:
+        content = {"kind": self.kind, "symbols": self.symbols[len(MARKS) :]}
+        (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False, indent=0), encoding="utf-8")
+
+
+class Bytes(Tokenizer):
+    """The 256 bytes of UTF-8: nothing to learn, nothing unknown."""
+
+    size = len(MARKS) + 256
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + len(MARKS) for byte in clean(text).encode("utf-8")]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - len(MARKS) for i in ids if i >= len(MARKS)).decode("utf-8", errors="replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [MARKS[i] if i < len(MARKS) else _show(i - len(MARKS)) for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        numbers, word = [], 0
+        for i in ids:
+            word += i - len(MARKS) == ord(" ")
+            numbers.append(word if i >= len(MARKS) else -1)
+        return numbers
+
+    def save(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.json").write_text(json.dumps({"kind": "byte"}), encoding="utf-8")
+
+
+def _show(byte: int) -> str:
+    return "▁" if byte == ord(" ") else chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
+
+
+def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
+    """A tokenizer of the given kind, learnt from lines that are read once."""
+    match kind:
+        case "unigram" | "bpe":
+            return Subwords.train(texts, kind, size)
+        case "char" | "word":
+            return Symbols.train(texts, kind, size)
+        case _:
+            return Bytes()
+
+
+def load_tokenizer(folder: Path, name: str) -> Tokenizer:
+    """What `save` wrote."""
+    model, listed = folder / f"{name}.model", folder / f"{name}.json"
+    try:
+        if model.exists():
+            return Subwords(model.read_bytes())
+        content: Any = json.loads(listed.read_text(encoding="utf-8"))
+        return Bytes() if content["kind"] == "byte" else Symbols(content["kind"], content["symbols"])
+    except FileNotFoundError:
+        raise ModelError(
+            f"{folder} has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
+        ) from None
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"the tokenizer '{name}' in {folder} cannot be read ({error}); the folder is damaged"
+        ) from None

@@ -1,0 +1,1 @@
+"""Scores with signatures, and attention held against gold alignments."""

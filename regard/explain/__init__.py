@@ -1,0 +1,1 @@
+"""What a model attended to: one trace format, pictures, a page."""

@@ -1,0 +1,138 @@
+"""One format for what any model attended to, whatever its layers and heads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from regard.errors import ConfigError, DataError, OutputError
+from regard.evaluation.alignment import Weights, links, merge_words
+
+Kind = Literal["cross", "encoder", "decoder"]
+FORMAT = "regard-explanation-1"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one attention, `(heads, queries, keys)`; each row of a head sums to 1.
+
+    `kind` says what attends to what: `cross`, the target to the source; `encoder`, the source to itself; `decoder`,
+    the target so far to itself.
+    """
+
+    name: str  # the module, e.g. decoder.blocks.1.cross_attention
+    kind: Kind
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One source and target in pieces, with all that was attended to while the target was read off.
+
+    Row `i` of a `cross` layer is the look at the source from which target piece `i` was written. `source_word[j]` is
+    the word of the text that piece `j` belongs to, -1 for a mark such as `</s>`.
+    """
+
+    source: list[str]
+    target: list[str]
+    source_word: list[int]
+    target_word: list[int]
+    log_probs: list[float]  # of each target piece
+    layers: list[Layer]
+    best: str | None  # the layer to show first and to align by; None without attention over the source
+
+    @property
+    def inputs(self) -> list[str]:
+        """What the decoder read at each step: the target, one place late."""
+        return ["<s>", *self.target[:-1]]
+
+    def axes(self, layer: Layer) -> tuple[list[str], list[str]]:
+        """The pieces that attend and the pieces attended to in a layer: what to write beside rows and columns."""
+        match layer.kind:
+            case "cross":
+                return self.target, self.source
+            case "encoder":
+                return self.source, self.source
+            case "decoder":
+                return self.inputs, self.inputs
+
+    def layer(self, name: str | None = None) -> Layer:
+        """The named layer, or the best one over the source."""
+        if not self.layers:
+            raise ConfigError(
+                "this model has no attention, so there is none to show; train one with context: attention"
+            )
+        wanted = name or self.best or self.layers[0].name
+        for layer in self.layers:
+            if layer.name == wanted:
+                return layer
+        raise ConfigError(f"no attention '{wanted}' in this model; there are: {', '.join(x.name for x in self.layers)}")
+
+    def weights(self, layer: str | None = None, head: int | None = None) -> Weights:
+        """`(queries, keys)` of one head (from 0), or the mean of all heads."""
+        heads = self.layer(layer).weights
+        if head is None:
+            return heads.mean(axis=0)
+        if not 0 <= head < len(heads):
+            raise ConfigError(f"no head {head} in {self.layer(layer).name}; there are {len(heads)}, counted from 0")
+        return heads[head]
+
+    def words(self, layer: str | None = None, head: int | None = None) -> Weights:
+        """`(target words, source words)` of a `cross` layer: summed over a source word's pieces, mean over a target's."""
+        return merge_words(self.weights(layer, head), self.target_word, self.source_word)
+
+    def alignment(self, layer: str | None = None, head: int | None = None) -> list[tuple[int, int]]:
+        """Links (source word, target word): each target word with the source word it attended to most."""
+        return links(self.words(layer, head))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` reads it back."""
+        layers = [{"name": x.name, "kind": x.kind, "weights": np.round(x.weights, 5).tolist()} for x in self.layers]
+        plain = {name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "best")}
+        return {"format": FORMAT, **plain, "log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Explanation:
+        """The inverse of `to_json`."""
+        if data.get("format") != FORMAT:
+            raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
+        layers = [Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32)) for x in data["layers"]]
+        plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
+        return Explanation(layers=layers, **plain)
+
+    def save(
+        self, path: str | Path, *, layer: str | None = None, head: int | None = None, overwrite: bool = True
+    ) -> Path:
+        """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`."""
+        return save([self], path, layer=layer, head=head, overwrite=overwrite)
+
+
+def save(
+    explanations: list[Explanation], path: str | Path, *, layer: str | None = None, head: int | None = None,
+    overwrite: bool = True,
+) -> Path:  # fmt: skip
+    """Write explanations: a page or the data hold any number, a picture holds one."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; choose another name or pass --force")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match path.suffix:
+        case ".png" | ".svg" | ".pdf" if len(explanations) == 1:
+            from regard.explain.plots import heat_map
+
+            heat_map(explanations[0], path, layer=layer, head=head)
+        case ".png" | ".svg" | ".pdf":
+            raise ConfigError(f"a picture shows one sentence, not {len(explanations)}; use .html, or one picture each")
+        case ".html":
+            from regard.explain.page import page
+
+            path.write_text(page(explanations), encoding="utf-8")
+        case ".json":
+            path.write_text(json.dumps([x.to_json() for x in explanations], ensure_ascii=False), encoding="utf-8")
+        case other:
+            raise ConfigError(f"cannot write '{other}' ({path}); the ending may be .png, .svg, .pdf, .html or .json")
+    return path

@@ -1,0 +1,1 @@
+"""Encoders, decoders, and models made of them."""

@@ -1,0 +1,100 @@
+"""Encoders: a source in, a `Memory` out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.nn.blocks import EncoderBlock
+from regard.nn.recurrence import PARTS, Recurrence
+from regard.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder hands a decoder."""
+
+    states: Ragged  # (total, d_model): one vector a source position
+    summary: Tensor  # (rows, d_model): the whole source in one vector
+    carry: Tensor | None = None  # (rows, layers, parts, d_model): a recurrent encoder's end, for `bridge: copy`
+
+
+class Embedding(nn.Module):
+    """Token vectors, scaled by `√d_model` so that they weigh as much as positions (Vaswani et al. 2017, 3.4)."""
+
+    def __init__(self, vocabulary: int, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, d_model)
+        self.scale = math.sqrt(d_model)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        x = self.table(tokens) * self.scale
+        return self.dropout(x if positions is None else x + positions.to(x.dtype))
+
+
+class RecurrentEncoder(nn.Module):
+    """A stack of recurrent layers, each reading one way or both (Schuster and Paliwal 1997).
+
+    Both ways, each direction has half of `d_model` and the joined states go to the next layer. The summary is the last
+    state of each direction, joined: `h_T`.
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        cell: str,
+        d_model: int,
+        layers: int,
+        *,
+        bidirectional: bool,
+        reverse: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding, self.reverse, self.parts = embedding, reverse, PARTS[cell]
+        width = d_model // 2 if bidirectional else d_model
+        self.forwards = nn.ModuleList(Recurrence(cell, d_model, width, 1) for _ in range(layers))
+        self.backwards = nn.ModuleList(
+            Recurrence(cell, d_model, width, 1) for _ in range(layers if bidirectional else 0)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, source: Ragged) -> Memory:
+        x = source.like(self.embedding(source.values))
+        x = x.reversed() if self.reverse else x
+        ends = []
+        for i, forwards in enumerate(self.forwards):
+            start = forwards.start(len(x), x.values)
+            inputs = x if i == 0 else x.like(self.dropout(x.values))
+            x, end = forwards(inputs, start)
+            if self.backwards:
+                other, other_end = self.backwards[i](inputs.reversed(), start)
+                x = x.like(torch.cat((x.values, other.reversed().values), dim=-1))
+                end = torch.cat((end, other_end), dim=-1)
+            ends.append(end)
+        carry = torch.cat(ends, dim=1)  # (rows, layers, parts, d_model)
+        x = x.reversed() if self.reverse else x  # state j stands where source token j stands
+        return Memory(x.like(self.dropout(x.values)), self.dropout(carry[:, -1, 0]), carry)
+
+
+class TransformerEncoder(nn.Module):
+    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
+
+    def __init__(
+        self, embedding: Embedding, positions: nn.Module, blocks: list[EncoderBlock], final: nn.Module
+    ) -> None:
+        super().__init__()
+        self.embedding, self.positions = embedding, positions
+        self.blocks, self.final = nn.ModuleList(blocks), final
+
+    def forward(self, source: Ragged) -> Memory:
+        x = source.like(self.embedding(source.values, self.positions(source.position)))
+        for block in self.blocks:
+            x = block(x)
+        x = x.like(self.final(x.values))
+        return Memory(x, x.mean())

@@ -1,0 +1,1 @@
+"""Layers: attention and its scores, positions, recurrence, blocks."""

@@ -1,0 +1,82 @@
+"""The three recurrent cells, stacked: a whole sequence at once, or one step.
+
+What a stack carries between steps is one tensor `(rows, layers, parts, d_model)`: an LSTM keeps a hidden vector and a
+cell (two parts), an RNN and a GRU a hidden vector alone. Whole sequences run in torch's fused kernels, which read a
+packed form that is a permutation of `Ragged`: no padding is made or computed on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from regard.ragged import Ragged
+
+PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
+_LAYERS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Recurrence(nn.Module):
+    """`s_t = f(x_t, s_{t-1})` in each layer, the output of one the input of the next.
+
+    Elman 1990; Hochreiter and Schmidhuber 1997; Cho et al. 2014. Always in full precision: small roundings add up over
+    a long sequence.
+    """
+
+    def __init__(self, cell: str, d_input: int, d_model: int, layers: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.cell, self.d_model, self.parts = cell, d_model, PARTS[cell]
+        self.layers = nn.ModuleList(_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers))
+        self.dropout = nn.Dropout(dropout)
+        for name, parameter in self.named_parameters():
+            if "weight_hh" in name:
+                for gate in parameter.data.chunk(parameter.shape[0] // d_model):
+                    nn.init.orthogonal_(gate)
+            elif "weight_ih" in name:
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+                if cell == "lstm" and "bias_ih" in name:  # remember by default (Gers et al. 2000)
+                    parameter.data[d_model : 2 * d_model] = 1.0
+
+    def start(self, rows: int, like: Tensor) -> Tensor:
+        """A carry of zeros."""
+        return like.new_zeros(rows, len(self.layers), self.parts, self.d_model)
+
+    def forward(self, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
+        """All states of the top layer, `(total, d_model)`, and the carry at the end of each sequence."""
+        index, going, rows = x.by_step
+        if not len(rows):
+            return x.like(x.values.new_zeros(0, self.d_model)), carry
+        with torch.autocast(x.values.device.type, enabled=False):
+            values = x.values.to(self.layers[0].weight_ih_l0.dtype)[index]
+            begin = carry[rows].to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
+            ends = []  # for each layer (parts, rows, d_model)
+            for i, layer in enumerate(self.layers):
+                hidden = (begin[i, 0], begin[i, 1]) if self.cell == "lstm" else begin[i, 0]
+                packed, end = layer(PackedSequence(self.dropout(values) if i else values, going), hidden)
+                values = packed.data
+                ends.append(torch.cat(end) if self.cell == "lstm" else end)
+        states = torch.empty_like(values).index_copy(0, index, values)
+        return x.like(states), carry.to(values.dtype).index_copy(0, rows, torch.stack(ends).permute(2, 0, 1, 3))
+
+    def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
+        """One step for `(rows, d_input)`: the top layer's `(rows, d_model)`, and the new carry."""
+        after = []
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.layers[0].weight_ih_l0.dtype)
+            carry = carry.to(x.dtype)
+            for i, layer in enumerate(self.layers):
+                weights = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+                x = self.dropout(x) if i else x
+                match self.cell:
+                    case "lstm":
+                        parts = torch.lstm_cell(x, (carry[:, i, 0], carry[:, i, 1]), *weights)
+                    case "gru":
+                        parts = (torch.gru_cell(x, carry[:, i, 0], *weights),)
+                    case _:
+                        parts = (torch.rnn_tanh_cell(x, carry[:, i, 0], *weights),)
+                x = parts[0]
+                after.append(torch.stack(parts, dim=1))
+        return x, torch.stack(after, dim=1)

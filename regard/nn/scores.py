@@ -1,0 +1,106 @@
+"""The attention scores `e_ij = score(s_i, h_j)`: how well a decoder state and an encoder state fit.
+
+A score has two parts, so that what depends on the source alone is computed once and not at every step:
+`keys = score.keys(states)`, then `score(queries, keys)`. Both take and give a heads axis.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class Score(nn.Module):
+    """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
+
+    def keys(self, states: Tensor) -> Tensor:
+        """What the score needs of the encoder states `h`, computed once."""
+        return states
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Dot(Score):
+    """Luong et al. 2015: `e = hᵀ s`."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.mT  # (batch, heads, target, source)
+
+
+class Bilinear(Score):
+    """Luong et al. 2015, "general": `e = hᵀ W s`."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Linear(d_model, d_model, bias=False)
+
+    def keys(self, states: Tensor) -> Tensor:
+        return self.weight(states)  # h W
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.mT
+
+
+class Additive(Score):
+    """Bahdanau et al. 2015: `e = vᵀ tanh(W [h; s])`, with `W [h; s] = W_h h + W_s s`."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.from_state = nn.Linear(d_model, d_model)
+        self.from_query = nn.Linear(d_model, d_model, bias=False)
+        self.v = nn.Linear(d_model, 1, bias=False)
+
+    def keys(self, states: Tensor) -> Tensor:
+        return self.from_state(states)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        pairs = torch.tanh(self.from_query(queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        return self.v(pairs).squeeze(-1)  # (batch, heads, target, source, d_model) -> (batch, heads, target, source)
+
+
+class Perceptron(Score):
+    """A multi-layer perceptron on the pair: `e = vᵀ tanh(W₂ relu(W₁ [h; s] + b₁) + b₂)`."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.from_state = nn.Linear(d_model, d_model)
+        self.from_query = nn.Linear(d_model, d_model, bias=False)
+        self.hidden = nn.Linear(d_model, d_model)
+        self.v = nn.Linear(d_model, 1, bias=False)
+
+    def keys(self, states: Tensor) -> Tensor:
+        return self.from_state(states)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        first = torch.relu(self.from_query(queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        return self.v(torch.tanh(self.hidden(first))).squeeze(-1)
+
+
+class ScaledDot(Score):
+    """Vaswani et al. 2017: `e = (W h)ᵀ (U s) / √d`."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.from_state = nn.Linear(d_model, d_model, bias=False)
+        self.from_query = nn.Linear(d_model, d_model, bias=False)
+
+    def keys(self, states: Tensor) -> Tensor:
+        return self.from_state(states)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return self.from_query(queries) @ keys.mT / math.sqrt(keys.shape[-1])
+
+
+SCORES: dict[str, type[Dot] | type[Bilinear] | type[Additive] | type[Perceptron] | type[ScaledDot]] = {
+    "dot": Dot,
+    "bilinear": Bilinear,
+    "additive": Additive,
+    "mlp": Perceptron,
+    "scaled_dot": ScaledDot,
+}

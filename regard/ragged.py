@@ -1,0 +1,136 @@
+"""Sequences of different lengths laid end to end, without padding.
+
+Everything that treats each position alone (embedding, norm, feed-forward, output layer, loss) runs on `values` and
+never touches padding. Only attention and recurrence ask where a sequence ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """`values[offsets[i]:offsets[i + 1]]` is sequence `i`; `longest` is the greatest length.
+
+    `longest` is a Python number so that shapes never wait for the device.
+    """
+
+    values: Tensor  # (total, …)
+    offsets: Tensor  # (rows + 1,), int32 as the variable-length kernels want it
+    longest: int
+
+    @staticmethod
+    def of(sequences: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
+        """From lists of token ids."""
+        lengths = [len(sequence) for sequence in sequences]
+        values = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long)
+        return Ragged.from_lengths(values, lengths).to(device)
+
+    @staticmethod
+    def from_lengths(values: Tensor, lengths: Sequence[int]) -> Ragged:
+        """From values laid end to end and the length of each sequence."""
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+        torch.cumsum(torch.tensor(lengths, dtype=torch.int32), 0, out=offsets[1:])
+        return Ragged(values, offsets.to(values.device), max(lengths, default=0))
+
+    @staticmethod
+    def from_padded(padded: Tensor, lengths: Sequence[int]) -> Ragged:
+        """From `(rows, longest, …)`, keeping the first `lengths[i]` positions of row `i`."""
+        mask = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None]
+        return Ragged.from_lengths(padded[mask.to(padded.device)], lengths)
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Length of each sequence, `(rows,)`."""
+        return (self.offsets[1:] - self.offsets[:-1]).long()
+
+    @cached_property
+    def row(self) -> Tensor:
+        """Which sequence each value belongs to, `(total,)`."""
+        rows = torch.arange(len(self), device=self.offsets.device)
+        return rows.repeat_interleave(self.lengths, output_size=self.values.shape[0])
+
+    @cached_property
+    def position(self) -> Tensor:
+        """Where in its sequence each value stands, from 0, `(total,)`."""
+        return torch.arange(self.values.shape[0], device=self.offsets.device) - self.offsets[:-1].long()[self.row]
+
+    @cached_property
+    def slot(self) -> Tensor:
+        """Where each value stands in the flattened padded form, `(total,)`."""
+        return self.row * max(self.longest, 1) + self.position
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """True where the padded form holds a value, `(rows, longest)`; at least one column wide."""
+        return torch.arange(max(self.longest, 1), device=self.offsets.device) < self.lengths[:, None]
+
+    @cached_property
+    def by_step(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The order in which recurrent kernels want values: all first positions, then all second ones, and so on.
+
+        Rows go from long to short. Gives the index of the values `(total,)`, how many rows are still going at each
+        position (on the CPU, as the kernels want it), and the rows that are not empty in their new order.
+        """
+        rank = self.lengths.argsort(descending=True, stable=True)
+        place = torch.empty_like(rank)
+        place[rank] = torch.arange(len(self), device=rank.device)
+        index = (self.position * len(self) + place[self.row]).argsort()
+        going = (self.lengths.cpu()[:, None] > torch.arange(self.longest)).sum(0)
+        return index, going, rank[: int(going[0])] if self.longest else rank[:0]
+
+    def padded(self, fill: float = 0) -> Tensor:
+        """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide."""
+        shape = self.values.shape[1:]
+        flat = self.values.new_full((len(self) * max(self.longest, 1), *shape), fill)
+        flat = flat.index_copy(0, self.slot, self.values)
+        return flat.view(len(self), max(self.longest, 1), *shape)
+
+    def unpadded(self, padded: Tensor) -> Ragged:
+        """The inverse of `padded()`: another tensor `(rows, longest, …)` cut to these lengths."""
+        return self.like(padded.flatten(0, 1)[self.slot])
+
+    def like(self, values: Tensor) -> Ragged:
+        """Other values under the same lengths; what was worked out about the layout is shared."""
+        other = Ragged(values, self.offsets, self.longest)
+        for name in ("lengths", "row", "position", "slot", "mask", "by_step"):
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
+        return other
+
+    def reversed(self) -> Ragged:
+        """Each sequence back to front."""
+        return self.like(self.values[self.offsets[1:].long()[self.row] - 1 - self.position])
+
+    def last(self) -> Tensor:
+        """The last value of each sequence, `(rows, …)`; zeros for an empty one."""
+        if self.values.shape[0] == 0:
+            return self.values.new_zeros((len(self), *self.values.shape[1:]))
+        picked = self.values[(self.offsets[1:].long() - 1).clamp(min=0)]
+        return picked.masked_fill((self.lengths == 0).view(-1, *[1] * (picked.dim() - 1)), 0)
+
+    def mean(self) -> Tensor:
+        """The mean over each sequence, `(rows, …)`; zeros for an empty one."""
+        total = self.values.new_zeros((len(self), *self.values.shape[1:])).index_add(0, self.row, self.values)
+        return total / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
+
+    def tolist(self) -> list[list[int]]:
+        """Back to lists, one a sequence."""
+        bounds, flat = self.offsets.tolist(), self.values.tolist()
+        return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+    def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
+        """The same sequences on another device."""
+        if device is None:
+            return self
+        move = {"device": device, "non_blocking": non_blocking}
+        return Ragged(self.values.to(**move), self.offsets.to(**move), self.longest)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Training: losses, optimiser and schedule, checkpoints, the loop."""

@@ -1,0 +1,263 @@
+"""The training loop: updates, validation, checkpoints, and going on exactly where a run was cut off."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.config import Training
+from regard.data.batches import Batch, Batches, Position
+from regard.errors import TrainingError
+from regard.training.checkpoint import (
+    WEIGHTS,
+    Progress,
+    average,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    save_tensors,
+    set_weights,
+    weights,
+    write_text,
+)
+from regard.training.losses import cross_entropy
+from regard.training.optim import learning_rate, make_optimizer
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a display is told after each update."""
+
+    step: int
+    steps: int
+    loss: float | None  # a mean per token, every `log_every` updates
+    tokens_per_second: float
+
+
+class Watcher:
+    """Hears of updates and messages; this one keeps silent."""
+
+    def update(self, update: Update) -> None:
+        """After each update."""
+
+    def message(self, text: str) -> None:
+        """Something worth a line."""
+
+
+class Trainer:
+    """Trains `model` on `batches` and leaves everything in `folder`.
+
+    `validate` gives scores of the model as it is; `settings.metric` names the one that decides.
+    """
+
+    def __init__(
+        self, model: nn.Module, batches: Batches, settings: Training, folder: Path, device: torch.device,
+        validate: Callable[[], dict[str, float]], watcher: Watcher,
+    ) -> None:  # fmt: skip
+        self.model, self.batches, self.settings, self.device = model, batches, settings, device
+        self.folder, self.validate, self.watcher = folder, validate, watcher
+        self.optimizer = make_optimizer(model, settings)
+        self.progress = Progress()
+        self.stop = False
+
+    def run(self) -> Progress:
+        """Train to the end, or to a request to stop (Ctrl-C, SIGTERM), which ends after a checkpoint."""
+        self._resume()
+        progress = self.progress
+        if not progress.finished:
+            with _Log(self.folder, progress.step, self.settings.tensorboard) as log, _stop_on_signal(self):
+                self._loop(log)
+                if not self.stop:
+                    self._average()
+                    progress.finished = True
+                    self._save()
+        return progress
+
+    def _loop(self, log: _Log) -> None:
+        settings, progress = self.settings, self.progress
+        stream = self.batches.since(Position(progress.epoch, progress.window, progress.batch))
+        began, pace = time.monotonic() - progress.seconds, _Pace()
+        losses, tokens = torch.zeros((), device=self.device), 0
+        while progress.step < settings.steps and not progress.early and not self.stop:
+            loss, count, norm, position = self._update(stream)
+            progress.step, progress.tokens = progress.step + 1, progress.tokens + count
+            progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
+            progress.seconds = time.monotonic() - began
+            losses, tokens = losses + loss, tokens + count
+            speed, mean = pace.add(count), None
+            if progress.step % settings.log_every == 0:
+                mean = float(losses) / tokens
+                self._check(mean)
+                log.write(step=progress.step, loss=mean, gradient_norm=float(norm), tokens=progress.tokens,
+                          learning_rate=learning_rate(progress.step, settings), tokens_per_second=speed,
+                          epoch=progress.epoch, seconds=progress.seconds)  # fmt: skip
+                losses, tokens = torch.zeros((), device=self.device), 0
+            self.watcher.update(Update(progress.step, settings.steps, mean, speed))
+            if progress.step % settings.validate_every == 0 or progress.step == settings.steps:
+                scores = self._validated()
+                log.write(step=progress.step, **{f"valid_{name}": score for name, score in scores.items()})
+                progress.early = 0 < settings.patience <= progress.worse
+                if progress.early:
+                    self.watcher.message(f"validation got no better {progress.worse} times: stopping early")
+                pace = _Pace()
+            if (
+                progress.step % settings.save_every == 0
+                or progress.step == settings.steps
+                or progress.early
+                or self.stop
+            ):
+                self._save()
+
+    def _check(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at update {self.progress.step}; lower training.learning_rate "
+                f"({self.settings.learning_rate}) or raise training.warmup ({self.settings.warmup})"
+            )
+
+    def _save(self) -> None:
+        save_checkpoint(
+            self.folder / "checkpoints", self.model, self.optimizer, self.progress, keep=self.settings.keep_last
+        )
+
+    def _update(self, stream: Iterator[tuple[Batch, Position]]) -> tuple[torch.Tensor, int, torch.Tensor, Position]:
+        """One step of the optimiser over `accumulate` batches: summed loss, tokens, gradient norm, position after."""
+        settings = self.settings
+        taken = [next(stream) for _ in range(settings.accumulate)]
+        count = sum(batch.tokens for batch, _ in taken)
+        total = torch.zeros((), device=self.device)
+        self.model.train()
+        for batch, _ in taken:
+            batch = batch.to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+                logits = self.model(batch.source, batch.inputs)
+                loss = cross_entropy(logits.values, batch.outputs.values, settings.label_smoothing)
+            (loss / count).backward()
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.progress.step + 1, settings)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total, count, norm, taken[-1][1]
+
+    def _resume(self) -> None:
+        found = checkpoints(self.folder / "checkpoints")
+        if not found:
+            return
+        self.progress = load_checkpoint(found[-1], self.model, self.optimizer)
+        if self.progress.step < self.settings.steps and not self.progress.early:
+            self.progress.finished = False  # more updates are asked for now than then
+        if not self.progress.finished:
+            self.watcher.message(f"going on from update {self.progress.step}")
+
+    def _validated(self) -> dict[str, float]:
+        """Score the model, and keep its weights if they are the best so far."""
+        scores = self.validate()
+        value = scores[self.settings.metric]
+        better = -value if self.settings.metric == "loss" else value
+        shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
+        progress = self.progress
+        if progress.best is None or better > progress.best:
+            progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
+            self._keep(weights(self.model))
+            shown += "  (best so far)"
+        else:
+            progress.worse += 1
+        self.watcher.message(f"update {progress.step}: {shown}")
+        return scores
+
+    def _average(self) -> None:
+        """Try the mean of the latest checkpoints, and keep it if it is better than the best."""
+        recent = checkpoints(self.folder / "checkpoints")[-self.settings.average :]
+        if len(recent) < 2:
+            return
+        own = {name: tensor.clone() for name, tensor in weights(self.model).items()}
+        set_weights(self.model, average(path / WEIGHTS for path in recent), self.folder)
+        self.watcher.message(f"trying the mean of the latest {len(recent)} checkpoints")
+        self._validated()
+        set_weights(self.model, own, self.folder)
+
+    def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
+        save_tensors(self.folder / WEIGHTS, tensors, {"step": str(self.progress.step)})
+        report = {"step": self.progress.step, "valid": self.progress.scores}
+        write_text(self.folder / "scores.json", json.dumps(report, indent=1) + "\n")
+
+
+class _Pace:
+    """Tokens per second, over the last few seconds."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, int]] = [(time.monotonic(), 0)]
+
+    def add(self, tokens: int) -> float:
+        self.marks.append((time.monotonic(), self.marks[-1][1] + tokens))
+        self.marks = self.marks[-100:]
+        (start, before), (end, after) = self.marks[0], self.marks[-1]
+        return (after - before) / max(end - start, 1e-9)
+
+
+class _Log:
+    """`log.jsonl`, a record a line, and TensorBoard events beside it. What lies past `step` is written again."""
+
+    def __init__(self, folder: Path, step: int, tensorboard: bool) -> None:
+        path = folder / "log.jsonl"
+        if path.exists():
+            whole = (line for line in path.read_text().splitlines() if line.endswith("}"))  # a kill may cut the last
+            write_text(path, "".join(line + "\n" for line in whole if json.loads(line)["step"] <= step))
+        self.file = path.open("a", encoding="utf-8")
+        self.events: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                return
+            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, **values: float) -> None:
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.flush()
+        if self.events is not None:
+            for name, value in values.items():
+                self.events.add_scalar(name, value, step)
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+        if self.events is not None:
+            self.events.close()
+
+
+@contextmanager
+def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C and SIGTERM let the update finish and a checkpoint be written; a second Ctrl-C does not wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if trainer.stop:
+            raise KeyboardInterrupt
+        trainer.stop = True
+        trainer.watcher.message("stopping after this update; once more to stop at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
