@@ -414,7 +414,7 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
 
 
 def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The section a location of pydantic's names, without the tags it puts into unions, and the settings known there."""
+    """The section that pydantic's location names, without the tags of unions, and the settings known there."""
     section: type[Section] = Config
     path: list[str] = []
     node: Any = settings

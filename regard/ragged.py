@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -125,12 +126,12 @@ class Ragged:
 
     def tolist(self) -> list[list[int]]:
         """Back to lists, one a sequence."""
-        bounds, flat = self.offsets.tolist(), self.values.tolist()
-        return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        flat = self.values.tolist()
+        return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
         """The same sequences on another device."""
         if device is None:
             return self
-        move = {"device": device, "non_blocking": non_blocking}
-        return Ragged(self.values.to(**move), self.offsets.to(**move), self.longest)  # type: ignore[arg-type]
+        values, offsets = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.offsets))
+        return Ragged(values, offsets, self.longest)

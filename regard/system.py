@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from regard.errors import ConfigError, DataError, ModelError, OutputError
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
-from regard.tasks import Output, PairScore, Problem, TextToText, attention_kind, longest_sequence
+from regard.tasks import Advance, Output, PairScore, Problem, TextToText, attention_kind, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, load_tensors, save_tensors, set_weights, weights, write_text
 from regard.training.trainer import Trainer, Watcher
 
@@ -85,19 +86,29 @@ class System:
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
-        return self.task.align(sources, targets)
+        return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def evaluate(
-        self,
-        files: Files,
-        *,
-        columns: Sequence[int | str] | None = None,
-        on_problem: Problem | None = None,
-        **search: Any,
-    ) -> tuple[dict[str, Score], list[str], list[Example]]:
+        self, files: Files, *, columns: Sequence[int | str] | None = None, on_problem: Problem | None = None,
+        on_progress: Advance | None = None, **search: Any,
+    ) -> tuple[dict[str, Score], list[str], list[Example]]:  # fmt: skip
         """All scores of a file of pairs, the outputs, and the examples."""
         examples = list(read_pairs(files, columns))
-        scores, outputs = self.task.evaluate(examples, self.search(**search), on_problem or _warn)
+        advance = on_progress or (lambda count: None)
+        scores, outputs = self.task.evaluate(examples, self.search(**search), on_problem or _warn, advance)
+        return scores, outputs, examples
+
+    def test(self, on_problem: Problem | None = None) -> tuple[dict[str, Score], list[str], list[Example]]:
+        """Evaluate on the config's test data, and keep the scores in `scores.json`."""
+        if self.config.data.test is None:
+            raise ConfigError("the config names no data.test")
+        scores, outputs, examples = self.evaluate(
+            self.config.data.test, columns=self.config.data.columns, on_problem=on_problem
+        )
+        path = self.folder / "scores.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        known["test"] = {name: score.to_json() for name, score in scores.items()}
+        write_text(path, json.dumps(known, indent=1) + "\n")
         return scores, outputs, examples
 
     def search(self, **changes: Any) -> Search:
@@ -243,7 +254,7 @@ def _usable(
     kept, limit = [], config.data.max_length
     for example in examples:
         lengths = [len(t.encode(text)) for t, text in zip(tokenizers, (example.source, example.target), strict=True)]
-        if 0 < min(lengths) and max(lengths) <= limit:
+        if min(lengths) > 0 and max(lengths) <= limit:
             kept.append(example)
         else:
             problem = "has an empty side" if min(lengths) == 0 else f"is longer than data.max_length={limit} tokens"
@@ -268,7 +279,8 @@ def _claim(folder: Path, config: Config) -> None:
         ]
         if differing:
             raise OutputError(
-                f"{folder} holds a run with other settings ({', '.join(differing)}); give another run=FOLDER, or remove it"
+                f"{folder} holds a run with other settings ({', '.join(differing)}); "
+                "give another run=FOLDER, or remove it"
             )
     elif folder.exists() and any(folder.iterdir()):
         raise OutputError(f"{folder} is not empty and holds no run; give another run=FOLDER")

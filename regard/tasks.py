@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from regard.search.sample import sample
 Tokens = Sequence[int]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
+Kind = Literal["cross", "encoder", "decoder"]  # what attends to what; see SIDES
+Advance = Callable[[int], None]  # how many more inputs are done
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class TextToText:
 
     # Decoding
 
-    def outputs(self, texts: Sequence[str], search: Search, problem: Problem) -> list[list[Output]]:
+    def outputs(
+        self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None
+    ) -> list[list[Output]]:
         """The best outputs of each text, best first; none for a text that cannot be used, which `problem` hears of."""
         ids = self.source.encode_many(texts)
         usable = []
@@ -82,6 +87,7 @@ class TextToText:
             members = [usable[k] for k in group]
             for i, hypotheses in zip(members, self.search([ids[i] for i in members], search), strict=True):
                 results[i] = [Output(self.target.decode(h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
+            advance(len(members))
         return results
 
     def search(self, sources: Sequence[Tokens], settings: Search) -> list[list[Hypothesis]]:
@@ -174,14 +180,13 @@ class TextToText:
         names = [name for name in modules if name == "decoder.attention" or name.endswith("cross_attention")]
         return names[max(len(names) - 2, 0)] if names else None
 
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
+    def align(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         """The links between words that the attention makes, (source word, target word)."""
         layer = self.best_layer
         if layer is None:
             raise ConfigError("this model has no attention over its source, so it aligns nothing")
-        ids = [self.source.encode(text) for text in sources], [self.target.encode(text) for text in targets]
         found = []
-        for x, y, attended in zip(*ids, self.attention(*ids), strict=True):
+        for x, y, attended in zip(sources, targets, self.attention(sources, targets), strict=True):
             weights = attended[layer].mean(0)
             found.append(links(merge_words(weights, [*self.target.words(y), -1], [*self.source.words(x), -1])))
         return found
@@ -189,11 +194,11 @@ class TextToText:
     # Scores
 
     def evaluate(
-        self, examples: Sequence[Example], search: Search, problem: Problem
+        self, examples: Sequence[Example], search: Search, problem: Problem, advance: Advance = lambda count: None
     ) -> tuple[dict[str, Score], list[str]]:
         """All scores of the examples, and the outputs they are scores of."""
         references = [clean(example.target) for example in examples]
-        found = self.outputs([example.source for example in examples], search, problem)
+        found = self.outputs([example.source for example in examples], search, problem, advance)
         outputs = [clean(best[0].text) if best else "" for best in found]
         scores = text_scores(outputs, references)
         scored = self.score([example.source for example in examples], references)
@@ -207,7 +212,8 @@ class TextToText:
         )
         gold = [example for example in examples if example.alignment is not None]
         if gold and self.best_layer is not None:
-            found_links = self.align([example.source for example in gold], [example.target for example in gold])
+            sides = [x.source for x in gold], [x.target for x in gold]
+            found_links = self.align(self.source.encode_many(sides[0]), self.target.encode_many(sides[1]))
             rate = alignment_error_rate(found_links, [example.alignment for example in gold if example.alignment])
             scores["aer"] = Score(
                 "AER", rate, f"layer:{self.best_layer}|heads:mean|forced:reference", higher_is_better=False
@@ -250,10 +256,14 @@ class TextToText:
         return [group.tolist() for group in pack(lengths, others, budget)]
 
 
-SIDES = {"cross": ("target", "source"), "encoder": ("source", "source"), "decoder": ("target", "target")}
+SIDES: dict[Kind, tuple[str, str]] = {
+    "cross": ("target", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+}
 
 
-def attention_kind(name: str) -> str:
+def attention_kind(name: str) -> Kind:
     """What attends to what in the attention of this name; see `SIDES`."""
     if name.startswith("encoder."):
         return "encoder"

@@ -109,7 +109,7 @@ class Batches:
 
 
 def pack(source: Index, target: Index, budget: int) -> list[Index]:
-    """Groups of examples of like length, each within `budget` tokens a side (marks included) unless one alone is over."""
+    """Groups of examples of like length, each within `budget` tokens a side (with marks) unless one alone is over."""
     order = np.lexsort((source, target))
     ends = [np.cumsum(lengths[order] + 1) for lengths in (source, target)]
     packs, start = [], 0

@@ -63,14 +63,16 @@ def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iter
         case "jsonl":
             return _read_jsonl(path, columns)
         case _:
-            raise DataError(f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be "
-                            "two text files in a list: [source.txt, target.txt]")  # fmt: skip
+            raise DataError(
+                f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be two text "
+                "files in a list: [source.txt, target.txt]"
+            )
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file (gunzipped if it ends in .gz), numbered from 1."""
     empty = True
-    for number, raw in enumerate(_raw_lines(path), 1):
+    for number, raw in enumerate(raw_lines(path), 1):
         empty = False
         yield number, decode(raw, f"{path}:{number}")
     if empty:
@@ -88,7 +90,8 @@ def decode(raw: bytes, place: str) -> str:
         ) from None
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The undecoded lines of a file, gunzipped if it ends in .gz."""
     try:
         file: BinaryIO
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:  # type: ignore[assignment]
@@ -106,8 +109,10 @@ def _read_two(source: Path, target: Path) -> Iterator[Example]:
     for left, right in zip_longest(read_lines(source), read_lines(target)):
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            raise DataError(f"{short} ends after line {number} but {long} goes on; line i of one must translate line i of "
-                            "the other, so find where they part")  # fmt: skip
+            raise DataError(
+                f"{short} ends after line {number} but {long} goes on; line i of one must be the pair of line i of the "
+                "other, so find where they part"
+            )
         number = left[0]
         yield Example(left[1], right[1], f"{source}:{number}")
 

@@ -63,8 +63,8 @@ class Skipped:
             parts.append(f"{self.empty} with an empty side (first: {self.first['empty']})")
         if self.long:
             parts.append(f"{self.long} longer than data.max_length={max_length} tokens (first: {self.first['long']})")
-        total = kept + self.empty + self.long
-        return f"left out {self.empty + self.long} of {total} pairs: {', '.join(parts)}; data.bad_lines=error stops instead"
+        out = self.empty + self.long
+        return f"left out {out} of {kept + out} pairs: {', '.join(parts)}; data.bad_lines=error stops instead"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def text_scores(outputs: Sequence[str], references: Sequence[str], *, tokenize: 
     `tokenize` is sacrebleu's BLEU tokenizer (13a by default; `none` for text that is tokenised already).
     """
     bleu, chrf = bleu_score(outputs, references, tokenize), chrf_score(outputs, references)
-    from sacrebleu.metrics import TER
+    from sacrebleu.metrics.ter import TER
 
     ter = TER()
     value = ter.corpus_score(list(outputs), [list(references)])
@@ -36,7 +36,7 @@ def text_scores(outputs: Sequence[str], references: Sequence[str], *, tokenize: 
 
 def bleu_score(outputs: Sequence[str], references: Sequence[str], tokenize: str | None = None) -> Score:
     """Papineni et al. 2002."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     bleu = BLEU(tokenize=tokenize, force=True)
     return Score("BLEU", bleu.corpus_score(list(outputs), [list(references)]).score, str(bleu.get_signature()))
@@ -44,7 +44,7 @@ def bleu_score(outputs: Sequence[str], references: Sequence[str], tokenize: str 
 
 def chrf_score(outputs: Sequence[str], references: Sequence[str]) -> Score:
     """Popović 2015."""
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.chrf import CHRF
 
     chrf = CHRF()
     return Score("chrF", chrf.corpus_score(list(outputs), [list(references)]).score, str(chrf.get_signature()))

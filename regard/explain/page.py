@@ -1,6 +1,6 @@
 """Attention as one HTML page that needs no network: choose a sentence, a layer and a head, and look around.
 
-The page itself is `page.html`, beside this file.
+The page itself is `page.html` and `page.js`, beside this file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ def page(explanations: list[Explanation], title: str = "What the model attends t
     """One self-contained document that shows the explanations; `Explanation.from_json` reads its data back."""
     data = json.dumps([_plain(x) for x in explanations], allow_nan=False, separators=(",", ":"))
     # Within a script element only "<" could end it or open a comment; as an escape it reads the same to JSON.
-    filling = {"title": html.escape(title), "data": data.replace("<", r"\u003c")}
-    template = files("regard.explain").joinpath("page.html").read_text(encoding="utf-8")
+    filling = {"title": html.escape(title), "data": data.replace("<", r"\u003c"), "script": _text("page.js")}
     # In one pass, so that a token that looks like a placeholder stays a token.
-    return re.sub(r"\{\{(title|data)\}\}", lambda match: filling[match[1]], template)
+    return re.sub(r"\{\{(title|data|script)\}\}", lambda match: filling[match[1]], _text("page.html"))
+
+
+def _text(name: str) -> str:
+    return files("regard.explain").joinpath(name).read_text(encoding="utf-8")
 
 
 def _plain(explanation: Explanation) -> dict[str, Any]:

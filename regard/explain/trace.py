@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from regard.errors import ConfigError, DataError, OutputError
 from regard.evaluation.alignment import Weights, links, merge_words
+from regard.tasks import Kind
 
-Kind = Literal["cross", "encoder", "decoder"]
 FORMAT = "regard-explanation-1"
 
 
@@ -82,7 +82,7 @@ class Explanation:
         return heads[head]
 
     def words(self, layer: str | None = None, head: int | None = None) -> Weights:
-        """`(target words, source words)` of a `cross` layer: summed over a source word's pieces, mean over a target's."""
+        """`(target words, source words)` of a `cross` layer; see `merge_words`."""
         return merge_words(self.weights(layer, head), self.target_word, self.source_word)
 
     def alignment(self, layer: str | None = None, head: int | None = None) -> list[tuple[int, int]]:

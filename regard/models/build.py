@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from regard import config
@@ -33,7 +34,10 @@ def build_encoder(settings: config.Model, embedding: Embedding, longest: int) ->
                 dropout=dropout,
             )  # fmt: skip
         case config.TransformerEncoder() as part:
-            blocks = [EncoderBlock(d_model, **_block(part, dropout)) for _ in range(part.layers)]
+            shape: dict[str, str] = {"norm": part.norm, "activation": part.activation}
+            blocks = [
+                EncoderBlock(d_model, part.heads, part.d_ff, dropout=dropout, **shape) for _ in range(part.layers)
+            ]
             return TransformerEncoder(embedding, _positions(part, d_model, longest), blocks, _final(part, d_model))
 
 
@@ -48,18 +52,11 @@ def build_decoder(settings: config.Model, embedding: Embedding, longest: int) ->
                 bridge=part.bridge, dropout=dropout,
             )  # fmt: skip
         case config.TransformerDecoder() as part:
-            blocks = [DecoderBlock(d_model, **_block(part, dropout)) for _ in range(part.layers)]
+            shape: dict[str, str] = {"norm": part.norm, "activation": part.activation}
+            blocks = [
+                DecoderBlock(d_model, part.heads, part.d_ff, dropout=dropout, **shape) for _ in range(part.layers)
+            ]
             return TransformerDecoder(embedding, _positions(part, d_model, longest), blocks, _final(part, d_model))
-
-
-def _block(part: config.TransformerSettings, dropout: float) -> dict[str, int | str | float]:
-    return {
-        "heads": part.heads,
-        "d_ff": part.d_ff,
-        "norm": part.norm,
-        "activation": part.activation,
-        "dropout": dropout,
-    }
 
 
 def _positions(part: config.TransformerSettings, d_model: int, longest: int) -> nn.Module:
@@ -69,3 +66,10 @@ def _positions(part: config.TransformerSettings, d_model: int, longest: int) -> 
 def _final(part: config.TransformerSettings, d_model: int) -> nn.Module:
     """Pre-norm leaves the residual stream unnormed, so a last norm follows the blocks."""
     return nn.LayerNorm(d_model) if part.norm == "pre" else nn.Identity()
+
+
+def count_parameters(settings: config.Model, vocabulary: int) -> int:
+    """How many numbers such a model learns, without making it."""
+    with torch.device("meta"):
+        model = build(settings, vocabulary, vocabulary, longest=1024)
+    return sum(parameter.numel() for parameter in model.parameters())

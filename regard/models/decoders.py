@@ -8,6 +8,7 @@ rows of one source stand together, as many for each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, Self
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.models.encoders import Embedding, Memory
 from regard.nn.attention import Attention, allowed
-from regard.nn.blocks import DecoderBlock
+from regard.nn.blocks import DecoderBlock, KeysValues
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 
@@ -77,7 +78,8 @@ class RecurrentDecoder(nn.Module):
 
     - `last` (Sutskever et al. 2014): `x_t = y_{t-1}`; only `s_0` knows the source; the output is `s_t`
     - `every` (Cho et al. 2014): `x_t = [y_{t-1}; c]`, output `tanh(W [s_t; c])`, `c` the summary
-    - `recurrence` (Bahdanau et al. 2015): `c_t` attended to from `s_{t-1}`; `x_t = [y_{t-1}; c_t]`, output `tanh(W [s_t; c_t])`
+    - `recurrence` (Bahdanau et al. 2015): `c_t` attended to from `s_{t-1}`; `x_t = [y_{t-1}; c_t]`, output
+      `tanh(W [s_t; c_t])`
     - `output` (Luong et al. 2015): `x_t = y_{t-1}`; `c_t` attended to from `s_t`; output `o_t = tanh(W [s_t; c_t])`
     - `feeding` (Luong et al. 2015, 3.3): the same with `x_t = [y_{t-1}; o_{t-1}]`
     """
@@ -185,29 +187,20 @@ class RecurrentDecoder(nn.Module):
 
 @dataclass(frozen=True)
 class TransformerState:
-    """A Transformer decoder between two tokens: keys and values of each block, so far and of the source."""
+    """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source."""
 
-    keys: tuple[Tensor, ...]  # each (rows, heads, length, d_head)
-    values: tuple[Tensor, ...]
-    source_keys: tuple[Tensor, ...]  # each (sources, heads, source, d_head)
-    source_values: tuple[Tensor, ...]
-    source_mask: Tensor  # (sources, source)
+    past: tuple[KeysValues, ...]  # a row's
+    source: tuple[KeysValues, ...]  # a source's
+    mask: Tensor  # (sources, source)
     length: int
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
-        state = replace(self, keys=_pick(self.keys, rows), values=_pick(self.values, rows))
-        if sources is None:
-            return state
-        return replace(
-            state,
-            source_keys=_pick(self.source_keys, sources),
-            source_values=_pick(self.source_values, sources),
-            source_mask=self.source_mask[sources],
-        )
+        state = replace(self, past=_pick(self.past, rows))
+        return state if sources is None else replace(state, source=_pick(self.source, sources), mask=self.mask[sources])
 
 
-def _pick(tensors: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor[index] for tensor in tensors)
+def _pick(blocks: tuple[KeysValues, ...], index: Tensor) -> tuple[KeysValues, ...]:
+    return tuple(KeysValues(keys[index], values[index]) for keys, values in blocks)
 
 
 class TransformerDecoder(nn.Module):
@@ -217,8 +210,8 @@ class TransformerDecoder(nn.Module):
         self, embedding: Embedding, positions: nn.Module, blocks: list[DecoderBlock], final: nn.Module
     ) -> None:
         super().__init__()
-        self.embedding, self.positions = embedding, positions
-        self.blocks, self.final = nn.ModuleList(blocks), final
+        self.embedding, self.positions, self.final = embedding, positions, final
+        self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, tokens: Ragged, memory: Memory) -> Ragged:
         x = tokens.like(self.embedding(tokens.values, self.positions(tokens.position)))
@@ -227,34 +220,18 @@ class TransformerDecoder(nn.Module):
         return x.like(self.final(x.values))
 
     def start(self, memory: Memory) -> TransformerState:
-        rows, padded = len(memory.states), memory.states
-        source_keys, source_values, empty = [], [], []
+        past, source = [], []
         for block in self.blocks:
-            attention = block.cross_attention
-            keys, values = attention.keys_values(padded.values)
-            source_keys.append(padded.like(keys).padded().transpose(1, 2))
-            source_values.append(padded.like(values).padded().transpose(1, 2))
-            empty.append(keys.new_zeros(rows, attention.heads, 0, keys.shape[-1]))
-        mask = allowed(padded)[:, 0, 0, :]
-        return TransformerState(tuple(empty), tuple(empty), tuple(source_keys), tuple(source_values), mask, 0)
+            made = block.cross_attention.keys_values(memory.states.values)
+            padded = KeysValues(*(memory.states.like(x).padded().transpose(1, 2) for x in made))
+            source.append(padded)
+            past.append(KeysValues(*(x[:, :, :0] for x in padded)))
+        return TransformerState(tuple(past), tuple(source), allowed(memory.states)[:, 0, 0, :], 0)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         x = self.embedding(tokens, self.positions(torch.full_like(tokens, state.length)))  # (rows, d_model)
-        keys, values = list(state.keys), list(state.values)
-        sources = len(state.source_mask)
-        for i, block in enumerate(self.blocks):
-
-            def look_back(x: Tensor, i: int = i, block: nn.Module = block) -> Tensor:
-                key, value = block.self_attention.keys_values(x)  # (rows, heads, d_head)
-                keys[i] = torch.cat((keys[i], key.unsqueeze(2)), dim=2)
-                values[i] = torch.cat((values[i], value.unsqueeze(2)), dim=2)
-                return block.self_attention.step(x.unsqueeze(1), keys[i], values[i]).squeeze(1)
-
-            def look_across(x: Tensor, i: int = i, block: nn.Module = block) -> Tensor:
-                grouped = x.unflatten(0, (sources, -1))  # rows of one source are queries to the same keys
-                source = state.source_keys[i], state.source_values[i], state.source_mask
-                return block.cross_attention.step(grouped, *source).flatten(0, 1)
-
-            x = block.around_cross(block.around_self(x, look_back), look_across)
-            x = block.around_feed_forward(x, block.feed_forward)
-        return self.final(x), replace(state, keys=tuple(keys), values=tuple(values), length=state.length + 1)
+        after = []
+        for block, past, source in zip(self.blocks, state.past, state.source, strict=True):
+            x, past = block.step(x, past, source, state.mask)
+            after.append(past)
+        return self.final(x), replace(state, past=tuple(after), length=state.length + 1)

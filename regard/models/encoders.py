@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.nn.blocks import EncoderBlock
-from regard.nn.recurrence import PARTS, Recurrence
+from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 
 
@@ -56,12 +57,11 @@ class RecurrentEncoder(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.embedding, self.reverse, self.parts = embedding, reverse, PARTS[cell]
+        self.embedding, self.reverse = embedding, reverse
         width = d_model // 2 if bidirectional else d_model
-        self.forwards = nn.ModuleList(Recurrence(cell, d_model, width, 1) for _ in range(layers))
-        self.backwards = nn.ModuleList(
-            Recurrence(cell, d_model, width, 1) for _ in range(layers if bidirectional else 0)
-        )
+        ways = [[Recurrence(cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + bidirectional)]
+        self.forwards: Sequence[Recurrence] = nn.ModuleList(ways[0])  # type: ignore[assignment]
+        self.backwards: Sequence[Recurrence] = nn.ModuleList(ways[1] if bidirectional else [])  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, source: Ragged) -> Memory:

@@ -27,7 +27,7 @@ class Trace:
     found: dict[str, dict[int, list[Tensor]]] = field(default_factory=dict)
 
     def record(self, module: nn.Module, weights: Callable[[], Tensor], rows: Sequence[int] | None = None) -> None:
-        """Keep `weights()`, `(rows, heads, target, source)`; what comes later for a row are further target positions."""
+        """Keep `weights()`, `(rows, heads, target, source)`; what comes later for a row is further along its target."""
         if module not in self.names:
             return
         with torch.no_grad():

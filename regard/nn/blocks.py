@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention
 from regard.ragged import Ragged
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+class KeysValues(NamedTuple):
+    """Keys and values to attend to, each `(rows or sources, heads, length, d_head)`."""
+
+    keys: Tensor
+    values: Tensor
 
 
 class FeedForward(nn.Module):
@@ -78,3 +87,21 @@ class DecoderBlock(nn.Module):
 
         values = self.around_cross(self.around_self(x.values, look_back), look_across)
         return x.like(self.around_feed_forward(values, self.feed_forward))
+
+    def step(self, x: Tensor, past: KeysValues, source: KeysValues, mask: Tensor) -> tuple[Tensor, KeysValues]:
+        """One position a row, `(rows, d_model)`, with what is kept of the positions before; adds itself to it.
+
+        Rows of one source stand together, so they are so many queries to the same keys.
+        """
+
+        def look_back(x: Tensor) -> Tensor:
+            nonlocal past
+            new = self.self_attention.keys_values(x)  # each (rows, heads, d_head)
+            past = KeysValues(*(torch.cat((old, now.unsqueeze(2)), dim=2) for old, now in zip(past, new, strict=True)))
+            return self.self_attention.step(x.unsqueeze(1), *past).squeeze(1)
+
+        def look_across(x: Tensor) -> Tensor:
+            return self.cross_attention.step(x.unflatten(0, (len(mask), -1)), *source, mask).flatten(0, 1)
+
+        x = self.around_cross(self.around_self(x, look_back), look_across)
+        return self.around_feed_forward(x, self.feed_forward), past

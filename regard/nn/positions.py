@@ -40,7 +40,7 @@ class Learned(nn.Module):
     def forward(self, position: Tensor) -> Tensor:
         if position.numel() and int(position.max()) >= self.table.num_embeddings:
             raise DataError(
-                f"a sequence of {int(position.max()) + 1} tokens is longer than the {self.table.num_embeddings} learned "
-                "positions; shorten it, or train with positions: sinusoidal or a larger data.max_length"
+                f"a sequence of {int(position.max()) + 1} tokens is longer than the {self.table.num_embeddings} "
+                "learned positions; shorten it, or train with positions: sinusoidal or a larger data.max_length"
             )
         return self.table(position)

@@ -7,6 +7,8 @@ packed form that is a permutation of `Ragged`: no padding is made or computed on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -14,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from regard.ragged import Ragged
 
 PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
-_LAYERS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+_LAYERS: dict[str, Callable[[int, int], nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Recurrence(nn.Module):
@@ -27,7 +29,8 @@ class Recurrence(nn.Module):
     def __init__(self, cell: str, d_input: int, d_model: int, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.cell, self.d_model, self.parts = cell, d_model, PARTS[cell]
-        self.layers = nn.ModuleList(_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers))
+        stack = [_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers)]
+        self.layers: Sequence[nn.RNNBase] = nn.ModuleList(stack)  # type: ignore[assignment]
         self.dropout = nn.Dropout(dropout)
         for name, parameter in self.named_parameters():
             if "weight_hh" in name:
@@ -40,6 +43,11 @@ class Recurrence(nn.Module):
                 if cell == "lstm" and "bias_ih" in name:  # remember by default (Gers et al. 2000)
                     parameter.data[d_model : 2 * d_model] = 1.0
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        return self.layers[0].all_weights[0][0].dtype
+
     def start(self, rows: int, like: Tensor) -> Tensor:
         """A carry of zeros."""
         return like.new_zeros(rows, len(self.layers), self.parts, self.d_model)
@@ -50,7 +58,7 @@ class Recurrence(nn.Module):
         if not len(rows):
             return x.like(x.values.new_zeros(0, self.d_model)), carry
         with torch.autocast(x.values.device.type, enabled=False):
-            values = x.values.to(self.layers[0].weight_ih_l0.dtype)[index]
+            values = x.values.to(self.dtype)[index]
             begin = carry[rows].to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
             ends = []  # for each layer (parts, rows, d_model)
             for i, layer in enumerate(self.layers):
@@ -64,11 +72,12 @@ class Recurrence(nn.Module):
     def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One step for `(rows, d_input)`: the top layer's `(rows, d_model)`, and the new carry."""
         after = []
+        parts: tuple[Tensor, ...]
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(self.layers[0].weight_ih_l0.dtype)
+            x = x.to(self.dtype)
             carry = carry.to(x.dtype)
             for i, layer in enumerate(self.layers):
-                weights = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+                weights = layer.all_weights[0]  # from input and hidden state, then their biases
                 x = self.dropout(x) if i else x
                 match self.cell:
                     case "lstm":

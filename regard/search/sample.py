@@ -58,7 +58,7 @@ def sample(
 
 
 def filter_top(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Keep the `top_k` likeliest tokens, then of these the likeliest that together hold `top_p` (Holtzman et al. 2020)."""
+    """Keep the `top_k` likeliest tokens, and of these the likeliest that hold `top_p` (Holtzman et al. 2020)."""
     if top_k and top_k < log_probs.shape[-1]:
         least = log_probs.topk(top_k, dim=-1).values[..., -1:]
         log_probs = log_probs.masked_fill(log_probs < least, -math.inf)

@@ -73,10 +73,9 @@ def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> No
             f"{where} does not fit its config: it {first} ({len(missing)} missing, {len(foreign)} foreign)"
         )
     for name, tensor in own.items():
-        if tensor.shape != tensors[name].shape:
-            raise ModelError(
-                f"{where} does not fit its config: {name} is {tuple(tensors[name].shape)}, expected {tuple(tensor.shape)}"
-            )
+        here, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
+        if here != wanted:
+            raise ModelError(f"{where} does not fit its config: {name} is {here}, expected {wanted}")
         tensor.copy_(tensors[name])
 
 

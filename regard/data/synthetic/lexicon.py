@@ -2,7 +2,9 @@
 
 A capital letter is a semantic class, so that people sleep and tables do not: P person, A animal, T portable thing,
 C clothing, M machine, X text, W what is watched, F furniture, O what opens, V vehicle, E food, K what is cooked,
-D drink, L place one is in, Z event, B building, G language; and S, U, H: one can be on, under, or behind and beside it.
+R what is sweet, D drink, L place one is in, Z event, J part of a building, B building, Q other structure,
+N what is told, G language; and S, U, H: one can be
+on, under, or behind and beside it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from regard.data.synthetic.vocabulary import ADJECTIVES, NAMES, NOUNS, VERBS
+from babel import Locale
+
+from regard.data.synthetic.vocabulary import ADJECTIVES, LANGUAGES, NAMES, NOUNS, TERRITORIES, VERBS
 
 GENDERS = {"m": 0, "w": 0, "f": 1, "n": 2}
 
@@ -49,7 +53,7 @@ class Adjective:
 
     classes: str
     english: str
-    comparative: str
+    comparative: str  # empty where one hardly compares: colours, illness
     german: str
     stem: str
     german_comparative: str
@@ -124,7 +128,7 @@ def _adjective(line: str) -> Adjective:
     english, german, turkish = (part.split() for part in line.split("|"))
     classes, word, comparative = english
     base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
-    return Adjective(classes, word, comparative.replace("_", " "), base, stem, more, turkish[0])
+    return Adjective(classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0])
 
 
 def _verbs(line: str) -> list[Verb]:
@@ -159,7 +163,7 @@ def _verbs(line: str) -> list[Verb]:
                 case,
                 "s" in marks,
                 "S" in marks,
-                "p" in marks and frame in ("object", "give"),
+                "p" in marks and frame == "object",
             )
         )
     return verbs
@@ -169,14 +173,24 @@ def _lines(table: str) -> list[str]:
     return [line for line in table.strip().splitlines() if line]
 
 
-NOUN_LIST = tuple(_noun(line) for line in _lines(NOUNS))
+def _language(code: str) -> Noun:
+    english, german, turkish = (Locale(locale).languages[code] for locale in ("en", "de", "tr"))
+    return Noun("G", english, english, True, GENDERS["n"], (german,) * 8, "", turkish, turkish)
+
+
+def _country(code: str) -> Name:
+    return Name(*(Locale(locale).territories[code] for locale in ("en", "de", "tr")))
+
+
+NOUN_LIST = (*map(_noun, _lines(NOUNS)), *map(_language, LANGUAGES.split()))
 ADJECTIVE_LIST = tuple(_adjective(line) for line in _lines(ADJECTIVES))
 VERB_LIST = tuple(verb for line in _lines(VERBS) for verb in _verbs(line))
 PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
+COUNTRIES = tuple(map(_country, TERRITORIES.split()))
 
-BE = Verb("be", "", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
+BE = Verb("be", "PATCMXVFOLEW", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
           "ol", "", "", True, False, False)  # fmt: skip
-COST = Verb("cost", "", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
+COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
             1, "", "ol", "", "", True, False, False)  # fmt: skip
 
 IN = Preposition("in", "in", 2, "loc", "", "L")
@@ -188,6 +202,7 @@ PLACES = (
     Preposition("next to", "neben", 2, "gen", "yanında", "H"),
     Preposition("in front of", "vor", 2, "gen", "önünde", "H"),
 )
+BESIDE = (IN, *PLACES[3:])
 BETWEEN = Preposition("between", "zwischen", 2, "between", "arasında", "H")
 TO = Preposition("to", "zu", 2, "dat", "", "L")
 INTO = Preposition("to", "in", 1, "dat", "", "L")

@@ -19,10 +19,10 @@ Token = tuple[str, tuple[int, ...], tuple[int, ...]]
 Link = tuple[int, int]
 
 # What each key of a clause stands for, counted from `Clause.key`.
-VERB, PARTICLE, NEGATION, AUXILIARY, MODAL, TO, PASSIVE, LINKER, COMMA, GOVERNED, THAN, MORE = range(12)
-CLAUSE_KEYS = 12
-# The same for a noun phrase (`DETERMINER2` is the article of "all the dogs") and its relative or coordinating word.
-HEAD, DETERMINER, DETERMINER2, AND = range(4)
+VERB, PARTICLE, NEGATION, AUXILIARY, MODAL, TO, PASSIVE, LINKER, COMMA, GOVERNED, THAN, MORE, PREDICATE, AND = range(14)
+CLAUSE_KEYS = 14
+# The same for a noun phrase (`DETERMINER2` is the article of "all the dogs"); the head of a pair is its "and".
+HEAD, DETERMINER, DETERMINER2, OF = range(4)
 NP_KEYS = 4
 
 # Persons: I, you, he or she, we, they, and a plural noun, which Turkish verbs treat like a singular one.

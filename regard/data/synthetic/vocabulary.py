@@ -2,7 +2,7 @@
 
 Nouns: classes, English singular, plural where irregular (- for mass nouns) | German gender (w: weak masculine),
 nominative, genitive (- if the same), plural, for places the preposition of "to" | Turkish stem, and before vowels.
-Adjectives: classes, English, comparative | German, stem if different, comparative | Turkish.
+Adjectives: classes, English, comparative (- if none) | German, stem if different, comparative | Turkish.
 Verbs: English base, past, participle, +particle, ~preposition | German prefix-infinitive, third person, preterite,
 participle, h or s for haben or sein, governed preposition and case | Turkish light noun and stem, =case of the object |
 frames as frame:subjects:objects | flags: s stative, S always marked object, p passive.
@@ -77,29 +77,29 @@ X book | n Buch Buches Bücher | kitap kitab
 X letter | m Brief Briefes Briefe | mektup mektub
 X newspaper | f Zeitung - Zeitungen | gazete
 X poem | n Gedicht Gedichts Gedichte | şiir
-X story stories | f Geschichte - Geschichten | hikâye
+XN story stories | f Geschichte - Geschichten | hikâye
 W film | m Film Films Filme | film
 FSUH table | m Tisch Tisches Tische | masa
 FSUH chair | m Stuhl Stuhls Stühle | sandalye
 FSUH bed | n Bett Bettes Betten | yatak yatağ
 FSH sofa | n Sofa Sofas Sofas | kanepe
 UH tree | m Baum Baumes Bäume | ağaç ağac
-BH wall | f Wand - Wände | duvar
+QH wall | f Wand - Wände | duvar
 OH door | f Tür - Türen | kapı
 OH window | n Fenster Fensters Fenster | pencere
 OSH box boxes | f Kiste - Kisten | kutu
-BSUH bridge | f Brücke - Brücken | köprü
+QSUH bridge | f Brücke - Brücken | köprü
 VH car | n Auto Autos Autos | araba
 VH bus buses | m Bus Busses Busse | otobüs
 VH train | m Zug Zuges Züge | tren
 V bicycle | n Fahrrad Fahrrads Fahrräder | bisiklet
 V ship | n Schiff Schiffes Schiffe | gemi
 V plane | n Flugzeug Flugzeugs Flugzeuge | uçak uçağ
-E apple | m Apfel Apfels Äpfel | elma
+ER apple | m Apfel Apfels Äpfel | elma
 EK egg | n Ei Eies Eier | yumurta
-E cake | m Kuchen Kuchens Kuchen | kek
-E pear | f Birne - Birnen | armut armud
-E banana | f Banane - Bananen | muz
+ER cake | m Kuchen Kuchens Kuchen | kek
+ER pear | f Birne - Birnen | armut armud
+ER banana | f Banane - Bananen | muz
 E tomato tomatoes | f Tomate - Tomaten | domates
 EK potato potatoes | f Kartoffel - Kartoffeln | patates
 EK carrot | f Karotte - Karotten | havuç havuc
@@ -112,11 +112,11 @@ D milk - | f Milch - Milch | süt
 DK coffee - | m Kaffee Kaffees Kaffees | kahve
 DK tea - | m Tee Tees Tees | çay
 D wine - | m Wein Weines Weine | şarap şarab
-L garden | m Garten Gartens Gärten in | bahçe
+LJ garden | m Garten Gartens Gärten in | bahçe
 LBH house | n Haus Hauses Häuser zu | ev
 LBH school | f Schule - Schulen zu | okul
 L park | m Park Parks Parks in | park
-L kitchen | f Küche - Küchen in | mutfak mutfağ
+LJ kitchen | f Küche - Küchen in | mutfak mutfağ
 L city cities | f Stadt - Städte in | şehir şehr
 L village | n Dorf Dorfes Dörfer in | köy
 L forest | m Wald Waldes Wälder in | orman
@@ -127,8 +127,8 @@ LBH museum | n Museum Museums Museen in | müze
 LBH library libraries | f Bibliothek - Bibliotheken in | kütüphane
 LBH church churches | f Kirche - Kirchen in | kilise
 LBH castle | n Schloss Schlosses Schlösser zu | kale
-L room | n Zimmer Zimmers Zimmer in | oda
-L office | n Büro Büros Büros in | ofis
+LJ room | n Zimmer Zimmers Zimmer in | oda
+LJ office | n Büro Büros Büros in | ofis
 LH station | m Bahnhof Bahnhofs Bahnhöfe zu | istasyon
 LBH theatre | n Theater Theaters Theater in | tiyatro
 Z concert | n Konzert Konzerts Konzerte | konser
@@ -151,7 +151,7 @@ PA hungry hungrier | hungrig hungriger | aç
 PA clever cleverer | klug klüger | akıllı
 P polite more_polite | höflich höflicher | kibar
 PA strong stronger | stark stärker | güçlü
-PA ill more_ill | krank kränker | hasta
+PA ill - | krank - | hasta
 P famous more_famous | berühmt berühmter | ünlü
 P brave braver | mutig mutiger | cesur
 PA lazy lazier | faul fauler | tembel
@@ -160,19 +160,19 @@ P poor poorer | arm ärmer | fakir
 PA curious more_curious | neugierig neugieriger | meraklı
 P angry angrier | wütend wütender | kızgın
 A dangerous more_dangerous | gefährlich gefährlicher | tehlikeli
-A wild wilder | wild wilder | vahşi
-TCMXWFVOBL new newer | neu neuer | yeni
-ATMFVOEBLU big bigger | groß größer | büyük
-ATMFVOEBLU small smaller | klein kleiner | küçük
+A wild - | wild - | vahşi
+TCMXWFVOBLQ new newer | neu neuer | yeni
+ATMFVOEBLUQ big bigger | groß größer | büyük
+ATMFVOEBLUQ small smaller | klein kleiner | küçük
 TCXWFVBLU beautiful more_beautiful | schön schöner | güzel
-TCMFVL expensive more_expensive | teuer teur teurer | pahalı
-TCMFV cheap cheaper | billig billiger | ucuz
+TCMFVDE expensive more_expensive | teuer teur teurer | pahalı
+TCMFVDE cheap cheaper | billig billiger | ucuz
 TMFO heavy heavier | schwer schwerer | ağır
-CTVO red redder | rot roter | kırmızı
-CTVO blue bluer | blau blauer | mavi
-CTVOU green greener | grün grüner | yeşil
-ACTVO white whiter | weiß weißer | beyaz
-ACTVO black blacker | schwarz schwärzer | siyah
+CTVO red - | rot - | kırmızı
+CTVO blue - | blau - | mavi
+CTVOU green - | grün - | yeşil
+ACTVO white - | weiß - | beyaz
+ACTVO black - | schwarz - | siyah
 XWZ long longer | lang länger | uzun
 XWZ short shorter | kurz kürzer | kısa
 XWZ interesting more_interesting | interessant interessanter | ilginç
@@ -183,8 +183,8 @@ CTL clean cleaner | sauber sauberer | temiz
 DK warm warmer | warm wärmer | sıcak
 D cold colder | kalt kälter | soğuk
 E fresh fresher | frisch frischer | taze
-E sweet sweeter | süß süßer | tatlı
-LO empty emptier | leer leerer | boş
+R sweet sweeter | süß süßer | tatlı
+L empty emptier | leer leerer | boş
 LB modern more_modern | modern moderner | modern
 MTXWZ strange stranger | seltsam seltsamer | tuhaf
 """
@@ -231,22 +231,22 @@ open opened opened | auf-machen macht machte gemacht h | aç | object:P:O | p
 close closed closed | zu-machen macht machte gemacht h | kapat | object:P:O | p
 turn turned turned +on | ein-schalten schaltet schaltete geschaltet h | aç | object:P:M | p
 turn turned turned +off | aus-schalten schaltet schaltete geschaltet h | kapat | object:P:M | p
-call called called | an-rufen ruft rief gerufen h | ara | object:P:P |
+call called called | an-rufen ruft rief gerufen h | ara | object:P:P | S
 visit visited visited | besuchen besucht besuchte besucht h | ziyaret et | object:P:PL | Sp
 invite invited invited | ein-laden lädt lud geladen h | davet et | object:P:P | Sp
 carry carried carried | tragen trägt trug getragen h | taşı | object:P:TCMF | p
 bring brought brought | mit-bringen bringt brachte gebracht h | getir | object:P:TCXED give:P:TCXED | p
 wash washed washed | waschen wäscht wusch gewaschen h | yıka | object:P:CVA | p
-paint painted painted | streichen streicht strich gestrichen h | boya | object:P:BF | p
-build built built | bauen baut baute gebaut h | inşa et | object:P:B | Sp
+paint painted painted | streichen streicht strich gestrichen h | boya | object:P:BQF | p
+build built built | bauen baut baute gebaut h | inşa et | object:P:BQ | p
 love loved loved | lieben liebt liebte geliebt h | sev | object:P:PAL | sS
 like liked liked | mögen mag mochte gemocht h | beğen | object:P:PACXWL | sS
 meet met met | treffen trifft traf getroffen h | buluş =ins | object:P:P |
 understand understood understood | verstehen versteht verstand verstanden h | anla | object:P:PX that:P | sS
 lose lost lost | verlieren verliert verlor verloren h | kaybet | object:P:TC | p
 forget forgot forgotten | vergessen vergisst vergaß vergessen h | unut | object:P:PTCX that:P to:P | sSp
-watch watched watched | an-schauen schaut schaute geschaut h | izle | object:PA:WA | S
-repair repaired repaired | reparieren repariert reparierte repariert h | tamir et | object:P:MVO | Sp
+watch watched watched | an-schauen schaut schaute geschaut h | izle | object:PA:WA |
+repair repaired repaired | reparieren repariert reparierte repariert h | tamir et | object:P:MVO | p
 steal stole stolen | stehlen stiehlt stahl gestohlen h | çal | object:P:TCVM | p
 throw threw thrown +away | weg-werfen wirft warf geworfen h | at | object:P:TC | p
 hide hid hidden | verstecken versteckt versteckte versteckt h | sakla | object:P:TX | p
@@ -272,8 +272,8 @@ learn learned learned | lernen lernt lernte gelernt h | öğren | object:P:G |
 give gave given | geben gibt gab gegeben h | ver | give:P:TXED | p
 show showed shown | zeigen zeigt zeigte gezeigt h | göster | give:P:TCXMVW | p
 send sent sent | schicken schickt schickte geschickt h | gönder | give:P:TX | p
-tell told told | erzählen erzählt erzählte erzählt h | anlat | give:P:X | p
-lend lent lent | leihen leiht lieh geliehen h | ödünç ver | give:P:TCXV | S
+tell told told | erzählen erzählt erzählte erzählt h | anlat | give:P:N | p
+lend lent lent | leihen leiht lieh geliehen h | ödünç ver | give:P:TCXV |
 know knew known | wissen weiß wusste gewusst h | bil | that:P whether:P | s
 believe believed believed | glauben glaubt glaubte geglaubt h | inan =dat | that:P | s
 think thought thought | denken denkt dachte gedacht h | düşün | that:P | s
@@ -288,3 +288,7 @@ promise promised promised | versprechen verspricht versprach versprochen h | sö
 """
 
 NAMES = "Anna Maria Peter Martin Thomas Emma Lena Laura Daniel Julia Oskar Nina"
+
+# Codes of CLDR, which names these in every language.
+LANGUAGES = "de fr it es ja el en ru tr"
+TERRITORIES = "DE FR IT ES JP PL GR NO CA"

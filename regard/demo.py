@@ -1,0 +1,80 @@
+"""`regard demo`: the whole way on a corpus that Regard makes by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regard.config import Config, merge, override_settings, parse, resolve_paths
+from regard.data.synthetic import phrasebook
+from regard.display import console, counting, score_table, side_by_side
+from regard.errors import ConfigError
+from regard.explain.trace import save
+from regard.system import System
+from regard.training.checkpoint import write_text
+
+SHOWN = 10  # translations to show and draw
+
+
+def demo_settings() -> dict[str, Any]:
+    """The settings of the default model on the phrasebook corpus."""
+    return {
+        "preset": "attentive-small",
+        "tokens": {"kind": "unigram", "size": 2000},
+        "training": {"steps": 1500, "batch_tokens": 2048, "learning_rate": 3e-3, "warmup": 200, "schedule": "cosine",
+                     "validate_every": 500, "validate_sentences": 200, "save_every": 250},
+    }  # fmt: skip
+
+
+def make_phrasebook(folder: Path, language: str, train: int, words: tuple[int, int], seed: int) -> dict[str, str]:
+    """The corpus in `folder`, made if it is not there already; which file is which split."""
+    facts = {"language": language, "train": train, "words": list(words), "seed": seed}
+    note = folder / "phrasebook.json"
+    files = {split: str(folder / f"{split}.tsv") for split in ("train", "valid", "test")}
+    if note.exists() and json.loads(note.read_text()) == facts and all(Path(file).exists() for file in files.values()):
+        return files
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with counting("making the corpus", train + 1000) as progress:
+            phrasebook.write(
+                folder, language=language, train=train, words=words, seed=seed,
+                progress=lambda count: progress.update(progress.task_ids[0], completed=count),
+            )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    write_text(note, json.dumps(facts))
+    return files
+
+
+def run_demo(run: Path, language: str, overrides: list[str], train: Callable[[Config], System]) -> None:
+    """Make the corpus, train, score, show translations, draw attention, and say what to try next."""
+    corpus = run.with_name(f"phrasebook-{language}")
+    console.rule("1. a corpus with known word alignments", align="left")
+    data = make_phrasebook(corpus, language, 20000, (5, 20), seed=1)
+    console.print(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, 5 to 20 words; train, valid and test apart")
+    console.rule("2. training", align="left")
+    here = Path.cwd()
+    settings = merge(demo_settings(), {"run": str(run), "data": {k: str(Path(v).absolute()) for k, v in data.items()}})
+    system = train(resolve_paths(parse(merge(settings, override_settings(overrides)), "the demo's settings"), here))
+    console.rule("3. scores on sentences it has not seen", align="left")
+    scores, outputs, examples = system.test()
+    console.print(score_table(scores, f"{len(examples)} test pairs"))
+    console.rule("4. translations", align="left")
+    rows = [(x.source, output, x.target) for x, output in zip(examples, outputs, strict=True)][:SHOWN]
+    console.print(side_by_side(rows))
+    console.rule("5. what it attended to", align="left")
+    if system.task.best_layer is not None:
+        explained = [system.explain(source) for source, _, _ in rows]
+        pictures = [save([x], run / "attention" / f"{i}.png") for i, x in enumerate(explained, 1)]
+        page = save(explained, run / "attention.html")
+        console.print(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")
+    console.rule("next", align="left")
+    for command in (
+        f"echo '{rows[0][0]}' | regard translate {run} --nbest 3 --scores",
+        f"regard explain {run} '{rows[1][0]}' -o attention.html",
+        f"regard new runs/mine --corpus phrasebook --language {'tr' if language == 'de' else 'de'} && "
+        "regard train runs/mine/config.yaml",
+    ):
+        console.print(f"  {command}", markup=False, soft_wrap=True)

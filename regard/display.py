@@ -1,0 +1,103 @@
+"""What the command line shows while it works: a live line in a terminal, plain lines elsewhere. All on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from regard.evaluation.metrics import Score
+from regard.training.trainer import Update, Watcher
+
+QUIET_SECONDS = 10.0  # between plain lines, where there is no terminal to draw a live one in
+
+console = Console(stderr=True, highlight=False)
+
+
+class TrainingDisplay(Watcher):
+    """Loss, tokens per second and time left, as training goes on."""
+
+    def __init__(self) -> None:
+        self.live = Progress(
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console, disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task: TaskID | None = None
+        self.loss, self.began, self.first, self.spoke = "", time.monotonic(), 0, time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.live.stop()
+
+    def update(self, update: Update) -> None:
+        if update.loss is not None:
+            self.loss = f"loss {update.loss:.3f}  "
+        facts = f"{self.loss}{update.tokens_per_second:,.0f} tokens/s"
+        if self.task is None:
+            self.began, self.first = time.monotonic(), update.step
+            self.task = self.live.add_task("training", total=update.steps, facts=facts)
+            self.live.start()
+        self.live.update(self.task, completed=update.step, facts=facts)
+        now = time.monotonic()
+        if not console.is_terminal and now - self.spoke >= QUIET_SECONDS and update.step > self.first:
+            left = (now - self.began) / (update.step - self.first) * (update.steps - update.step)
+            console.print(f"{update.step}/{update.steps}  {facts}  {_clock(left)} left")
+            self.spoke = now
+
+    def message(self, text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(what: str, total: int | None) -> Iterator[Progress]:
+    """A bar for other long work; `progress.advance(progress.task_ids[0])` moves it. Silent without a terminal."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        progress.add_task(what, total=total)
+        yield progress
+
+
+def score_table(scores: dict[str, Score], title: str) -> Table:
+    """Scores with their signatures."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("score")
+    table.add_column("value", justify="right")
+    table.add_column("signature", overflow="fold", style="dim")
+    for score in scores.values():
+        digits = 3 if score.name == "AER" else 2
+        table.add_row(score.name, f"{score.value:.{digits}f}", score.signature)
+    return table
+
+
+def side_by_side(rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Source, output and reference of some examples, one under the other."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("what", style="dim")
+    table.add_column("text", overflow="fold")
+    for source, output, reference in rows:
+        same = "bold green" if output == reference else "bold yellow"
+        table.add_row("source", source)
+        table.add_row("output", output, style=same)
+        table.add_row("reference", reference, end_section=True)
+        table.add_row("", "")
+    return table
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"

@@ -1,0 +1,324 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const KINDS = { // what looks, and what is looked at
+  cross: { group: "Target looks at source", query: "target", key: "source" },
+  encoder: { group: "Source looks at itself", query: "source", key: "source" },
+  decoder: { group: "Target looks at itself", query: "target so far", key: "target so far" },
+};
+const state = { sentence: 0, layer: null, head: "mean", unit: "pieces" };
+let view; // what is on the screen: { kind, query: places, key: places, weights: [query][key] }
+let map; // where the cells of the heat map lie: { left, top, cell, frame }, and the cell last shown: { q, k }
+
+/* ---- helpers ---- */
+
+function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+// Children that are strings become text: no token is ever read as HTML.
+function make(tag, attributes = {}, ...children) {
+  const svg = ["svg", "g", "rect", "path", "text", "tspan"].includes(tag);
+  const element = document.createElementNS(svg ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml", tag);
+  element.append(...children);
+  return set(element, attributes);
+}
+function radio(name, value, chosen, ...content) {
+  const input = make("input", { type: "radio", name, value });
+  input.checked = value === chosen;
+  return make("label", { class: "choice" }, input, ...content);
+}
+const percent = (x) => (x >= 0.0995 || x < 0.0005 ? Math.round(100 * x) : (100 * x).toFixed(1)) + "%";
+const number = (x) => x.toFixed(2).replace("-", "−");
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+const spoken = (text) => text.replaceAll("▁", " ").trim() || "␣";
+
+// Spaces, and SentencePiece's mark for them, are to be seen but faintly; a control character as its escape.
+function visible(text, tag) {
+  const printed = text.replace(/[\0-\x1f]/g, (c) => JSON.stringify(c).slice(1, -1));
+  return printed.split(/([▁\s]+)/).filter(Boolean)
+    .map((part) => (/[▁\s]/.test(part) ? make(tag, { class: "faint" }, "␣".repeat(part.length)) : part));
+}
+
+/* ---- from the data to what is shown ---- */
+
+// The places along one side: pieces as they are, or the pieces of a word together. A mark such as </s> belongs to no
+// word and stays by itself, so that attention to it remains in sight.
+function places(pieces, words, logs, unit) {
+  const out = [];
+  pieces.forEach((piece, i) => {
+    const joins = unit === "words" && i > 0 && words[i] >= 0 && words[i] === words[i - 1];
+    if (!joins) out.push({ text: "", members: [], mark: words[i] < 0 });
+    out.at(-1).text += piece;
+    out.at(-1).members.push(i);
+  });
+  for (const place of out) {
+    if (unit === "words") place.text = spoken(place.text);
+    const own = place.members.map((i) => logs?.[i]); // undefined: has none; null: minus infinity
+    place.log = own.includes(undefined) ? undefined : own.includes(null) ? null : sum(own);
+  }
+  return out;
+}
+
+function sides(x, kind, unit) {
+  const source = places(x.source, x.source_word, null, unit);
+  if (kind === "encoder") return [source, source];
+  if (kind === "cross") return [places(x.target, x.target_word, x.log_probs, unit), source];
+  const late = (list, first) => [first, ...list.slice(0, -1)]; // the decoder reads the target one place late
+  const read = places(late(x.target, "<s>"), late(x.target_word, -1), late(x.log_probs, undefined), unit);
+  return [read, read];
+}
+
+// A word looks as its pieces do on average, and gets the sum of what its pieces get.
+const merge = (head, queries, keys) => queries.map((query) => keys.map((key) =>
+  sum(query.members.map((i) => sum(key.members.map((j) => head[i][j])))) / query.members.length));
+
+function combine(heads, choice) {
+  if (typeof choice === "number") return heads[choice];
+  const of = choice === "max" ? (all) => Math.max(...all) : (all) => sum(all) / all.length;
+  return heads[0].map((row, i) => row.map((_, j) => of(heads.map((head) => head[i][j]))));
+}
+
+const text = (pieces, words) =>
+  places(pieces, words, null, "words").filter((x) => !x.mark).map((x) => x.text).join(" ");
+
+function probability({ log }) {
+  if (log === undefined) return "";
+  return log === null ? "probability 0" : `probability ${percent(Math.exp(log))} (log p ${number(log)})`;
+}
+
+// What a token looked at, or was looked at by: the strongest five, a line each.
+function partners(side, index) {
+  if (side === "target") return "";
+  const weight = (i) => (side === "query" ? view.weights[index][i] : view.weights[i][index]);
+  const list = view[side === "query" ? "key" : "query"].map((place, i) => ({ place, weight: weight(i) }))
+    .filter((x) => x.weight >= 0.01).sort((a, b) => b.weight - a.weight).slice(0, 5);
+  const lines = list.map((x) => `${percent(x.weight)} ${spoken(x.place.text)}`);
+  return lines.length ? [side === "query" ? "looks at" : "is looked at by", ...lines].join("\n") : "";
+}
+
+/* ---- drawing ---- */
+
+function draw() {
+  const x = data[state.sentence];
+  const layer = x.layers.find((l) => l.name === state.layer) ?? x.layers.find((l) => l.name === x.best) ?? x.layers[0];
+  for (const id of ["choices", "linked", "mapped"]) $(id).hidden = !layer;
+  $("none").hidden = Boolean(layer);
+  $("tip").hidden = true;
+  $("source").textContent = text(x.source, x.source_word);
+  fill($("target"), "target", places(x.target, x.target_word, x.log_probs, state.unit));
+  const total = sum(x.log_probs); // null, for minus infinity, counts as nothing
+  $("total").textContent = "The bar under a target token is its probability. " +
+    `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
+  if (!layer) return;
+  const [query, key] = sides(x, layer.kind, state.unit);
+  const heads = layer.weights.map((head) => merge(head, query, key));
+  if (state.head >= heads.length) state.head = "mean";
+  view = { kind: KINDS[layer.kind], query, key, weights: combine(heads, state.head) };
+  drawChoices(x, layer, heads);
+  drawLinks();
+  drawMap();
+}
+
+function drawChoices(x, layer, heads) {
+  const groups = Object.entries(KINDS).map(([kind, { group }]) => make("optgroup", { label: group },
+    ...x.layers.filter((l) => l.kind === kind).map((l) => make("option", { value: l.name },
+      l.name + (l.name === x.best && x.layers.length > 1 ? " (aligns best)" : "")))));
+  $("layer").replaceChildren(...groups.filter((group) => group.children.length));
+  $("layer").value = layer.name;
+  const split = (words) => words.some((word, i) => i > 0 && word >= 0 && word === words[i - 1]);
+  $("units").hidden = !split(x.source_word) && !split(x.target_word);
+  $("units").lastChild.replaceChildren(...["pieces", "words"].map((unit) => radio("unit", unit, state.unit, unit)));
+  $("heads").hidden = heads.length < 2;
+  $("heads").lastChild.replaceChildren(...["mean", "max", ...heads.keys()].map((choice) =>
+    radio("head", choice, state.head, thumbnail(combine(heads, choice)), String(choice))));
+}
+
+function thumbnail(weights) {
+  const canvas = make("canvas", { width: view.key.length, height: view.query.length, "aria-hidden": true });
+  const brush = canvas.getContext("2d");
+  brush.fillStyle = getComputedStyle($("main")).getPropertyValue("--accent");
+  weights.forEach((row, q) => row.forEach((weight, k) => {
+    brush.globalAlpha = Math.min(weight, 1);
+    brush.fillRect(k, q, 1, 1);
+  }));
+  return canvas;
+}
+
+// A line of tokens that can be pointed at, tapped, and walked along with the arrow keys.
+function fill(line, side, list) {
+  line.replaceChildren(...list.map((place, i) => {
+    const about = [probability(place), partners(side, i)].filter(Boolean).join("\n");
+    // <bdi> keeps a mark such as <s> from setting the direction of a line of Arabic or Hebrew.
+    const token = make("li", { class: "token", id: `${side}-${i}`, role: "option", tabindex: i ? -1 : 0,
+      "aria-label": `${spoken(place.text)}: ${about.replaceAll("\n", ", ")}` },
+      make(place.mark ? "bdi" : "span", { class: place.mark ? "mark" : "" }, ...visible(place.text, "span")));
+    if (place.log !== undefined) {
+      token.classList.add("scored");
+      token.style.setProperty("--p", place.log === null ? 0 : Math.exp(place.log));
+    }
+    token.onpointerenter = token.onfocus = () => { light(side, i); tell(token, spoken(place.text), about); };
+    token.onpointerleave = token.onblur = () => { calm(); document.activeElement.onfocus?.(); };
+    return token;
+  }));
+  line.onkeydown = (event) => {
+    const ahead = getComputedStyle(line).direction === "rtl" ? -1 : 1;
+    const step = { ArrowRight: ahead, ArrowLeft: -ahead, ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const next = step && line.children[[...line.children].indexOf(event.target) + step];
+    if (!next) return;
+    event.preventDefault();
+    event.target.tabIndex = -1; // the tab key stops once in each line, where one last was
+    next.tabIndex = 0;
+    next.focus();
+  };
+}
+
+function drawLinks() {
+  const { kind } = view, box = $("links");
+  const line = (label) => make("ol", { class: "tokens", dir: "auto", role: "listbox", "aria-label": label });
+  const lines = [line(`${kind.key}, looked at`), line(`${kind.query}, looking`)];
+  box.className = "";
+  box.replaceChildren(make("svg", { "aria-hidden": true }), ...lines);
+  fill(lines[0], "key", view.key);
+  fill(lines[1], "query", view.query);
+  const fits = () => lines.every((x) => x.scrollWidth <= box.clientWidth);
+  if (!fits()) box.className = "tight";
+  if (!fits()) box.className = "columns";
+  const columns = box.className === "columns";
+  $("ends").textContent = `The ${kind.query} (${columns ? "right" : "below"}) looks at the ${kind.key} ` +
+    `(${columns ? "left" : "above"}). Point at a token, tap it, or walk there with the arrow keys.`;
+  const origin = box.getBoundingClientRect(); // only now: the words above may have pushed it down
+  const end = (side) => (_, i) => {
+    const r = $(`${side}-${i}`).getBoundingClientRect();
+    return columns ? [(side === "key" ? r.right : r.left) - origin.left, (r.top + r.bottom) / 2 - origin.top]
+      : [(r.left + r.right) / 2 - origin.left, (side === "key" ? r.bottom : r.top) - origin.top];
+  };
+  const from = view.query.map(end("query")), to = view.key.map(end("key"));
+  view.weights.forEach((row, q) => row.forEach((weight, k) => {
+    if (weight < 0.02) return; // too faint to see, and there are thousands of them
+    const [x, y] = from[q], [u, v] = to[k];
+    const bend = columns ? `${(x + u) / 2} ${y} ${(x + u) / 2} ${v}` : `${x} ${(y + v) / 2} ${u} ${(y + v) / 2}`;
+    const path = make("path", { d: `M${x} ${y}C${bend} ${u} ${v}`, "stroke-opacity": Math.min(weight, 1) });
+    box.firstChild.append(Object.assign(path, { query: q, key: k }));
+  }));
+}
+
+function drawMap() {
+  const { query, key, weights, kind } = view, svg = $("map");
+  $("sides").textContent = `Rows (${kind.query}) look at columns (${kind.key}).`;
+  const short = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
+  const label = (place) => make("text", { class: place.mark ? "mark" : "" }, ...visible(short(place.text), "tspan"));
+  const rows = query.map(label), columns = key.map(label);
+  svg.replaceChildren(...rows, ...columns);
+  const widest = (list) => Math.max(0, ...list.map((x) => x.getComputedTextLength()));
+  const left = Math.ceil(widest(rows)) + 10, long = widest(columns), top = Math.ceil(0.87 * long) + 18;
+  const room = $("scroll").clientWidth - left - long / 2;
+  const cell = Math.floor(Math.max(17, Math.min(36, room / key.length)));
+  const width = key.length * cell, height = query.length * cell;
+  rows.forEach((x, q) => set(x, { x: left - 6, y: top + (q + 0.5) * cell, "text-anchor": "end" }));
+  columns.forEach((x, k) => set(x, { transform: `translate(${left + (k + 0.5) * cell} ${top - 8}) rotate(-60)` }));
+  const cells = make("g", { class: "cells" });
+  weights.forEach((row, q) => row.forEach((weight, k) => {
+    if (weight < 0.004) return;
+    const corner = { x: left + k * cell, y: top + q * cell };
+    cells.append(make("rect", { ...corner, width: cell, height: cell, "fill-opacity": Math.min(weight, 1) }));
+  }));
+  let grid = "";
+  for (let q = 0; q <= query.length; q++) grid += `M${left} ${top + q * cell}h${width}`;
+  for (let k = 0; k <= key.length; k++) grid += `M${left + k * cell} ${top}v${height}`;
+  const frame = make("rect", { class: "frame", visibility: "hidden" });
+  svg.append(cells, make("path", { class: "grid", d: grid }), frame);
+  set(svg, { width: left + width + long / 2, height: top + height + 2,
+    "aria-label": `Heat map, ${query.length} rows, ${key.length} columns. Arrow keys move from cell to cell.` });
+  map = { left, top, cell, frame, q: 0, k: 0 };
+}
+
+/* ---- pointing ---- */
+
+// Light up a token and its partners in both views.
+function light(side, index) {
+  if (side === "target") return;
+  $("links").classList.add("busy");
+  for (const path of $("links").firstChild.children) path.classList.toggle("on", path[side] === index);
+  $(`${side}-${index}`).classList.add("here");
+  const other = side === "query" ? "key" : "query";
+  view[other].forEach((_, i) => {
+    const token = $(`${other}-${i}`), weight = side === "query" ? view.weights[index][i] : view.weights[i][index];
+    token.classList.add("lit");
+    token.style.setProperty("--w", Math.sqrt(Math.min(weight, 1))); // the root, for a light on a whole token is pale
+  });
+  frame(side === "query" ? index : null, side === "key" ? index : null);
+}
+
+function calm() {
+  $("tip").hidden = true;
+  map?.frame.setAttribute("visibility", "hidden");
+  $("links").classList.remove("busy");
+  for (const token of document.querySelectorAll(".here, .lit")) token.classList.remove("here", "lit");
+}
+
+// Frame a row or a column of the heat map, or with both one cell.
+function frame(q, k) {
+  const { left, top, cell } = map;
+  set(map.frame, { visibility: "visible", x: left + (k ?? 0) * cell, y: top + (q ?? 0) * cell,
+    width: k === null ? view.key.length * cell : cell, height: q === null ? view.query.length * cell : cell });
+}
+
+function showCell(q, k) {
+  if (view.weights[q]?.[k] === undefined) return calm();
+  Object.assign(map, { q, k });
+  frame(q, k);
+  tell(map.frame, `${spoken(view.query[q].text)} → ${spoken(view.key[k].text)}`,
+    `weight ${view.weights[q][k].toFixed(3)}\n${probability(view.query[q])}`);
+}
+
+function tell(element, title, about) {
+  const tip = $("tip"), r = element.getBoundingClientRect();
+  tip.ariaLive = element === map?.frame ? "polite" : "off"; // a token has a label that says the same
+  tip.replaceChildren(make("b", {}, title), about.trim());
+  tip.hidden = false;
+  const above = element.id.startsWith("key") && !$("links").classList.contains("columns") && r.top > tip.offsetHeight;
+  const edge = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  tip.style.left = `${Math.max(8, Math.min(r.left, edge)) + scrollX}px`;
+  tip.style.top = `${(above ? r.top - tip.offsetHeight - 6 : r.bottom + 6) + scrollY}px`;
+}
+
+$("map").onpointermove = $("map").onpointerdown = (event) => {
+  const r = $("map").getBoundingClientRect(), at = (place) => Math.floor(place / map.cell);
+  showCell(at(event.clientY - r.top - map.top), at(event.clientX - r.left - map.left));
+};
+// A finger that is lifted leaves too, but its owner still wants to read.
+$("map").onpointerleave = (event) => { if (event.pointerType === "mouse") calm(); };
+$("map").onblur = calm;
+$("map").onkeydown = (event) => {
+  const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const clamp = (x, length) => Math.max(0, Math.min(x, length - 1));
+  showCell(clamp(map.q + step[0], view.query.length), clamp(map.k + step[1], view.key.length));
+};
+document.onkeydown = (event) => { if (event.key === "Escape") calm(); };
+document.onchange = ({ target }) => {
+  const value = /^\d+$/.test(target.value) ? Number(target.value) : target.value;
+  state[target.name || target.id] = value;
+  draw();
+  // The buttons were drawn anew: give the keyboard its place among them back.
+  if (target.name) document.querySelector(`input[name="${target.name}"]:checked`).focus({ preventScroll: true });
+};
+matchMedia("(prefers-color-scheme: dark)").onchange = draw; // canvases do not follow the style sheet
+
+if (data.length) {
+  $("nav").hidden = data.length < 2;
+  $("layout").classList.toggle("many", data.length > 1);
+  $("sentences").append(...data.map((x, i) => radio("sentence", i, 0,
+    make("span", { dir: "auto" }, text(x.source, x.source_word)),
+    make("span", { dir: "auto", class: "quiet" }, text(x.target, x.target_word)))));
+  draw();
+  let width = innerWidth;
+  onresize = () => { // the height does not matter, and on a phone it changes at every scroll
+    if (width !== innerWidth) draw();
+    width = innerWidth;
+  };
+} else {
+  $("main").replaceChildren("There are no sentences to show.");
+}

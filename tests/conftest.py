@@ -1,0 +1,117 @@
+"""What the tests share: every encoder and decoder as settings, tiny models in float64, small batches."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings as hypothesis_settings
+from torch import Tensor
+
+from regard import config
+from regard.models.build import build
+from regard.models.model import EncoderDecoder
+from regard.nn.scores import SCORES
+from regard.ragged import Ragged
+
+torch.set_num_threads(1)
+hypothesis_settings.register_profile("regard", deadline=None, max_examples=40, derandomize=True, database=None)
+hypothesis_settings.load_profile("regard")
+
+Part = dict[str, Any]  # settings of an encoder or a decoder
+Pair = tuple[str, str]  # the names of an encoder and a decoder
+
+SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST, D_MODEL = 11, 13, 8, 8
+CELLS = ("rnn", "lstm", "gru")
+PLACES = ("recurrence", "output", "feeding")
+TRANSFORMERS: dict[str, Part] = {
+    f"transformer-{norm}-{positions}": {
+        "kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12, "norm": norm, "positions": positions,
+        "activation": "relu" if norm == "post" else "gelu",
+    }
+    for norm, positions in product(("pre", "post"), ("sinusoidal", "learned"))
+}  # fmt: skip
+
+ENCODERS: dict[str, Part] = {
+    f"{cell}-{'bi' if both else 'uni'}{'-reversed' if reverse else ''}": {
+        "kind": cell, "layers": 1 if reverse else 2, "bidirectional": both, "reverse": reverse,
+    }
+    for cell, both, reverse in product(CELLS, (False, True), (False, True))
+} | TRANSFORMERS  # fmt: skip
+
+# Decoders by kind. Within a kind each model differs in cell, score, depth or norm.
+DECODER_KINDS: dict[str, dict[str, Part]] = {
+    **{
+        context: {f"{cell}-{context}": {"kind": cell, "layers": 2, "context": context} for cell in CELLS}
+        for context in ("last", "every")
+    },
+    **{
+        place: {
+            f"{cell}-{score}-{place}": {
+                "kind": cell, "layers": 1 + i % 2, "context": "attention", "score": score, "place": place,
+            }
+            for i, (score, cell) in enumerate(product(SCORES, CELLS))
+        }
+        for place in PLACES
+    },
+    "transformer": TRANSFORMERS,
+    "copy": {f"{cell}-copy": {"kind": cell, "layers": 2, "context": "every", "bridge": "copy"} for cell in CELLS},
+}  # fmt: skip
+DECODERS: dict[str, Part] = {name: part for group in DECODER_KINDS.values() for name, part in group.items()}
+
+
+def _pairs() -> list[Pair]:
+    """Every encoder with every kind of decoder, every decoder at least once."""
+    pairs = []
+    for kind, group in DECODER_KINDS.items():
+        if kind == "copy":  # this one fits only an encoder of its own cell and depth
+            pairs += [(f"{cell}-{way}", f"{cell}-copy") for cell in CELLS for way in ("uni", "bi")]
+            continue
+        encoders, decoders = list(ENCODERS), list(group)
+        count = max(len(encoders), len(decoders))
+        pairs += [(encoders[i % len(encoders)], decoders[(i + i // 4) % len(decoders)]) for i in range(count)]
+        pairs += [(encoders[0], name) for name in decoders if all(name != other for _, other in pairs)]
+    return pairs
+
+
+PAIRS = _pairs()
+every_model = pytest.mark.parametrize("pair", PAIRS, ids=[f"{encoder}_{decoder}" for encoder, decoder in PAIRS])
+
+
+def settings(pair: Pair, **model: Any) -> config.Model:
+    """The settings of a small model."""
+    plain = {"d_model": D_MODEL, "encoder": ENCODERS[pair[0]], "decoder": DECODERS[pair[1]], **model}
+    return config.Model.model_validate(plain)
+
+
+@cache
+def tiny(pair: Pair, seed: int = 1, **model: Any) -> EncoderDecoder:
+    """A model in float64, not training. Every weight is drawn anew, so that no bias is 0 and no norm is 1.
+
+    The same arguments give the same object: a test that changes it should ask for a seed of its own.
+    """
+    made = build(settings(pair, **model), SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in made.double().parameters():
+            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return made.eval()
+
+
+def draw(lengths: list[int], vocabulary: int, seed: int) -> Ragged:
+    """Random tokens in rows of these lengths."""
+    tokens = torch.randint(vocabulary, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
+    return Ragged.from_lengths(tokens, lengths)
+
+
+def batch() -> tuple[Ragged, Ragged]:
+    """Sources and targets of mixed lengths; one source is empty."""
+    return draw([3, 1, 0, 6, 4], SOURCE_VOCABULARY, seed=2), draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=3)
+
+
+def rows_of(x: Ragged) -> list[Tensor]:
+    """The values of each row."""
+    return list(x.values.split(x.lengths.tolist()))

@@ -1,0 +1,273 @@
+"""The laws that every model keeps, over every encoder, decoder, score and place."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import (
+    D_MODEL,
+    DECODERS,
+    ENCODERS,
+    PAIRS,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    Pair,
+    batch,
+    draw,
+    every_model,
+    rows_of,
+    settings,
+    tiny,
+)
+from torch import Tensor, nn
+
+from regard.models.build import build
+from regard.models.decoders import State
+from regard.models.model import EncoderDecoder
+from regard.nn.attention import Attention, MultiHeadAttention, capture
+from regard.ragged import Ragged
+from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
+from regard.training.losses import cross_entropy
+
+FEW = [
+    ("rnn-uni", "rnn-last"),
+    ("lstm-uni-reversed", "lstm-last"),
+    ("gru-uni", "gru-every"),
+    ("lstm-bi", "lstm-additive-feeding"),
+    ("gru-bi", "gru-mlp-recurrence"),
+    ("lstm-bi", "transformer-pre-learned"),
+    ("transformer-pre-sinusoidal", "rnn-scaled_dot-output"),
+    ("transformer-pre-sinusoidal", "transformer-pre-sinusoidal"),
+    ("transformer-post-learned", "transformer-post-learned"),
+]
+a_few_models = pytest.mark.parametrize("pair", FEW, ids=[f"{encoder}_{decoder}" for encoder, decoder in FEW])
+
+
+def same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def attentions(model: nn.Module) -> set[str]:
+    return {name for name, part in model.named_modules() if isinstance(part, Attention | MultiHeadAttention)}
+
+
+def looks_back(name: str) -> bool:
+    """Whether this is the target's attention to itself; all other looks at the source."""
+    return name.startswith("decoder") and name.endswith("self_attention")
+
+
+def step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    """Logits of one step in float64; `model.step` itself gives log-probabilities in float32."""
+    output, after = model.decoder.step(tokens, state)  # type: ignore[operator]
+    return model.head(output), after
+
+
+def test_the_models_under_test_are_all_there() -> None:
+    assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
+    assert {decoder for _, decoder in PAIRS} == set(DECODERS)
+    assert len(ENCODERS) == 16
+    assert len(DECODERS) == 6 + 45 + 4 + 3
+    kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
+    met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
+    assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}
+
+
+@every_model
+def test_stepping_equals_the_full_pass(pair: Pair) -> None:
+    model, (source, target) = tiny(pair), batch()
+    full = rows_of(model(source, target))
+    state = state32 = model.start(source)
+    for t, tokens in enumerate(target.padded().T):
+        logits, state = step(model, tokens, state)
+        log_probs, state32 = model.step(tokens, state32)
+        for row, expected in enumerate(full):
+            if t < len(expected):
+                same(logits[row], expected[t])
+                same(log_probs[row], expected[t].log_softmax(-1).float(), 1e-5)
+
+
+@every_model
+def test_stepping_equals_the_full_pass_in_a_beam(pair: Pair) -> None:
+    """Rows split, swap, die out and leave with their source; each stays what its own history makes it."""
+    model, (source, _) = tiny(pair), batch()
+    sources = source.tolist()
+    generator, coin = torch.Generator().manual_seed(4), random.Random(5)
+    state, numbers = model.start(source), list(range(len(sources)))
+    written: list[list[list[int]]] = [[[]] for _ in sources]  # for each source still here, its rows
+    for length, width in enumerate([1, 3, 2, 3]):
+        leaving = length > 1
+        stay = sorted(coin.sample(range(len(numbers)), len(numbers) - leaving))
+        picked = [[coin.randrange(len(written[i])) for _ in range(width)] for i in stay]
+        rows = [i * len(written[i]) + j for i, group in zip(stay, picked, strict=True) for j in group]
+        written = [[written[i][j] for j in group] for i, group in zip(stay, picked, strict=True)]
+        numbers = [numbers[i] for i in stay]
+        state = state.select(torch.tensor(rows), torch.tensor(stay) if leaving else None)
+
+        tokens = torch.randint(TARGET_VOCABULARY, (len(rows),), generator=generator)
+        logits, state = step(model, tokens, state)
+        new = iter(tokens.tolist())
+        written = [[[*row, next(new)] for row in group] for group in written]
+        histories = Ragged.of([row for group in written for row in group])
+        full = model(Ragged.of([sources[i] for i in numbers for _ in range(width)]), histories)
+        same(logits, full.last())
+    assert numbers != list(range(len(numbers)))
+
+
+@every_model
+def test_a_batch_of_one_equals_a_batch_of_many(pair: Pair) -> None:
+    model, (source, target) = tiny(pair), batch()
+    together = rows_of(model(source, target))
+    for one_source, one_target, expected in zip(source.tolist(), target.tolist(), together, strict=True):
+        same(model(Ragged.of([one_source]), Ragged.of([one_target])).values, expected)
+
+
+@every_model
+def test_permuting_the_rows_permutes_the_outputs(pair: Pair) -> None:
+    model, (source, target) = tiny(pair), batch()
+    expected = rows_of(model(source, target))
+    order = [3, 0, 4, 2, 1]
+    permuted = model(Ragged.of([source.tolist()[i] for i in order]), Ragged.of([target.tolist()[i] for i in order]))
+    for i, row in zip(order, rows_of(permuted), strict=True):
+        same(row, expected[i])
+
+
+@every_model
+def test_capture_changes_no_output_and_finds_proper_weights(pair: Pair) -> None:
+    model, (source, target) = tiny(pair), batch()
+    plain = model(source, target)
+    with capture(model) as trace:
+        captured = model(source, target)
+    assert torch.equal(plain.values, captured.values)
+    assert torch.equal(plain.values, model(source, target).values)
+    assert set(trace.found) == attentions(model)
+    source_lengths, target_lengths = source.lengths.tolist(), target.lengths.tolist()
+    for name, found in trace.found.items():
+        queries = source_lengths if name.startswith("encoder") else target_lengths
+        keys = target_lengths if looks_back(name) else source_lengths
+        assert sorted(found) == list(range(len(source)))
+        for row, (wide, long) in enumerate(zip(queries, keys, strict=True)):
+            matrix = trace.weights(name, row)[:, :wide]  # (heads, target, source)
+            assert matrix.shape[1] == wide
+            assert matrix.ge(0).all()
+            assert matrix.le(1).all()
+            assert matrix[..., long:].eq(0).all()
+            same(matrix.sum(-1), torch.full(matrix.shape[:-1], float(long > 0)), 1e-6)
+            if looks_back(name):
+                assert matrix.triu(1).eq(0).all()
+            elif long > 1 and wide > 0:
+                assert matrix.max() - matrix[..., :long].min() > 1e-3  # it does choose
+
+
+@every_model
+@pytest.mark.parametrize("lengths", [[0, 3], [0, 0]], ids=["one-empty", "all-empty"])
+def test_an_empty_source_yields_finite_outputs_weights_of_zero_and_finite_gradients(
+    pair: Pair, lengths: list[int]
+) -> None:
+    model = tiny(pair)
+    source, target = draw(lengths, SOURCE_VOCABULARY, seed=6), draw([3, 4], TARGET_VOCABULARY, seed=7)
+    with capture(model) as trace:
+        logits = model(source, target).values
+    assert logits.isfinite().all()
+    for name in trace.found:
+        if not looks_back(name):
+            assert trace.weights(name, 0).eq(0).all()
+    parameters = dict(model.named_parameters())
+    for gradient in torch.autograd.grad(logits.square().sum(), list(parameters.values()), allow_unused=True):
+        assert gradient is None or gradient.isfinite().all()
+
+
+@every_model
+def test_a_target_token_changes_no_output_before_it(pair: Pair) -> None:
+    model, source = tiny(pair), draw([3, 5], SOURCE_VOCABULARY, seed=8)
+    lists = draw([6, 4], TARGET_VOCABULARY, seed=9).tolist()
+    before = rows_of(model(source, Ragged.of(lists)))
+    for t in (0, 2, 5):
+        other = [list(lists[0]), lists[1]]
+        other[0][t] = (other[0][t] + 1) % TARGET_VOCABULARY
+        after = rows_of(model(source, Ragged.of(other)))
+        same(after[0][:t], before[0][:t], 1e-12)
+        same(after[1], before[1], 1e-12)
+        assert (after[0][t] - before[0][t]).abs().max() > 1e-6
+
+
+@every_model
+def test_every_source_token_and_their_order_matter(pair: Pair) -> None:
+    model, target = tiny(pair), draw([3], TARGET_VOCABULARY, seed=10)
+    tokens = [1, 2, 3, 4]
+    before = model(Ragged.of([tokens]), target).values
+    for other in ([5, 2, 3, 4], [1, 5, 3, 4], [1, 2, 5, 4], [1, 2, 3, 5], [4, 3, 2, 1], [1, 2, 3]):
+        change = (model(Ragged.of([other]), target).values - before).abs().max()
+        assert change > 1e-6, other
+
+
+@every_model
+def test_a_gradient_reaches_every_parameter(pair: Pair) -> None:
+    model, (source, target) = tiny(pair), batch()
+    logits = model(source, target)
+    parameters = dict(model.named_parameters())
+    gradients = torch.autograd.grad(logits.values.square().sum(), list(parameters.values()), allow_unused=True)
+    for name, gradient in zip(parameters, gradients, strict=True):
+        assert gradient is not None, name
+        # A constant added to all keys moves no weight: softmax sees differences alone.
+        assert gradient.abs().max() > 1e-9 or name.endswith("key.bias"), name
+
+
+@a_few_models
+def test_it_overfits_eight_examples(pair: Pair) -> None:
+    torch.manual_seed(1)
+    model = build(settings(pair, d_model=24, dropout=0.0), SOURCE_VOCABULARY, TARGET_VOCABULARY, 8)
+    source, target = draw([3, 4] * 4, SOURCE_VOCABULARY, seed=11), draw([4, 3] * 4, TARGET_VOCABULARY, seed=12)
+    inputs = Ragged.of([[0, *tokens[:-1]] for tokens in target.tolist()])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    for _ in range(120):
+        loss = cross_entropy(model(source, inputs).values, target.values)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if loss.item() / len(target.values) < 0.05:
+            break
+    assert loss.item() / len(target.values) < 0.05
+    model.eval()
+    assert torch.equal(model(source, inputs).values.argmax(-1), target.values)
+
+
+@a_few_models
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_saved_and_loaded_weights_give_the_same_numbers(pair: Pair, tied: bool, tmp_path: Path) -> None:
+    source, target = batch()
+    model, other = tiny(pair, tie_output=tied), deepcopy(tiny(pair, seed=20, tie_output=tied))
+    expected = model(source, target).values
+    assert not torch.equal(other(source, target).values, expected)
+    save_tensors(tmp_path / "model.safetensors", weights(model))
+    set_weights(other, load_tensors(tmp_path / "model.safetensors"), tmp_path)
+    assert torch.equal(other(source, target).values, expected)
+
+
+@a_few_models
+def test_tied_and_shared_embeddings_are_one_tensor(pair: Pair) -> None:
+    size = 17  # no other weight has this shape
+    for tied, shared in [(True, True), (True, False), (False, True), (False, False)]:
+        model = build(settings(pair, tie_output=tied, share_embeddings=shared), size, size, 8)
+        source, target = model.encoder.embedding.table.weight, model.decoder.embedding.table.weight  # type: ignore[union-attr]
+        assert isinstance(source, Tensor)
+        assert isinstance(target, Tensor)
+        assert (source is target) == shared
+        assert (model.head.linear.weight is target) == tied
+        tables = [name for name, weight in weights(model).items() if weight.shape == (size, D_MODEL)]
+        assert len(tables) == 3 - tied - shared
+
+
+def test_a_tied_table_learns_from_both_its_uses() -> None:
+    """One step of descent on a tied model changes what is read and what is written alike."""
+    torch.manual_seed(1)
+    model = build(settings(FEW[3], tie_output=True, share_embeddings=True), 12, 12, 8)
+    logits = model(draw([3], 12, seed=13), Ragged.of([[1, 2, 3]])).values
+    F.cross_entropy(logits, torch.tensor([4, 5, 6])).backward()
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    assert torch.equal(model.head.linear.weight, model.encoder.embedding.table.weight)  # type: ignore[union-attr, arg-type]
