@@ -68,7 +68,6 @@ def new(
 ) -> None:
     """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
     from regard.config import commented
-    from regard.demo import demo_settings, make_phrasebook
     from regard.errors import ConfigError, OutputError
     from regard.training.checkpoint import write_text
 
@@ -79,6 +78,8 @@ def new(
     if corpus is not None:
         if corpus != "phrasebook":
             raise ConfigError(f"unknown corpus '{corpus}'; there is: phrasebook")
+        from regard.demo import demo_settings, make_phrasebook
+
         settings = {**demo_settings(), **settings}
         settings["data"] = {split: f"{split}.tsv" for split in ("train", "valid", "test")}
     text = commented(settings)
@@ -102,6 +103,11 @@ def train(
 
     system = _train(load(config, overrides))
     typer.echo(f"trained: {system.folder}")
+    if system.config.data.test is not None:
+        from regard.display import score_table
+
+        scores, _, examples = system.test(lambda index, what: _warn(f"test pair {index + 1} {what}; scored as empty"))
+        _print(score_table(scores, f"{len(examples)} test pairs"))
     typer.echo(f"next: regard generate {system.folder} FILE")
 
 
@@ -217,6 +223,9 @@ def explain(
     ),
     layer: Annotated[str | None, typer.Option(help="Which attention a picture shows; a wrong name lists all.")] = None,
     head: Annotated[int | None, typer.Option(help="Which head a picture shows, from 0 (their mean).")] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="A picture with each head of the layer beside the others.")
+    ] = False,
     beam: Beam = None,
     device: Device = "auto",
     force: Force = False,
@@ -231,7 +240,7 @@ def explain(
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
     explained = [system.explain(text, target, **search) for text in texts]
-    typer.echo(f"wrote {save(explained, output, layer=layer, head=head, overwrite=force)}")
+    typer.echo(f"wrote {save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)}")
 
 
 @app.command()

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from regard.data.batches import make_batch, pack
 from regard.data.corpora import Example
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK, Tokenizer, clean
 from regard.errors import ConfigError
-from regard.evaluation.alignment import alignment_error_rate, links, merge_words
+from regard.evaluation.alignment import Kind, alignment_error_rate, links, merge_words
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
 from regard.models.model import EncoderDecoder
 from regard.nn.attention import capture
@@ -29,7 +28,6 @@ from regard.search.sample import sample
 Tokens = Sequence[int]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
-Kind = Literal["cross", "encoder", "decoder"]  # what attends to what; see SIDES
 Advance = Callable[[int], None]  # how many more inputs are done
 
 

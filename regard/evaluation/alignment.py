@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from regard.data.corpora import Alignment
 
 Weights = NDArray[np.float32]
+Kind = Literal["cross", "encoder", "decoder"]  # what attends: target to source, source to itself, target to itself
 Link = tuple[int, int]  # source word, target word
 
 

@@ -19,7 +19,7 @@ function set(element, attributes) {
 // Children that are strings become text: no token is ever read as HTML.
 function make(tag, attributes = {}, ...children) {
   const svg = ["svg", "g", "rect", "path", "text", "tspan"].includes(tag);
-  const element = document.createElementNS(svg ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml", tag);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   element.append(...children);
   return set(element, attributes);
 }
@@ -29,7 +29,7 @@ function radio(name, value, chosen, ...content) {
   return make("label", { class: "choice" }, input, ...content);
 }
 const percent = (x) => (x >= 0.0995 || x < 0.0005 ? Math.round(100 * x) : (100 * x).toFixed(1)) + "%";
-const number = (x) => x.toFixed(2).replace("-", "−");
+const number = (x) => (x === -Infinity ? "−∞" : x.toFixed(2).replace("-", "−"));
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const spoken = (text) => text.replaceAll("▁", " ").trim() || "␣";
 
@@ -107,8 +107,8 @@ function draw() {
   $("tip").hidden = true;
   $("source").textContent = text(x.source, x.source_word);
   fill($("target"), "target", places(x.target, x.target_word, x.log_probs, state.unit));
-  const total = sum(x.log_probs); // null, for minus infinity, counts as nothing
-  $("total").textContent = "The bar under a target token is its probability. " +
+  const total = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
+  $("total").textContent = x.log_probs.length === 0 ? "" : "The bar under a target token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
   if (!layer) return;
   const [query, key] = sides(x, layer.kind, state.unit);
@@ -158,7 +158,7 @@ function fill(line, side, list) {
       token.style.setProperty("--p", place.log === null ? 0 : Math.exp(place.log));
     }
     token.onpointerenter = token.onfocus = () => { light(side, i); tell(token, spoken(place.text), about); };
-    token.onpointerleave = token.onblur = () => { calm(); document.activeElement.onfocus?.(); };
+    token.onpointerleave = token.onblur = () => { calm(); document.activeElement?.onfocus?.(); };
     return token;
   }));
   line.onkeydown = (event) => {
@@ -277,10 +277,14 @@ function tell(element, title, about) {
   tip.ariaLive = element === map?.frame ? "polite" : "off"; // a token has a label that says the same
   tip.replaceChildren(make("b", {}, title), about.trim());
   tip.hidden = false;
-  const above = element.id.startsWith("key") && !$("links").classList.contains("columns") && r.top > tip.offsetHeight;
+  // Away from the links: outside of a column, above the upper line, below all else.
+  const key = element.id.startsWith("key"), beside = element.closest(".columns");
+  const above = key && !beside && r.top > tip.offsetHeight;
+  const left = !beside ? r.left : key ? r.left - tip.offsetWidth - 8 : r.right + 8;
+  const top = beside ? r.top : above ? r.top - tip.offsetHeight - 6 : r.bottom + 6;
   const edge = document.documentElement.clientWidth - tip.offsetWidth - 8;
-  tip.style.left = `${Math.max(8, Math.min(r.left, edge)) + scrollX}px`;
-  tip.style.top = `${(above ? r.top - tip.offsetHeight - 6 : r.bottom + 6) + scrollY}px`;
+  tip.style.left = `${Math.max(8, Math.min(left, edge)) + scrollX}px`;
+  tip.style.top = `${top + scrollY}px`;
 }
 
 $("map").onpointermove = $("map").onpointerdown = (event) => {
@@ -290,6 +294,7 @@ $("map").onpointermove = $("map").onpointerdown = (event) => {
 // A finger that is lifted leaves too, but its owner still wants to read.
 $("map").onpointerleave = (event) => { if (event.pointerType === "mouse") calm(); };
 $("map").onblur = calm;
+$("map").onfocus = () => { if ($("map").matches(":focus-visible")) showCell(map.q, map.k); };
 $("map").onkeydown = (event) => {
   const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
   if (!step) return;

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import ConfigError, DataError, OutputError
-from regard.evaluation.alignment import Weights, links, merge_words
-from regard.tasks import Kind
+from regard.evaluation.alignment import Kind, Weights, links, merge_words
 
 FORMAT = "regard-explanation-1"
 
@@ -82,7 +81,9 @@ class Explanation:
         return heads[head]
 
     def words(self, layer: str | None = None, head: int | None = None) -> Weights:
-        """`(target words, source words)` of a `cross` layer; see `merge_words`."""
+        """`(target words, source words)` of an attention over the source; see `merge_words`."""
+        if self.layer(layer).kind != "cross":
+            raise ConfigError(f"{self.layer(layer).name} does not attend to the source, so it links no words")
         return merge_words(self.weights(layer, head), self.target_word, self.source_word)
 
     def alignment(self, layer: str | None = None, head: int | None = None) -> list[tuple[int, int]]:
@@ -91,7 +92,10 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
-        layers = [{"name": x.name, "kind": x.kind, "weights": np.round(x.weights, 5).tolist()} for x in self.layers]
+        layers = [
+            {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist()}
+            for x in self.layers
+        ]
         plain = {name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "best")}
         return {"format": FORMAT, **plain, "log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
 
@@ -104,35 +108,43 @@ class Explanation:
         plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
         return Explanation(layers=layers, **plain)
 
-    def save(
-        self, path: str | Path, *, layer: str | None = None, head: int | None = None, overwrite: bool = True
-    ) -> Path:
-        """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`."""
-        return save([self], path, layer=layer, head=head, overwrite=overwrite)
+    def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
+        """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`.
+
+        A picture shows one layer: one head of it, the mean of its heads, or with `grid` each head beside the others.
+        """
+        return save([self], path, layer=layer, head=head, grid=grid)
 
 
 def save(
     explanations: list[Explanation], path: str | Path, *, layer: str | None = None, head: int | None = None,
-    overwrite: bool = True,
+    grid: bool = False, overwrite: bool = True,
 ) -> Path:  # fmt: skip
     """Write explanations: a page or the data hold any number, a picture holds one."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; choose another name or pass --force")
-    path.parent.mkdir(parents=True, exist_ok=True)
     match path.suffix:
-        case ".png" | ".svg" | ".pdf" if len(explanations) == 1:
-            from regard.explain.plots import heat_map
-
-            heat_map(explanations[0], path, layer=layer, head=head)
-        case ".png" | ".svg" | ".pdf":
+        case ".png" | ".svg" | ".pdf" if len(explanations) > 1:
             raise ConfigError(f"a picture shows one sentence, not {len(explanations)}; use .html, or one picture each")
+        case ".png" | ".svg" | ".pdf":
+            from regard.explain.plots import head_grid, heat_map
+
+            explanations[0].layer(layer)  # a wrong name should not leave an empty folder behind
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if grid:
+                head_grid(explanations[0], path, layer=layer)
+            else:
+                heat_map(explanations[0], path, layer=layer, head=head)
+            return path
         case ".html":
             from regard.explain.page import page
 
-            path.write_text(page(explanations), encoding="utf-8")
+            text = page(explanations)
         case ".json":
-            path.write_text(json.dumps([x.to_json() for x in explanations], ensure_ascii=False), encoding="utf-8")
+            text = json.dumps([x.to_json() for x in explanations], ensure_ascii=False)
         case other:
             raise ConfigError(f"cannot write '{other}' ({path}); the ending may be .png, .svg, .pdf, .html or .json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     return path

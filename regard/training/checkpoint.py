@@ -38,6 +38,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str] |
 
     temporary = path.with_name(path.name + ".tmp")
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, facts)
+    temporary.chmod(0o644)  # safetensors makes files that only their owner may read
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -2,9 +2,8 @@
 
 A capital letter is a semantic class, so that people sleep and tables do not: P person, A animal, T portable thing,
 C clothing, M machine, X text, W what is watched, F furniture, O what opens, V vehicle, E food, K what is cooked,
-R what is sweet, D drink, L place one is in, Z event, J part of a building, B building, Q other structure,
-N what is told, G language; and S, U, H: one can be
-on, under, or behind and beside it.
+R what is sweet, D drink, L place one is in, J part of a building, B building, Q other structure, Z event, N what is
+told, G language; and S, U, H: one can be on, under, or behind and beside it.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ class Adjective:
     stem: str
     german_comparative: str
     turkish: str
+    passing: bool  # true of someone today, not always
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +128,7 @@ def _adjective(line: str) -> Adjective:
     english, german, turkish = (part.split() for part in line.split("|"))
     classes, word, comparative = english
     base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
-    return Adjective(classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0])
+    return Adjective(classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0], "t" in classes)
 
 
 def _verbs(line: str) -> list[Verb]:
@@ -228,6 +228,7 @@ CONJUNCTIONS = (
     Conjunction("after", "nachdem", "sonra", ((PAST, ("pluperf",)),)),
     Conjunction("while", "während", "while", ((PAST, ("past",)), (("prog",), ("prog",)))),
 )
+TIMES, WHEN_OR_IF = CONJUNCTIONS[2:], CONJUNCTIONS[2:4]
 
 
 @cache

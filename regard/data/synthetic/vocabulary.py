@@ -2,7 +2,8 @@
 
 Nouns: classes, English singular, plural where irregular (- for mass nouns) | German gender (w: weak masculine),
 nominative, genitive (- if the same), plural, for places the preposition of "to" | Turkish stem, and before vowels.
-Adjectives: classes, English, comparative (- if none) | German, stem if different, comparative | Turkish.
+Adjectives: classes (t: of someone today, not always), English, comparative (- if none) | German, stem if different,
+comparative | Turkish.
 Verbs: English base, past, participle, +particle, ~preposition | German prefix-infinitive, third person, preterite,
 participle, h or s for haben or sein, governed preposition and case | Turkish light noun and stem, =case of the object |
 frames as frame:subjects:objects | flags: s stative, S always marked object, p passive.
@@ -144,21 +145,21 @@ Z war | m Krieg Krieges Kriege | savaş
 ADJECTIVES = """
 PA old older | alt älter | yaşlı
 PA young younger | jung jünger | genç
-P happy happier | glücklich glücklicher | mutlu
-P sad sadder | traurig trauriger | üzgün
-PA tired more_tired | müde müd müder | yorgun
-PA hungry hungrier | hungrig hungriger | aç
+Pt happy happier | glücklich glücklicher | mutlu
+Pt sad sadder | traurig trauriger | üzgün
+PAt tired more_tired | müde müd müder | yorgun
+PAt hungry hungrier | hungrig hungriger | aç
 PA clever cleverer | klug klüger | akıllı
 P polite more_polite | höflich höflicher | kibar
 PA strong stronger | stark stärker | güçlü
-PA ill - | krank - | hasta
+PAt ill - | krank - | hasta
 P famous more_famous | berühmt berühmter | ünlü
 P brave braver | mutig mutiger | cesur
-PA lazy lazier | faul fauler | tembel
+PAt lazy lazier | faul fauler | tembel
 P rich richer | reich reicher | zengin
 P poor poorer | arm ärmer | fakir
 PA curious more_curious | neugierig neugieriger | meraklı
-P angry angrier | wütend wütender | kızgın
+Pt angry angrier | wütend wütender | kızgın
 A dangerous more_dangerous | gefährlich gefährlicher | tehlikeli
 A wild - | wild - | vahşi
 TCMXWFVOBLQ new newer | neu neuer | yeni
@@ -178,13 +179,13 @@ XWZ short shorter | kurz kürzer | kısa
 XWZ interesting more_interesting | interessant interessanter | ilginç
 XWZ boring more_boring | langweilig langweiliger | sıkıcı
 XZ important more_important | wichtig wichtiger | önemli
-CTV dirty dirtier | schmutzig schmutziger | kirli
-CTL clean cleaner | sauber sauberer | temiz
-DK warm warmer | warm wärmer | sıcak
-D cold colder | kalt kälter | soğuk
+CTVt dirty dirtier | schmutzig schmutziger | kirli
+CTLt clean cleaner | sauber sauberer | temiz
+DKt warm warmer | warm wärmer | sıcak
+Dt cold colder | kalt kälter | soğuk
 E fresh fresher | frisch frischer | taze
 R sweet sweeter | süß süßer | tatlı
-L empty emptier | leer leerer | boş
+Lt empty emptier | leer leerer | boş
 LB modern more_modern | modern moderner | modern
 MTXWZ strange stranger | seltsam seltsamer | tuhaf
 """

@@ -1,0 +1,188 @@
+"""Published equations in plain NumPy, one number at a time where that says it best. Nothing here knows torch or Regard.
+
+Weights come as a mapping of names to arrays. A matrix `w` of shape (out, in) maps `x` to `w @ x`, as in the papers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Weights = Mapping[str, Array]
+
+
+def under(weights: Weights, prefix: str) -> dict[str, Array]:
+    """The weights whose names start with `prefix.`, without it."""
+    return {name[len(prefix) + 1 :]: w for name, w in weights.items() if name.startswith(prefix + ".")}
+
+
+def affine(weights: Weights, name: str, x: Array) -> Array:
+    """`W x + b`; without `b` where there is none."""
+    y: Array = weights[f"{name}.weight"] @ x
+    return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
+
+
+def sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def softmax(scores: list[float]) -> list[float]:
+    exps = [math.exp(e) for e in scores]
+    return [e / sum(exps) for e in exps]
+
+
+# Attention
+
+
+def score(kind: str, w: Weights, s: Array, h: Array) -> float:
+    """`e = score(s, h)` of one decoder state and one encoder state."""
+    match kind:
+        case "dot":  # Luong et al. 2015, eq. 8
+            return float(sum(h[i] * s[i] for i in range(len(s))))
+        case "bilinear":  # the same, "general"; stored is the matrix that maps h
+            return float((w["weight.weight"] @ h) @ s)
+        case "additive":  # Bahdanau et al. 2015, A.1.2: one matrix on [h; s]
+            joined = np.concatenate([w["from_state.weight"], w["from_query.weight"]], axis=1)
+            inner = np.tanh(joined @ np.concatenate([h, s]) + w["from_state.bias"])
+            return float(w["v.weight"][0] @ inner)
+        case "mlp":  # two layers on [h; s], then v
+            joined = np.concatenate([w["from_state.weight"], w["from_query.weight"]], axis=1)
+            first = np.maximum(joined @ np.concatenate([h, s]) + w["from_state.bias"], 0.0)
+            return float(w["v.weight"][0] @ np.tanh(affine(w, "hidden", first)))
+        case "scaled_dot":  # Vaswani et al. 2017, eq. 1
+            key, query = w["from_state.weight"] @ h, w["from_query.weight"] @ s
+            return float(key @ query) / math.sqrt(len(s))
+    raise ValueError(kind)
+
+
+def context(alphas: list[float], values: list[Array], d_model: int) -> Array:
+    """`c = Σ_j α_j h_j` (Bahdanau et al. 2015, eq. 5); nothing to attend to gives zeros."""
+    c = np.zeros(d_model)
+    for alpha, h in zip(alphas, values, strict=True):
+        c = c + alpha * h
+    return c
+
+
+def multi_head(w: Weights, heads: int, xs: list[Array], memory: list[Array], *, causal: bool = False) -> list[Array]:
+    """Vaswani et al. 2017, 3.2.2, a head and a query at a time."""
+    outputs = []
+    for i, x in enumerate(xs):
+        seen = memory[: i + 1] if causal else memory
+        joined = []
+        for head in range(heads):
+            size = len(x) // heads
+            part = slice(head * size, (head + 1) * size)
+            q = affine(w, "query", x)[part]
+            keys = [affine(w, "key", m)[part] for m in seen]
+            values = [affine(w, "value", m)[part] for m in seen]
+            alphas = softmax([float(q @ k) / math.sqrt(size) for k in keys])
+            joined.append(context(alphas, values, size))
+        outputs.append(affine(w, "output", np.concatenate(joined)))
+    return outputs
+
+
+# The Transformer
+
+
+def layer_norm(w: Weights, x: Array) -> Array:
+    """Ba et al. 2016, eq. 4, with the usual 1e-5 under the root."""
+    mean = sum(x) / len(x)
+    variance = sum((v - mean) ** 2 for v in x) / len(x)
+    return np.array([(v - mean) / math.sqrt(variance + 1e-5) for v in x]) * w["weight"] + w["bias"]
+
+
+def feed_forward(w: Weights, x: Array, activation: str) -> Array:
+    """Vaswani et al. 2017, eq. 2; gelu is `x Φ(x)` (Hendrycks and Gimpel 2016)."""
+    inner = affine(w, "inner", x)
+    if activation == "relu":
+        return affine(w, "outer", np.array([max(0.0, v) for v in inner]))
+    return affine(w, "outer", np.array([v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))) for v in inner]))
+
+
+def encoder_block(w: Weights, xs: list[Array], *, heads: int, norm: str, activation: str) -> list[Array]:
+    """Attention, then feed-forward: `norm(x + f(x))` as published, or `x + f(norm(x))` (Xiong et al. 2020)."""
+    n1, n2 = under(w, "around_attention.norm"), under(w, "around_feed_forward.norm")
+    attention, ff = under(w, "self_attention"), under(w, "feed_forward")
+    if norm == "pre":
+        normed = [layer_norm(n1, x) for x in xs]
+        xs = [x + y for x, y in zip(xs, multi_head(attention, heads, normed, normed), strict=True)]
+        return [x + feed_forward(ff, layer_norm(n2, x), activation) for x in xs]
+    xs = [layer_norm(n1, x + y) for x, y in zip(xs, multi_head(attention, heads, xs, xs), strict=True)]
+    return [layer_norm(n2, x + feed_forward(ff, x, activation)) for x in xs]
+
+
+def decoder_block(
+    w: Weights, xs: list[Array], memory: list[Array], *, heads: int, norm: str, activation: str
+) -> list[Array]:
+    """Causal attention, attention over the encoder's states, feed-forward."""
+    n1, n2, n3 = (under(w, f"around_{part}.norm") for part in ("self", "cross", "feed_forward"))
+    back, across, ff = under(w, "self_attention"), under(w, "cross_attention"), under(w, "feed_forward")
+    if norm == "pre":
+        normed = [layer_norm(n1, x) for x in xs]
+        xs = [x + y for x, y in zip(xs, multi_head(back, heads, normed, normed, causal=True), strict=True)]
+        looks = multi_head(across, heads, [layer_norm(n2, x) for x in xs], memory)
+        xs = [x + y for x, y in zip(xs, looks, strict=True)]
+        return [x + feed_forward(ff, layer_norm(n3, x), activation) for x in xs]
+    looks = multi_head(back, heads, xs, xs, causal=True)
+    xs = [layer_norm(n1, x + y) for x, y in zip(xs, looks, strict=True)]
+    xs = [layer_norm(n2, x + y) for x, y in zip(xs, multi_head(across, heads, xs, memory), strict=True)]
+    return [layer_norm(n3, x + feed_forward(ff, x, activation)) for x in xs]
+
+
+# Recurrence
+
+
+def cell(kind: str, w: Weights, x: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    """One step: the hidden vector first, then an LSTM's cell."""
+    h, d = carry[0], len(carry[0])
+    w_x, w_h, b_x, b_h = (w[name] for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"))
+
+    def gate(i: int) -> Array:
+        rows = slice(i * d, (i + 1) * d)
+        y: Array = w_x[rows] @ x + w_h[rows] @ h + b_x[rows] + b_h[rows]
+        return y
+
+    match kind:
+        case "rnn":  # Elman 1990
+            return (np.tanh(gate(0)),)
+        case "lstm":  # Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
+            i, f, g, o = sigmoid(gate(0)), sigmoid(gate(1)), np.tanh(gate(2)), sigmoid(gate(3))
+            c = f * carry[1] + i * g
+            return (o * np.tanh(c), c)
+        case "gru":
+            # Cho et al. 2014 reset the state before the matrix, U (r ⊙ h). torch, and so Regard, resets after it,
+            # r ⊙ (U h + b): one product for all three gates (cuDNN's variant).
+            r, z = sigmoid(gate(0)), sigmoid(gate(1))
+            rows = slice(2 * d, 3 * d)
+            candidate = np.tanh(w_x[rows] @ x + b_x[rows] + r * (w_h[rows] @ h + b_h[rows]))
+            return ((1.0 - z) * candidate + z * h,)
+    raise ValueError(kind)
+
+
+def zeros(kind: str, d: int) -> tuple[Array, ...]:
+    return (np.zeros(d),) * (2 if kind == "lstm" else 1)
+
+
+def stack(
+    kind: str, layers: list[Weights], x: Array, carries: list[tuple[Array, ...]]
+) -> tuple[Array, list[tuple[Array, ...]]]:
+    """One step of layers on top of one another: the top's hidden vector and what each carries on."""
+    after = []
+    for w, carry in zip(layers, carries, strict=True):
+        new = cell(kind, w, x, carry)
+        after.append(new)
+        x = new[0]
+    return x, after
+
+
+def read(kind: str, w: Weights, xs: list[Array], d: int) -> tuple[list[Array], tuple[Array, ...]]:
+    """All hidden vectors of one layer from a state of zeros, and what it carries at the end."""
+    carry, states = zeros(kind, d), []
+    for x in xs:
+        carry = cell(kind, w, x, carry)
+        states.append(carry[0])
+    return states, carry

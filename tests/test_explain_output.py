@@ -1,0 +1,297 @@
+"""Pictures and the page: they are written, they show the right thing, and no token can break them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from regard.errors import ConfigError
+from regard.explain.page import page
+from regard.explain.plots import head_grid, heat_map
+from regard.explain.trace import Explanation, Layer
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--",
+    "-->",
+    "]]>",
+    "{{data}}",
+    "{{title}}",
+    r"\u003c",
+    '"',
+    "&lt;",
+]
+SCRIPTS = ["猫は", "القطة", "नमस्ते", "🐱", "▁die", "$x_1$", "a$b", "\n", "\x00", " ", "\ud800", "", "x" * 500]
+Draw = Callable[..., None]
+Kind = Literal["cross", "encoder", "decoder"]
+
+
+def explanation(
+    source: list[str], target: list[str], *, heads: int = 2, kinds: tuple[Kind, ...] = ("cross",)
+) -> Explanation:
+    """Random weights over the given pieces, one layer for each kind."""
+    random = np.random.default_rng(0)
+    lengths = {"cross": (len(target), len(source)), "encoder": (len(source),) * 2, "decoder": (len(target),) * 2}
+    layers = []
+    for kind in kinds:
+        scores = random.normal(size=(heads, *lengths[kind])).astype(np.float32)
+        layers.append(Layer(f"model.{kind}", kind, np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)))
+    words = list(range(len(source) - 1)), list(range(len(target) - 1))
+    best = "model.cross" if "cross" in kinds else None
+    return Explanation(source, target, [*words[0], -1], [*words[1], -1], [-0.5] * len(target), layers, best)
+
+
+def fixed(weights: list[list[float]]) -> Explanation:
+    """One head with the given weights."""
+    rows, columns = len(weights), len(weights[0])
+    layer = Layer("attention", "cross", np.array([weights], dtype=np.float32))
+    source, target = [f"s{i}" for i in range(columns)], [f"t{i}" for i in range(rows)]
+    return Explanation(source, target, list(range(columns)), list(range(rows)), [0.0] * rows, [layer], "attention")
+
+
+def size(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG, from its header."""
+    head = path.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:24])
+    return width, height
+
+
+def texts(path: Path) -> Counter[str]:
+    """The words drawn in an SVG and how often."""
+    return Counter(x.text or "" for x in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text"))
+
+
+SMALL = explanation(
+    ["▁the", "▁cat", "</s>"], ["▁die", "▁Kat", "ze", "</s>"], heads=3, kinds=("cross", "encoder", "decoder")
+)
+
+
+KINDS_OF_FILE = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+PICTURES = [(heat_map, ".png"), (heat_map, ".svg"), (heat_map, ".pdf"), (head_grid, ".png"), (head_grid, ".svg")]
+
+
+@pytest.mark.parametrize(("draw", "suffix"), PICTURES)
+def test_a_picture_is_written_and_the_same_each_time(draw: Draw, suffix: str, tmp_path: Path) -> None:
+    first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+    draw(SMALL, first)
+    draw(SMALL, second)
+    assert first.read_bytes().startswith(KINDS_OF_FILE[suffix])
+    assert first.read_bytes() == second.read_bytes()
+    if suffix == ".png":
+        assert all(300 < side < 3000 for side in size(first))
+
+
+def test_labels_and_title(tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    heat_map(SMALL, path)
+    drawn = texts(path)
+    assert {"model.cross, mean of 3 heads", "source", "target", "␣cat", "␣Kat", "ze", "0.0", "1.0"} <= drawn.keys()
+    assert drawn["</s>"] == 2
+    heat_map(SMALL, path, layer="model.decoder", head=1)
+    drawn = texts(path)
+    assert "model.decoder, head 1" in drawn
+    assert drawn["<s>"] == drawn["␣die"] == 2
+    heat_map(fixed([[1.0]]), path)
+    assert "attention" in texts(path)
+
+
+def test_the_grid_shows_every_head_and_labels_each_side_once(tmp_path: Path) -> None:
+    head_grid(explanation(["a", "b", "</s>"], ["x", "</s>"], heads=6), tmp_path / "a.svg")
+    drawn = texts(tmp_path / "a.svg")
+    assert {f"head {i}" for i in range(6)} <= drawn.keys()
+    assert drawn["a"] * drawn["x"] == 6
+    assert "model.cross, 6 heads" in drawn
+
+
+def test_strong_is_dark_and_stands_in_its_row_and_column(tmp_path: Path) -> None:
+    import matplotlib
+    from matplotlib.image import imread
+
+    weights = [[0.1, 0.0, 0.9], [0.4, 0.6, 0.0]]
+    heat_map(fixed(weights), tmp_path / "a.png")
+    pixels = (imread(tmp_path / "a.png")[..., :3] * 255).round().astype(int)
+
+    def place(weight: float) -> tuple[float, float]:
+        color = (np.array(matplotlib.colormaps["Blues"](weight)[:3]) * 255).round()
+        # The median: a cell has thousands of pixels of its colour, the colour bar a few.
+        y, x = np.nonzero(np.abs(pixels - color).max(-1) <= 1)
+        return float(np.median(y)), float(np.median(x))
+
+    first, second = [place(x)[0] for x in (0.1, 0.9)], [place(x)[0] for x in (0.4, 0.6)]
+    assert max(first) < min(second)
+    assert place(0.4)[1] < place(0.6)[1] < place(0.9)[1]
+    assert place(0.1)[1] == pytest.approx(place(0.4)[1], abs=2)
+    brightness = [pixels[tuple(map(int, place(x)))].sum() for x in (0.1, 0.4, 0.6, 0.9)]
+    assert brightness == sorted(brightness, reverse=True)
+
+
+def test_a_long_sentence_has_room_for_every_label_and_a_page_of_text_still_ends(tmp_path: Path) -> None:
+    long = explanation([f"w{i}" for i in range(99)] + ["</s>"], ["x", "</s>"], heads=1)
+    heat_map(long, tmp_path / "a.png")
+    heat_map(long, tmp_path / "a.svg")
+    assert size(tmp_path / "a.png")[0] > 100 * 0.2 * 150
+    assert {f"w{i}" for i in range(99)} <= texts(tmp_path / "a.svg").keys()
+    heat_map(explanation(["s"] * 600, ["x"], heads=1), tmp_path / "b.png")
+    assert size(tmp_path / "b.png")[0] < 7000
+
+
+@pytest.mark.parametrize(("draw", "suffix"), PICTURES)
+def test_any_script_can_be_drawn(draw: Draw, suffix: str, tmp_path: Path) -> None:
+    """Warnings are errors here, so this fails if a missing glyph warns."""
+    path = tmp_path / f"a{suffix}"
+    draw(explanation([*SCRIPTS, "</s>"], [*HOSTILE, *SCRIPTS, "</s>"]), path)
+    if suffix == ".svg":
+        assert {"猫は", "القطة", "🐱", "␣die", "$x_1$", r"\n", "x" * 23 + "…", HOSTILE[1]} <= texts(path).keys()
+
+
+def test_drawing_leaves_matplotlib_as_it_was_and_importing_does_not_load_it(tmp_path: Path) -> None:
+    script = f"""
+import sys
+import regard.explain.page, regard.explain.plots
+assert "matplotlib" not in sys.modules
+import matplotlib, numpy, pathlib
+from regard.explain.trace import Explanation, Layer
+chosen = "svg.fonttype", "pdf.fonttype", "font.family"
+before = [matplotlib.rcParams[x] for x in chosen]
+one = Explanation(["a"], ["b"], [0], [0], [0.0], [Layer("x", "cross", numpy.ones((1, 1, 1), dtype="f"))], "x")
+regard.explain.plots.heat_map(one, pathlib.Path({str(tmp_path / "a.png")!r}))
+assert [matplotlib.rcParams[x] for x in chosen] == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("draw", [heat_map, head_grid])
+def test_what_is_not_there_is_named_with_what_is(draw: Draw, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'decoder\.9'.*model\.cross, model\.encoder, model\.decoder"):
+        draw(SMALL, tmp_path / "a.png", layer="decoder.9")
+    with pytest.raises(ConfigError, match="no attention"):
+        draw(Explanation(["a"], ["b"], [0], [0], [0.0], [], None), tmp_path / "a.png")
+    with pytest.raises(ConfigError, match=r"'\.bmp'.*\.png, \.svg or \.pdf"):
+        draw(SMALL, tmp_path / "a.bmp")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("head", [3, -1])
+def test_a_head_that_is_not_there(head: int, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"no head {head} in model\.cross; there are 3"):
+        heat_map(SMALL, tmp_path / "a.png", head=head)
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser would: its elements, their attributes and the text in each script."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: set[str] = set()
+        self.scripts: dict[str | None, str] = {}
+        self.titles: list[str] = []
+        self.inside: tuple[str, str | None] | None = None
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.inside = (tag, dict(attrs).get("id"))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = None
+
+    def handle_data(self, data: str) -> None:
+        match self.inside:
+            case ("script", name):
+                self.scripts[name] = self.scripts.get(name, "") + data
+            case ("title" | "h1", _):
+                self.titles.append(data)
+
+    @property
+    def data(self) -> Any:
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is not JSON")
+
+        return json.loads(self.scripts["data"], parse_constant=refuse)
+
+
+def test_the_page_needs_no_network() -> None:
+    document = page([SMALL]).replace('"http://www.w3.org/2000/svg"', "")
+    for reference in ("http:", "https:", "//cdn", "src=", "href=", "@import", "url(", "fetch(", "import(", "<link"):
+        assert reference not in document, reference
+    assert "default-src 'none'" in document
+
+
+def test_the_page_never_reads_a_token_as_html() -> None:
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"):
+        assert way not in page([SMALL]), way
+
+
+@pytest.mark.parametrize("tokens", [HOSTILE, SCRIPTS])
+def test_the_data_survives_the_page(tokens: list[str]) -> None:
+    given = [SMALL, explanation([*tokens, "</s>"], [*reversed(tokens), "</s>"], heads=4, kinds=("cross", "decoder"))]
+    reader = Reader(page(given))
+    assert reader.elements == Reader(page([])).elements  # nothing broke out
+    assert not {x for x in reader.attributes if x.startswith("on")}
+    for before, data in zip(given, reader.data, strict=True):
+        after = Explanation.from_json(data)
+        for name in ("source", "target", "source_word", "target_word", "log_probs", "best"):
+            assert getattr(after, name) == getattr(before, name), name
+        for one, other in zip(before.layers, after.layers, strict=True):
+            assert (one.name, one.kind) == (other.name, other.kind)
+            np.testing.assert_allclose(other.weights, one.weights, atol=1e-4)
+
+
+def test_the_title_is_text() -> None:
+    hostile = "</title><script>alert(1)</script> & {{data}}"
+    reader = Reader(page([SMALL], hostile))
+    assert reader.titles == [hostile, hostile]
+    assert reader.elements == Reader(page([])).elements
+
+
+def test_weights_take_little_room() -> None:
+    some = explanation(["a"] * 40, ["b"] * 40, heads=8)
+    assert len(page([some])) - len(page([])) < 8 * 40 * 40 * 8
+
+
+def test_without_attention_the_page_has_the_text_and_says_so() -> None:
+    bare = Explanation(["a"], ["b", "</s>"], [0], [0, -1], [-0.25, -0.5], [], None)
+    reader = Reader(page([bare]))
+    assert reader.data[0]["layers"] == []
+    assert reader.data[0]["log_probs"] == [-0.25, -0.5]
+    assert re.search(r'<section id="none">This model has no attention', page([bare]))
+    assert Reader(page([])).data == []
+
+
+def test_impossible_tokens_and_broken_weights_are_still_json() -> None:
+    layer = Layer("x", "cross", np.array([[[np.nan]]], dtype=np.float32))
+    (data,) = Reader(page([Explanation(["a"], ["b"], [0], [0], [float("-inf")], [layer], "x")])).data
+    assert data["log_probs"] == [None]
+    assert data["layers"][0]["weights"] == [[[0.0]]]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node reads the script, and is not here")
+def test_the_script_is_javascript() -> None:
+    with as_file(files("regard.explain").joinpath("page.js")) as path:
+        subprocess.run(["node", "--check", path], check=True)
+
+
+def test_save_writes_them_by_their_ending(tmp_path: Path) -> None:
+    SMALL.save(tmp_path / "new" / "a.html")
+    assert "What the model attends to" in (tmp_path / "new" / "a.html").read_text(encoding="utf-8")
+    SMALL.save(tmp_path / "a.png", layer="model.encoder", head=2)
+    assert size(tmp_path / "a.png") > (100, 100)

@@ -1,0 +1,144 @@
+"""Ragged against plain lists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.ragged import Ragged
+
+lists = st.lists(st.lists(st.integers(1, 99), max_size=6), max_size=6)
+filled = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)
+
+
+def vectors(rows: list[list[int]]) -> Ragged:
+    """Each number as a vector `(n, -n)` in float64."""
+    x = Ragged.of(rows)
+    return x.like(torch.stack((x.values, -x.values), dim=-1).double())
+
+
+@given(lists)
+def test_lists_come_back_as_they_went_in(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    assert x.tolist() == rows
+    assert len(x) == len(rows)
+    assert x.longest == max(map(len, rows), default=0)
+    assert x.lengths.tolist() == [len(row) for row in rows]
+    assert x.values.shape == (sum(map(len, rows)),)
+    assert (x.values.dtype, x.offsets.dtype) == (torch.long, torch.int32)
+
+
+@given(lists)
+def test_row_position_and_slot_say_where_each_value_stands(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    places = [(i, t) for i, row in enumerate(rows) for t in range(len(row))]
+    assert x.row.tolist() == [i for i, _ in places]
+    assert x.position.tolist() == [t for _, t in places]
+    assert x.slot.tolist() == [i * max(x.longest, 1) + t for i, t in places]
+
+
+@given(lists, st.integers(-3, 0))
+def test_padding_fills_up_and_is_cut_off_again(rows: list[list[int]], fill: int) -> None:
+    x = Ragged.of(rows)
+    width = max(x.longest, 1)
+    padded = x.padded(fill)
+    assert padded.shape == (len(rows), width)
+    assert padded.tolist() == [row + [fill] * (width - len(row)) for row in rows]
+    assert x.mask.shape == (len(rows), width)
+    assert x.mask.tolist() == [[t < len(row) for t in range(width)] for row in rows]
+    assert x.unpadded(padded).tolist() == rows
+    assert x.unpadded(padded + 1).tolist() == [[n + 1 for n in row] for row in rows]
+    assert Ragged.from_padded(padded, x.lengths.tolist()).tolist() == rows
+    wider = torch.cat((padded, padded), dim=1)
+    assert Ragged.from_padded(wider, x.lengths.tolist()).tolist() == rows
+
+
+@given(lists)
+def test_vectors_pad_and_unpad_like_numbers(rows: list[list[int]]) -> None:
+    x = vectors(rows)
+    assert x.padded().shape == (len(rows), max(x.longest, 1), 2)
+    assert torch.equal(x.padded()[..., 0], Ragged.of(rows).padded().double())
+    assert torch.equal(x.unpadded(x.padded()).values, x.values)
+
+
+@given(lists)
+def test_reversed_turns_each_row_and_twice_is_as_before(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    assert x.reversed().tolist() == [row[::-1] for row in rows]
+    assert x.reversed().reversed().tolist() == rows
+    assert torch.equal(vectors(rows).reversed().values[:, 1], -x.reversed().values.double())
+
+
+@given(lists)
+def test_like_keeps_the_lengths_and_shares_what_is_known_of_them(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    before = x.mask, x.slot
+    other = x.like(x.values * 2)
+    assert other.tolist() == [[2 * n for n in row] for row in rows]
+    assert (other.mask, other.slot) == before
+    assert x.tolist() == rows
+
+
+@given(filled)
+def test_last_and_mean_are_of_each_row_and_zero_for_an_empty_one(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    assert x.last().tolist() == [row[-1] if row else 0 for row in rows]
+    means = [sum(row) / len(row) if row else 0.0 for row in rows]
+    assert x.mean().tolist() == pytest.approx(means)
+    pairs = vectors(rows)
+    assert pairs.last().tolist() == [[row[-1], -row[-1]] if row else [0, 0] for row in rows]
+    assert pairs.mean().flatten().tolist() == pytest.approx([sign * m for m in means for sign in (1, -1)])
+
+
+@given(filled)
+def test_an_empty_row_takes_no_gradient_from_its_neighbour(rows: list[list[int]]) -> None:
+    x = vectors(rows)
+    values = x.values.requires_grad_()
+    empty = torch.tensor([not row for row in rows])
+    (x.like(values).last()[empty].sum() + x.like(values).mean()[empty].sum()).backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    assert values.grad.eq(0).all()
+
+
+@given(lists)
+def test_by_step_takes_all_first_values_then_all_second_ones(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    index, going, order = x.by_step
+    assert sorted(index.tolist()) == list(range(len(x.values)))
+    ranked = sorted((i for i, row in enumerate(rows) if row), key=lambda i: -len(rows[i]))
+    assert order.tolist() == ranked
+    assert going.tolist() == [sum(len(row) > t for row in rows) for t in range(x.longest)]
+    assert x.values[index].tolist() == [rows[i][t] for t in range(x.longest) for i in ranked if t < len(rows[i])]
+
+
+@given(filled)
+def test_by_step_is_what_torch_packs(rows: list[list[int]]) -> None:
+    """The kernels' own packing, from the padded form."""
+    x = Ragged.of(rows)
+    index, going, order = x.by_step
+    if not len(order):
+        return
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        x.padded()[order], x.lengths[order], batch_first=True, enforce_sorted=True
+    )
+    assert torch.equal(x.values[index], packed.data)
+    assert torch.equal(going, packed.batch_sizes)
+
+
+@given(lists)
+def test_rows_split_where_the_offsets_say(rows: list[list[int]]) -> None:
+    x = Ragged.from_lengths(torch.tensor([n for row in rows for n in row], dtype=torch.long), [len(r) for r in rows])
+    assert x.offsets.tolist() == [sum(map(len, rows[:i])) for i in range(len(rows) + 1)]
+    assert [row.tolist() for row in rows_of(x)] == rows
+
+
+def test_to_a_device_keeps_all() -> None:
+    x = Ragged.of([[1, 2], [], [3]])
+    assert x.to(None) is x
+    moved = x.to("meta")
+    assert (moved.values.device.type, moved.offsets.device.type, moved.longest) == ("meta", "meta", 2)
+    assert x.to("cpu").tolist() == x.tolist()
+    assert Ragged.of([[1, 2]], device="meta").values.device.type == "meta"

@@ -1,0 +1,162 @@
+"""Sampling on probability tables: what is drawn, how often, and under which limits."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from regard.search.beam import beam_search
+from regard.search.limits import Hypothesis, Limits
+from regard.search.sample import filter_top, sample
+
+
+def draw(chain: Chain, rules: Limits, seed: int = 1, **options: Any) -> list[list[Hypothesis]]:
+    generator = torch.Generator().manual_seed(seed)
+    return sample(chain.step, chain.start(), limits=rules, generator=generator, **options)
+
+
+def probability(chain: Chain, rules: Limits, source: int, tokens: list[int], temperature: float = 1.0) -> float:
+    """Of drawing these tokens: at each step the model's probabilities, over what is allowed there."""
+    p = 1.0
+    for i, (row, token) in enumerate(zip(chain.rows(source, tokens), [*tokens, EOS], strict=True)):
+        ways = [EOS] if i >= rules.shortest else []
+        ways += [t for t in (A, B, C) if t not in rules.forbidden] if i < int(rules.longest[source]) else []
+        p *= math.exp(row[token] / temperature) / sum(math.exp(row[way] / temperature) for way in ways)
+    return p
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+@pytest.mark.parametrize("rules", [{}, {"shortest": 1, "forbidden": (BOS, B)}], ids=["free", "limited"])
+def test_sequences_come_as_often_as_the_model_says(rules: dict[str, Any], temperature: float) -> None:
+    chain, made, count = random_chain(2, seed=4), limits([2, 1], **rules), 4000
+    for source, hypotheses in enumerate(draw(chain, made, count=count, temperature=temperature)):
+        seen = Counter(tuple(x.tokens) for x in hypotheses)
+        expected = {tuple(x): count * probability(chain, made, source, x, temperature) for x in allowed(made, source)}
+        assert sum(expected.values()) == pytest.approx(count)
+        assert set(seen) <= set(expected)
+        chi_square = sum((seen[x] - n) ** 2 / n for x, n in expected.items())
+        freedom = len(expected) - 1
+        assert chi_square < freedom + 4 * math.sqrt(2 * freedom)
+
+
+def test_samples_carry_the_models_own_log_probability_best_first() -> None:
+    """Whatever the temperature and the limits did to the draw."""
+    chain = random_chain(3, seed=5)
+    rules = limits([4, 0, 2], shortest=1, no_repeat=2)
+    for source, hypotheses in enumerate(draw(chain, rules, count=20, temperature=1.7, top_k=3, top_p=0.9)):
+        assert len(hypotheses) == 20
+        for x in hypotheses:
+            assert x.log_prob == pytest.approx(chain.log_prob(source, x.tokens), abs=1e-9)
+            assert x.score == x.log_prob
+        assert [x.score for x in hypotheses] == sorted((x.score for x in hypotheses), reverse=True)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"shortest": 2}, {"no_repeat": 1}, {"no_repeat": 2, "shortest": 2}, {"forbidden": (BOS, A), "shortest": 1}],
+    ids=str,
+)
+def test_samples_keep_the_limits_and_reach_all_they_allow(rules: dict[str, Any]) -> None:
+    chain, made = random_chain(2, seed=6, sharpness=0.3), limits([3, 2], **rules)
+    for source, hypotheses in enumerate(draw(chain, made, count=2000)):
+        assert {tuple(x.tokens) for x in hypotheses} == {tuple(x) for x in allowed(made, source)}
+
+
+def test_limits_that_leave_no_way_on_close() -> None:
+    chain = random_chain(3, seed=7)
+    found = draw(chain, limits([2, 0, 1], shortest=5), count=3)
+    assert [[len(x.tokens) for x in hypotheses] for hypotheses in found] == [[2] * 3, [0] * 3, [1] * 3]
+    found = draw(chain, limits([9, 9, 9], shortest=5, no_repeat=1), count=3)
+    assert all(sorted(x.tokens) == [A, B, C] for hypotheses in found for x in hypotheses)
+
+
+def test_sources_whose_samples_have_ended_leave_the_batch() -> None:
+    three = {BOS: {A: 1.0}, A: {B: 1.0}, B: {C: 1.0}, C: {EOS: 1.0}}
+    chain = markov(three, {BOS: {EOS: 1.0}}, {BOS: {C: 1.0}, C: {EOS: 1.0}}, three)
+    for count in (1, 3):
+        chain.rows_seen.clear()
+        found = draw(chain, limits([9] * 4), count=count)
+        assert [[x.tokens for x in hypotheses] for hypotheses in found] == [
+            [tokens] * count for tokens in ([A, B, C], [], [C], [A, B, C])
+        ]
+        assert chain.rows_seen == [4, 3 * count, 2 * count, 2 * count]
+
+
+def test_a_sample_that_has_ended_waits_for_the_others_unchanged() -> None:
+    """Short and long samples of one source side by side."""
+    chain = markov({BOS: {EOS: 0.5, A: 0.5}, A: {A: 0.8, EOS: 0.2}})
+    (hypotheses,) = draw(chain, limits([8]), count=50)
+    assert len({len(x.tokens) for x in hypotheses}) > 4
+    assert all(set(x.tokens) <= {A} for x in hypotheses)
+    for x in hypotheses:
+        assert x.log_prob == pytest.approx(chain.log_prob(0, x.tokens), abs=1e-9)
+
+
+def test_a_seed_gives_the_same_samples_again() -> None:
+    chain, rules = random_chain(3, seed=8), limits([5] * 3)
+    first, again, other = (draw(chain, rules, seed=seed, count=5) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_as_the_temperature_falls_sampling_becomes_greedy() -> None:
+    chain, rules = random_chain(8, seed=9), limits([5] * 8)
+    greedy = beam_search(chain.step, chain.start(), limits=rules, width=1)
+    cold = draw(chain, rules, count=4, temperature=1e-4)
+    assert [{tuple(x.tokens) for x in found} for found in cold] == [{tuple(x[0].tokens)} for x in greedy]
+    top = draw(chain, rules, count=4, top_k=1)
+    assert [{tuple(x.tokens) for x in found} for found in top] == [{tuple(x[0].tokens)} for x in greedy]
+
+
+PROBS = [0.05, 0.4, 0.1, 0.3, 0.15]  # from the likeliest: 1, 3, 4, 2, 0
+
+
+def kept(top_k: int, top_p: float, probs: list[float] = PROBS) -> set[int]:
+    found = filter_top(torch.tensor(probs, dtype=torch.float64).log().view(1, 1, -1), top_k, top_p)[0, 0]
+    for token, value in enumerate(found.tolist()):  # what is kept is left as it was
+        assert value == -math.inf or value == pytest.approx(math.log(probs[token]))
+    return set(found.isfinite().nonzero().flatten().tolist())
+
+
+def test_top_k_keeps_the_likeliest_and_top_p_the_fewest_that_hold_the_share() -> None:
+    assert [kept(k, 1.0) for k in (1, 2, 3, 4)] == [{1}, {1, 3}, {1, 3, 4}, {1, 3, 4, 2}]
+    assert [kept(k, 1.0) for k in (0, 5, 9)] == [{0, 1, 2, 3, 4}] * 3
+    assert [kept(0, p) for p in (1e-9, 0.39, 0.41, 0.69, 0.71, 0.86, 0.96)] == [
+        {1}, {1}, {1, 3}, {1, 3}, {1, 3, 4}, {1, 3, 4, 2}, {0, 1, 2, 3, 4},
+    ]  # fmt: skip
+    assert kept(2, 0.56) == {1}  # 0.4 is 0.57 of what top_k left
+    assert kept(2, 0.58) == {1, 3}
+    assert kept(4, 0.99) == {1, 3, 4, 2}
+
+
+@given(
+    weights=st.lists(st.integers(1, 1000), min_size=1, max_size=12, unique=True),
+    top_k=st.integers(0, 14),
+    top_p=st.floats(0.01, 1.0),
+)
+def test_top_k_and_top_p_keep_exactly_their_set(weights: list[int], top_k: int, top_p: float) -> None:
+    ranked = sorted(range(len(weights)), key=lambda token: -weights[token])[: top_k or len(weights)]
+    expected, held, total = set(), 0.0, sum(weights[token] for token in ranked)
+    for token in ranked:
+        assume(abs(held / total - top_p) > 1e-9)
+        if held / total < top_p:
+            expected.add(token)
+        held += weights[token]
+    assert kept(top_k, top_p, [w / sum(weights) for w in weights]) == expected
+
+
+def test_sampling_draws_from_the_top_alone() -> None:
+    chain = markov({BOS: {A: 0.5, B: 0.3, C: 0.15, EOS: 0.05}, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
+    for options, expected in (({"top_k": 2}, {A, B}), ({"top_p": 0.85}, {A, B, C}), ({"top_p": 0.4}, {A})):
+        (hypotheses,) = draw(chain, limits([2]), count=300, **options)
+        assert {x.tokens[0] for x in hypotheses} == expected
+    # The temperature comes first: at 0.5 the shares are 0.685, 0.247, 0.062 and 0.007.
+    (hypotheses,) = draw(chain, limits([2]), count=300, top_p=0.9, temperature=0.5)
+    assert {x.tokens[0] for x in hypotheses} == {A, B}
