@@ -129,6 +129,8 @@ class Clauses(Nominals):
         verb, passive, tense = self._verb(budget - subject_inside, tenses, site)
         clause = Clause(self.clause_keys(), verb, tense, site.person, passive=passive, gap=site.gap)
         clause.antecedent, clause.question = site.antecedent, site.question
+        if site.question == "object" and verb.frame != "object":
+            clause.question = "yes"
         if site.gap == "subject" and site.antecedent is not None:
             clause.person = site.antecedent.person
         if tense in NEGATABLE or site.role == "command":
@@ -138,6 +140,8 @@ class Clauses(Nominals):
         classes = verb.objects if passive else verb.subjects
         least = 0 if not subject_inside else 1 if "P" in classes or site.question == "subject" else 2
         spare -= least + (site.question in ("where", "when", "why"))
+        if least == 1 and spare > 0 and self.chance(0.6):
+            least, spare = 2, spare - 1
         heavy = not site.open_end and site.depth > 0 and spare > 2 and frame != "plain" and self.chance(0.6)
         heavy = heavy or frame in EMBEDDING
         share = 0

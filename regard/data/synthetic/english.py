@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from regard.data.synthetic.lexicon import BE
+from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.syntax import (
     AND,
     AUXILIARY,
@@ -215,7 +216,7 @@ def _arguments(clause: Clause, out: list[Token]) -> None:
         _predicate(clause, out)
     if clause.price is not None:
         _fixed(clause.price, out)
-        out.append(("euros", (key + PREDICATE,), ()))
+        out.append((EURO[0], (key + PREDICATE,), ()))
     if clause.agent is not None:
         out.append(("by", (clause.agent.key + OF,), ()))
         np(clause.agent, out)

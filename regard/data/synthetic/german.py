@@ -7,6 +7,7 @@ from typing import NamedTuple
 from regard.data.synthetic import german_forms as forms
 from regard.data.synthetic.german_forms import ACCUSATIVE, DATIVE, GENITIVE, NOMINATIVE
 from regard.data.synthetic.lexicon import Preposition
+from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.syntax import (
     AND,
     AUXILIARY,
@@ -272,7 +273,7 @@ def _middle(clause: Clause) -> list[Token]:
         _predicate(clause, out)
     if clause.price is not None:
         out += clause.price.phrase.spell("de", clause.price.key)
-        out.append(("Euro", (key + PREDICATE,), ()))
+        out.append((EURO[1], (key + PREDICATE,), ()))
     return out
 
 

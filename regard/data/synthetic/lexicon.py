@@ -79,6 +79,7 @@ class Verb:
     light: str  # the noun of a Turkish light verb: "yardım" of "yardım et-"
     turkish_case: str
     stative: bool  # no progressive; Turkish uses -iyor for its simple present
+    lasting: bool  # and -iyordu for its past: "knew" is "biliyordu"
     strong: bool  # Turkish marks even indefinite objects with the accusative
     passive: bool
 
@@ -162,6 +163,7 @@ def _verbs(line: str) -> list[Verb]:
                 " ".join(light),
                 case,
                 "s" in marks,
+                "k" in marks,
                 "S" in marks,
                 "p" in marks and frame == "object",
             )
@@ -189,9 +191,9 @@ PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
 COUNTRIES = tuple(map(_country, TERRITORIES.split()))
 
 BE = Verb("be", "PATCMXVFOLEW", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
-          "ol", "", "", True, False, False)  # fmt: skip
+          "ol", "", "", True, False, False, False)  # fmt: skip
 COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
-            1, "", "ol", "", "", True, False, False)  # fmt: skip
+            1, "", "ol", "", "", True, False, False, False)  # fmt: skip
 
 IN = Preposition("in", "in", 2, "loc", "", "L")
 PLACES = (

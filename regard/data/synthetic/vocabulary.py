@@ -6,7 +6,7 @@ Adjectives: classes (t: of someone today, not always), English, comparative (- i
 comparative | Turkish.
 Verbs: English base, past, participle, +particle, ~preposition | German prefix-infinitive, third person, preterite,
 participle, h or s for haben or sein, governed preposition and case | Turkish light noun and stem, =case of the object |
-frames as frame:subjects:objects | flags: s stative, S always marked object, p passive.
+frames as frame:subjects:objects | flags: s stative, k lasting, S always marked object, p passive.
 """
 
 NOUNS = """
@@ -240,8 +240,8 @@ bring brought brought | mit-bringen bringt brachte gebracht h | getir | object:P
 wash washed washed | waschen wäscht wusch gewaschen h | yıka | object:P:CVA | p
 paint painted painted | streichen streicht strich gestrichen h | boya | object:P:BQF | p
 build built built | bauen baut baute gebaut h | inşa et | object:P:BQ | p
-love loved loved | lieben liebt liebte geliebt h | sev | object:P:PAL | sS
-like liked liked | mögen mag mochte gemocht h | beğen | object:P:PACXWL | sS
+love loved loved | lieben liebt liebte geliebt h | sev | object:P:PAL | skS
+like liked liked | mögen mag mochte gemocht h | beğen | object:P:PACXWL | skS
 meet met met | treffen trifft traf getroffen h | buluş =ins | object:P:P |
 understand understood understood | verstehen versteht verstand verstanden h | anla | object:P:PX that:P | sS
 lose lost lost | verlieren verliert verlor verloren h | kaybet | object:P:TC | p
@@ -261,7 +261,7 @@ help helped helped | helfen hilft half geholfen h dat | yardım et =dat | object
 thank thanked thanked | danken dankt dankte gedankt h dat | teşekkür et =dat | object:P:P |
 answer answered answered | antworten antwortet antwortete geantwortet h dat | cevap ver =dat | object:P:P |
 follow followed followed | folgen folgt folgte gefolgt s dat | takip et | object:PA:PAV | S
-trust trusted trusted | vertrauen vertraut vertraute vertraut h dat | güven =dat | object:P:P | s
+trust trusted trusted | vertrauen vertraut vertraute vertraut h dat | güven =dat | object:P:P | sk
 listen listened listened ~to | zu-hören hört hörte gehört h dat | dinle | object:P:P | S
 wait waited waited ~for | warten wartet wartete gewartet h auf acc | bekle | object:P:PV |
 think thought thought ~of | denken denkt dachte gedacht h an acc | düşün | object:P:PAL | S
@@ -275,11 +275,11 @@ show showed shown | zeigen zeigt zeigte gezeigt h | göster | give:P:TCXMVW | p
 send sent sent | schicken schickt schickte geschickt h | gönder | give:P:TX | p
 tell told told | erzählen erzählt erzählte erzählt h | anlat | give:P:N | p
 lend lent lent | leihen leiht lieh geliehen h | ödünç ver | give:P:TCXV |
-know knew known | wissen weiß wusste gewusst h | bil | that:P whether:P | s
-believe believed believed | glauben glaubt glaubte geglaubt h | inan =dat | that:P | s
+know knew known | wissen weiß wusste gewusst h | bil | that:P whether:P | sk
+believe believed believed | glauben glaubt glaubte geglaubt h | inan =dat | that:P | sk
 think thought thought | denken denkt dachte gedacht h | düşün | that:P | s
 say said said | sagen sagt sagte gesagt h | söyle | that:P | s
-hope hoped hoped | hoffen hofft hoffte gehofft h | um | that:P to:P | s
+hope hoped hoped | hoffen hofft hoffte gehofft h | um | that:P to:P | sk
 explain explained explained | erklären erklärt erklärte erklärt h | açıkla | that:P | s
 ask asked asked | fragen fragt fragte gefragt h | sor | whether:P | s
 try tried tried | versuchen versucht versuchte versucht h | çalış =dat | to:P |

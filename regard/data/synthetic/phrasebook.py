@@ -1,0 +1,153 @@
+"""The phrasebook corpus: English with German or Turkish, any number of pairs of any length, and their gold alignment.
+
+Sentences are drawn from a synchronous grammar (`grammar`) and spelt out by one lineariser for each language, so the
+target is a function of the source: a model that has learnt the grammar can score close to 100 BLEU. German reorders
+verbs (second, last, split in two), numbers and adverbs; Turkish reorders nearly everything.
+
+The corpus depends on its arguments alone: the same ones give the same bytes on any machine. Which split a sentence
+belongs to is decided by a hash of its English text, never by where it was drawn, so train, valid and test share no
+source sentence, whatever their sizes, lengths and seeds; and no source occurs twice in a split. The sources do not
+depend on the language: the German and the Turkish corpus have the same English side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.data.synthetic import english, german, turkish
+from regard.data.synthetic.grammar import Grammar
+from regard.data.synthetic.syntax import Link, Sentence, Token, links
+
+LANGUAGES: dict[str, str] = {"de": "German", "tr": "Turkish"}
+
+# How many eighths of all sentences each split owns.
+SPLITS: dict[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}
+
+_LINEARISERS: dict[str, Callable[[Sentence], list[Token]]] = {"de": german.sentence, "tr": turkish.sentence}
+_PUNCTUATION = frozenset(".,?!")
+_SHORTEST = 3
+# So many draws in a row without a new sentence mean that hardly any is left.
+_PATIENCE = 20_000
+_REPORT_EVERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A sentence, its translation, and which tokens (split at spaces, counted from 0) translate which.
+
+    `sure` links are beyond doubt; `possible` ones, which do not repeat them, are for words that only one of the two
+    grammars asks for. The alignment error rate (Och and Ney, 2003) is meant to count both as possible.
+    """
+
+    source: str
+    target: str
+    sure: tuple[Link, ...]
+    possible: tuple[Link, ...]
+
+    @property
+    def alignment(self) -> str:
+        """The links as text, sorted: `0-0 1-2 3p4`, where `-` is sure and `p` possible."""
+        marked = [(link, "-") for link in self.sure] + [(link, "p") for link in self.possible]
+        return " ".join(f"{i}{mark}{j}" for (i, j), mark in sorted(marked))
+
+
+def pairs(
+    size: int, *, language: str = "de", split: str = "train", words: tuple[int, int] = (5, 20), seed: int = 1
+) -> Iterator[Pair]:
+    """Yield `size` pairs whose English side has between `words[0]` and `words[1]` words, punctuation not counted.
+
+    Lengths spread evenly over that range. A larger `size` continues a smaller one.
+    """
+    _check(size, language, split, words)
+    return _pairs(size, language, split, words, seed)
+
+
+def write(
+    folder: Path,
+    *,
+    language: str = "de",
+    train: int = 20000,
+    valid: int = 500,
+    test: int = 500,
+    words: tuple[int, int] = (5, 20),
+    seed: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Path]:
+    """Write `train.tsv`, `valid.tsv` and `test.tsv` into `folder`; returns where each split is.
+
+    A line is source, target and alignment with tabs between. Each file appears when it is complete, never half
+    written. `progress` is told again and again how many more pairs have been made.
+    """
+    sizes = {"train": train, "valid": valid, "test": test}
+    for split, size in sizes.items():
+        _check(size, language, split, words)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {}
+    for split, size in sizes.items():
+        path = folder / f"{split}.tsv"
+        partial = folder / f".{split}.tsv.{os.getpid()}"
+        try:
+            with partial.open("w", encoding="utf-8", newline="\n") as file:
+                unreported = 0
+                for pair in _pairs(size, language, split, words, seed):
+                    file.write(f"{pair.source}\t{pair.target}\t{pair.alignment}\n")
+                    unreported += 1
+                    if progress is not None and unreported == _REPORT_EVERY:
+                        progress(unreported)
+                        unreported = 0
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        if progress is not None and unreported:
+            progress(unreported)
+        paths[split] = path
+    return paths
+
+
+def _check(size: int, language: str, split: str, words: tuple[int, int]) -> None:
+    if language not in LANGUAGES:
+        raise ValueError(f"unknown language {language!r}; the phrasebook has {_either(LANGUAGES)}")
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; the phrasebook has {_either(SPLITS)}")
+    if size < 0:
+        raise ValueError(f"size ({size}) of {split} is negative; ask for 0 pairs or more")
+    low, high = words
+    if low < _SHORTEST:
+        raise ValueError(f"words {words} start below the shortest sentence; try ({_SHORTEST}, {max(high, _SHORTEST)})")
+    if high < low:
+        raise ValueError(f"words {words} is an empty range; try ({high}, {low})")
+
+
+def _either(names: dict[str, str] | dict[str, range]) -> str:
+    return " and ".join(repr(name) for name in names)
+
+
+def _pairs(size: int, language: str, split: str, words: tuple[int, int], seed: int) -> Iterator[Pair]:
+    low, high = words
+    # `random()` is the one method whose sequence Python promises not to change.
+    draw = random.Random(f"phrasebook {low} {high} {seed}").random
+    grammar, spell, owned = Grammar(draw), _LINEARISERS[language], SPLITS[split]
+    seen: set[bytes] = set()
+    while len(seen) < size:
+        for _ in range(_PATIENCE):
+            tree = grammar.sentence(low + int(draw() * (high - low + 1)))
+            source = english.sentence(tree)
+            text = " ".join([token[0] for token in source])
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if digest[0] % 8 not in owned or digest in seen:
+                continue
+            if low <= sum([token[0] not in _PUNCTUATION for token in source]) <= high:
+                break
+        else:
+            raise ValueError(
+                f"size ({size}) of {split} is too large: of {low} to {high} words there are hardly more than"
+                f" {len(seen)} sentences in this split; try a smaller size or more words"
+            )
+        seen.add(digest)
+        target = spell(tree)
+        yield Pair(text, " ".join([token[0] for token in target]), *links(source, target))

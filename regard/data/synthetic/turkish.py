@@ -1,0 +1,272 @@
+"""The phrasebook's Turkish: the verb last, postpositions and case endings, relative clauses before their nouns.
+
+Where an ending carries the meaning of an English word ("with", "my", "not", "if"), the word that bears the ending is
+its sure translation. What only English grammar asks for ("the", "did", "that") is linked as possible. Subject pronouns
+of the first and second person are dropped where the verb says who it is.
+"""
+
+from __future__ import annotations
+
+from regard.data.synthetic.phrases import EURO
+from regard.data.synthetic.suffixes import capitalise, lower, name_form, noun_form
+from regard.data.synthetic.syntax import (
+    AND,
+    DETERMINER,
+    DETERMINER2,
+    GOVERNED,
+    LINKER,
+    MODAL,
+    MORE,
+    NP,
+    OF,
+    PARTICLE,
+    PP,
+    PREDICATE,
+    THAN,
+    THIRD,
+    TO,
+    VERB,
+    WE,
+    Clause,
+    Complex,
+    Fixed,
+    Sentence,
+    Token,
+)
+from regard.data.synthetic.turkish_verbs import POSTPOSED, copula_tokens, copular, verb_tokens
+
+CASE_NAMES = ("nom", "acc", "dat", "loc", "abl", "gen", "ins")
+PRONOUNS = {
+    "I": ("ben", "beni", "bana", "bende", "benden", "benim", "benimle"),
+    "you": ("sen", "seni", "sana", "sende", "senden", "senin", "seninle"),
+    "he": ("o", "onu", "ona", "onda", "ondan", "onun", "onunla"),
+    "she": ("o", "onu", "ona", "onda", "ondan", "onun", "onunla"),
+    "we": ("biz", "bizi", "bize", "bizde", "bizden", "bizim", "bizimle"),
+    "they": ("onlar", "onları", "onlara", "onlarda", "onlardan", "onların", "onlarla"),
+    "who": ("kim", "kimi", "kime", "kimde", "kimden", "kimin", "kiminle"),
+    "what": ("ne", "neyi", "neye", "nede", "neden", "neyin", "neyle"),
+}
+POSSESSORS = {"my": 0, "your": 1, "his": 2, "her": 2, "our": 3, "their": 4}
+DETERMINERS = {"this": "bu", "these": "bu", "every": "her", "all": "bütün", "some": "bazı", "many": "birçok",
+               "which": "hangi", "how many": "kaç"}  # fmt: skip
+COUNTED = frozenset(("number", "many", "how many"))
+# Objects with these determiners are not marked, unless the verb always marks its object.
+UNMARKED = frozenset(("a", "", "number", "many", "how many"))
+QUESTIONS = {"where": "nerede", "when": "ne zaman", "why": "neden"}
+GENITIVE_SUBJECTS = frozenset(("that", "whether", "other"))
+# Forms without a personal ending, whose subject pronoun must be said.
+IMPERSONAL = frozenset(("önce", "sonra", "while"))
+
+
+def sentence(tree: Sentence) -> list[Token]:
+    """The tokens of a sentence."""
+    out: list[Token] = []
+    for index, part in enumerate(tree.parts):
+        if index:
+            joiner = tree.joiners[index - 1]
+            out += joiner.phrase.spell("tr", joiner.key)
+        _complex(part, out)
+    out += tree.stop.phrase.spell("tr", tree.stop.key)
+    text, sure, possible = out[0]
+    out[0] = (capitalise(text), sure, possible)
+    return out
+
+
+def _complex(part: Complex, out: list[Token]) -> None:
+    """A main clause; a subordinate one always stands before it."""
+    main, other = part.main, part.subordinate
+    if other is not None and part.conjunction is not None:
+        form = part.conjunction.turkish
+        link = (other.key + LINKER,)
+        after = form in POSTPOSED or form in ("önce", "sonra")
+        _clause(other, form, "loc" if form == "when" else "nom", out, () if after else link)
+        if after:
+            out.append((form, link, ()))
+    if part.polite is not None:
+        out += part.polite.phrase.spell("tr", part.polite.key)
+    if part.kind == "suggestion":
+        _clause(main, "suggestion", "nom", out, (main.key + LINKER, main.key + MODAL))
+    else:
+        asked = part.kind == "question" and main.question == "yes"
+        _clause(main, "command" if part.kind == "command" else "question" if asked else "main", "nom", out)
+
+
+def _clause(
+    clause: Clause, form: str, case: str, out: list[Token], sure: tuple[int, ...] = (), possible: tuple[int, ...] = ()
+) -> None:
+    """Append a clause whose verb takes `form`; the keys are those of words that its verb ending translates."""
+    if clause.fronted:
+        front = clause.time if clause.fronted == "time" else clause.place
+        assert front is not None
+        _adjunct(front, out)
+    subject = clause.subject
+    if subject is not None and clause.question != "subject":
+        if subject.kind == "pronoun" and subject.person in (0, 1, WE) and form not in IMPERSONAL:
+            sure = (*sure, subject.key)
+        else:
+            _np(subject, "gen" if form in GENITIVE_SUBJECTS else "nom", out)
+    if clause.also is not None:
+        _core(clause, "-ip", "nom", out, (clause.also.key + AND,), ())
+        _core(clause.also, form, case, out, sure, possible)
+    else:
+        _core(clause, form, case, out, sure, possible)
+
+
+def _core(
+    clause: Clause, form: str, case: str, out: list[Token], sure: tuple[int, ...], possible: tuple[int, ...]
+) -> None:
+    """Everything but the subject: adjuncts, arguments, and the verb."""
+    if clause.time is not None and clause.fronted != "time":
+        _adjunct(clause.time, out)
+    if clause.frequency is not None:
+        out += clause.frequency.phrase.spell("tr", clause.frequency.key)
+    if clause.company is not None:
+        _pp(clause.company, out)
+    if clause.place is not None and clause.fronted != "place":
+        _pp(clause.place, out)
+    if clause.agent is not None:
+        _np(clause.agent, _governed(clause.agent), out)
+        out.append(("tarafından", (clause.agent.key + OF,), ()))
+    if clause.recipient is not None:
+        _np(clause.recipient, "dat", out, (clause.recipient.key + OF,))
+    late = clause.object is not None and (_unmarked(clause, clause.object) or clause.question == "object")
+    if not late:
+        _object(clause, out)
+    if clause.complement is not None:
+        _pp(clause.complement, out)
+    if clause.manner is not None:
+        out += clause.manner.phrase.spell("tr", clause.manner.key)
+    if clause.question in QUESTIONS:
+        out += [(word, (clause.key + LINKER,), ()) for word in QUESTIONS[clause.question].split()]
+    elif clause.question == "subject" and clause.subject is not None:
+        _np(clause.subject, "nom", out)
+    if late:
+        _object(clause, out)
+    if clause.embedded is not None:
+        marked = clause.verb.turkish_case
+        _clause(clause.embedded, clause.embedding, marked, out, (), (clause.embedded.key + LINKER,))
+    if clause.verb.preposition and clause.verb.turkish_case not in ("ins", "about"):
+        possible = (*possible, clause.key + GOVERNED)
+    if copular(clause) and form != "-ip":
+        host = _predicate(clause, out)
+        out += copula_tokens(clause, host, form, case, sure, possible)
+    else:
+        out += verb_tokens(clause, form, case, sure, possible)
+
+
+def _predicate(clause: Clause, out: list[Token]) -> Token:
+    """Append a predicate except for its last word, which is returned: it takes the ending of the copula."""
+    key = clause.key
+    if clause.tense in ("must", "had"):
+        out += verb_tokens(clause, "to", "nom", (), (key + TO,))
+        return ("zorunda", (key + MODAL,), ())
+    if clause.price is not None:
+        out += clause.price.phrase.spell("tr", clause.price.key)
+        return (lower(EURO[2]), (key + PREDICATE,), ())
+    if clause.predicate is None:
+        return out.pop()
+    if clause.than is not None:
+        _np(clause.than, "abl", out, (key + THAN,))
+        out.append(("daha", (key + MORE,), ()))
+    return (clause.predicate.turkish, (key + PREDICATE,), ())
+
+
+def _unmarked(clause: Clause, phrase: NP) -> bool:
+    """Whether an object stands without a case ending, right before the verb."""
+    verb = clause.verb
+    if verb.turkish_case != "acc" or verb.strong:
+        return False
+    if phrase.pair is not None:
+        return all(_unmarked(clause, half) for half in phrase.pair)
+    return phrase.kind == "what" or (phrase.kind == "noun" and phrase.determiner in UNMARKED and phrase.of is None)
+
+
+def _object(clause: Clause, out: list[Token]) -> None:
+    phrase, case, key = clause.object, clause.verb.turkish_case, clause.key
+    if phrase is None:
+        return
+    if case == "about":
+        _np(phrase, _governed(phrase), out)
+        out.append(("hakkında", (key + GOVERNED,), ()))
+    elif case == "ins":
+        _np(phrase, case, out, (key + GOVERNED,) if clause.verb.preposition else ())
+    else:
+        _np(phrase, "nom" if _unmarked(clause, phrase) else case, out)
+
+
+def _governed(phrase: NP) -> str:
+    """The case before a postposition like "için": pronouns are in the genitive."""
+    return "gen" if phrase.kind == "pronoun" else "nom"
+
+
+def _adjunct(item: Fixed | PP, out: list[Token]) -> None:
+    if isinstance(item, Fixed):
+        out += item.phrase.spell("tr", item.key)
+    else:
+        _pp(item, out)
+
+
+def _pp(item: PP, out: list[Token]) -> None:
+    """A case ending, or a postposition after the case it governs."""
+    word, case, phrase = item.preposition.turkish, item.preposition.turkish_case, item.np
+    if case == "between" and phrase.pair is not None:
+        _np(phrase.pair[0], "nom", out)
+        out.append(("ile", (phrase.key,), ()))
+        _np(phrase.pair[1], "nom", out)
+    else:
+        _np(phrase, _governed(phrase) if case == "for" else case, out, () if word else (item.key,))
+    if word:
+        out.append((word, (item.key,), ()))
+
+
+def _np(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...] = ()) -> None:
+    """Append a noun phrase; `sure` are the keys of the words that its case ending translates."""
+    key = phrase.key
+    if case == "gen":
+        sure = (*sure, key + OF)
+    if phrase.pair is not None:
+        _np(phrase.pair[0], case, out, sure)
+        out.append(("ve", (key,), ()))
+        _np(phrase.pair[1], case, out, sure)
+    elif phrase.name is not None:
+        out.append((name_form(phrase.name.turkish, case), (key, *sure), ()))
+    elif phrase.noun is None:
+        word = PRONOUNS[phrase.pronoun or phrase.kind][CASE_NAMES.index(case)]
+        out.append((word, (key, *sure), ()))
+    else:
+        _noun_phrase(phrase, case, out, sure)
+
+
+def _noun_phrase(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...]) -> None:
+    noun, key, determiner = phrase.noun, phrase.key, phrase.determiner
+    assert noun is not None
+    possessor = POSSESSORS.get(determiner, -1)
+    possible: tuple[int, ...] = ()
+    if phrase.of is not None:
+        possessor = THIRD
+        _np(phrase.of, "gen", out)
+    elif determiner in ("his", "her", "their"):
+        out.append(("onların" if determiner == "their" else "onun", (key + DETERMINER,), ()))
+    if phrase.where is not None:
+        _pp(phrase.where, out)
+        text, own, perhaps = out[-1]
+        out[-1] = (text + "ki", own, perhaps)
+    elif phrase.relative is not None:
+        clause = phrase.relative
+        form = "subject" if clause.gap == "subject" else "other"
+        _clause(clause, form, "nom", out, (), (clause.key + LINKER, clause.key + GOVERNED))
+    if phrase.number is not None:
+        out += phrase.number.phrase.spell("tr", phrase.number.key)
+    elif determiner in DETERMINERS:
+        out.append((DETERMINERS[determiner], (key + DETERMINER,), ()))
+    elif determiner in ("my", "your", "our"):
+        sure = (*sure, key + DETERMINER)
+    elif determiner == "the":
+        possible = (key + DETERMINER,)
+    if determiner == "all":
+        possible = (key + DETERMINER2,)
+    out += [(adjective.turkish, (own,), ()) for own, adjective in phrase.adjectives]
+    if determiner == "a":
+        out.append(("bir", (key + DETERMINER,), ()))
+    plural = phrase.plural and determiner not in COUNTED
+    out.append((noun_form(noun.turkish, noun.soft, plural, possessor, case), (key, *sure), possible))

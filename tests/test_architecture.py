@@ -1,0 +1,71 @@
+"""One way through the house: a module imports only from rooms that stand before its own."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import regard
+
+PACKAGE = Path(regard.__file__).parent
+ROOMS = [
+    "errors", "config", "presets", "ragged", "data", "nn", "models", "search", "training", "evaluation", "tasks",
+    "explain", "system", "output", "display", "generation", "demo", "cli",
+]  # fmt: skip
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+# A preset is settings, so it stands after config; yet a config may name one, and looks it up when it is parsed.
+EXCEPTIONS = {("config", "presets")}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """The rooms a file imports from, and whether it does so when it is itself imported.
+
+    `import regard` alone counts as the last room behind it, `system`.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    later = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: write imports in full"
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "regard" else node.module or "" for alias in node.names
+            ]
+        for name in names:
+            if name == "regard" or name.startswith("regard."):
+                yield (name.split(".")[1] if "." in name else "system"), id(node) not in later
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_rooms_before_its_own(path: Path) -> None:
+    here = room(path)
+    assert here in ROOMS, f"say in ROOMS where {here} stands"
+    before = ROOMS[: ROOMS.index("tasks" if here == "explain" else here)]  # what is shown is apart from what is done
+    for other, at_once in imports(path):
+        if (here, other) in EXCEPTIONS:
+            assert not at_once, f"{path} should import {other} only when it is needed"
+        else:
+            assert other == here or other in before, f"{path} imports regard.{other}, which stands after it"
+
+
+def test_every_room_is_there() -> None:
+    assert {room(path) for path in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("heavy", ["torch", "matplotlib", "sacrebleu"])
+def test_importing_regard_and_its_config_is_light(heavy: str) -> None:
+    code = f"import regard, regard.config, sys; print('{heavy}' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

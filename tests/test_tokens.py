@@ -1,0 +1,103 @@
+"""Tokenizers: there and back, words, sampling, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.tokens import MARKS, UNK, Bytes, Tokenizer, clean, load_tokenizer, train_tokenizer
+from regard.errors import ConfigError, ModelError
+
+LINES = [f"the {size} dog sees {n} small birds , naïvely" for size in ("big", "little", "old") for n in range(60)]
+KINDS = ["unigram", "bpe", "char", "word", "byte"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train_tokenizer(LINES, request.param, 400)
+
+
+def test_there_and_back(tokenizer: Tokenizer) -> None:
+    for line in LINES[:20]:
+        ids = tokenizer.encode(line)
+        assert tokenizer.decode(ids) == line
+        assert min(ids) >= len(MARKS)
+        assert max(ids) < tokenizer.size
+
+
+def test_words_are_what_stands_between_spaces(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("  the   big dog sees 3 birds ")
+    words = tokenizer.words(ids)
+    assert len(words) == len(ids) == len(tokenizer.pieces(ids))
+    assert sorted(set(words)) == list(range(6))
+    assert words == sorted(words)
+    assert tokenizer.words([*ids, 3])[-1] == -1
+
+
+def test_empty_and_blank(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("") == tokenizer.encode(" \t ") == []
+    assert tokenizer.decode([]) == ""
+
+
+def test_marks_in_text_stay_text(tokenizer: Tokenizer) -> None:
+    """`</s>` typed by a user must not end a sentence."""
+    assert not {2, 3, 4, 5} & set(tokenizer.encode("the </s> <s> <sep> <mask> dog"))
+
+
+def test_save_and_load(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path, "tokens")
+    again = load_tokenizer(tmp_path, "tokens")
+    assert again.size == tokenizer.size
+    assert [again.encode(line) for line in LINES] == [tokenizer.encode(line) for line in LINES]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_any_character_survives_subwords(kind: str) -> None:
+    tokenizer = train_tokenizer(LINES, kind, 400)
+    for text in ("東京 🙂 x", "Ünïcödé", "tab\there"):
+        assert tokenizer.decode(tokenizer.encode(text)) == clean(text)
+
+
+@given(st.text())
+def test_bytes_know_everything(text: str) -> None:
+    cleaned = clean(text.encode("utf-8", "ignore").decode())
+    assert Bytes().decode(Bytes().encode(cleaned)) == cleaned
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_sampling_varies_by_seed_and_only_by_seed(kind: str) -> None:
+    tokenizer = train_tokenizer(LINES, kind, 400)
+    draws = [tokenizer.encode_many(LINES[:20], sampling=0.2, seed=seed) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    assert draws[0] != tokenizer.encode_many(LINES[:20])
+    assert [tokenizer.decode(ids) for ids in draws[0]] == LINES[:20]
+
+
+def test_unknown_characters_and_words() -> None:
+    for kind in ("char", "word"):
+        assert UNK in train_tokenizer(LINES, kind, 400).encode("東")
+
+
+def test_words_keep_the_most_frequent() -> None:
+    tokenizer = train_tokenizer(["a a a b b c"], "word", len(MARKS) + 2)
+    assert tokenizer.encode("a b c") == [len(MARKS), len(MARKS) + 1, UNK]
+
+
+def test_too_small_a_vocabulary_says_how_many_are_needed() -> None:
+    with pytest.raises(ConfigError, match=r"tokens\.size \(50\) is too small for unigram .* try at least \d+"):
+        train_tokenizer(LINES, "unigram", 50)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"not json", b'{"kind": "char"}'])
+def test_damaged_files(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokens.json").write_bytes(content)
+    with pytest.raises(ModelError, match="is damaged"):
+        load_tokenizer(tmp_path, "tokens")
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        load_tokenizer(tmp_path, "other")
+    (tmp_path / "tokens.model").write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match="is damaged"):
+        load_tokenizer(tmp_path, "tokens")

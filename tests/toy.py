@@ -1,0 +1,44 @@
+"""A language pair that a tiny model learns in seconds: words in capitals, back to front, with its alignment."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from regard.config import Config, merge, parse, resolve_paths
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta".split()
+
+
+def write_corpus(folder: Path) -> None:
+    draw = random.Random(0)
+    for split, count in (("train", 1200), ("valid", 60), ("test", 60)):
+        lines = []
+        for _ in range(count):
+            words = [draw.choice(WORDS) for _ in range(draw.randint(2, 6))]
+            target = " ".join(word.upper() for word in reversed(words))
+            links = " ".join(f"{i}-{len(words) - 1 - i}" for i in range(len(words)))
+            lines.append(f"{' '.join(words)}\t{target}\t{links}\n")
+        (folder / f"{split}.tsv").write_text("".join(lines))
+
+
+def toy_settings(**changes: Any) -> dict[str, Any]:
+    return merge(
+        {
+            "preset": "attentive-small",
+            "run": "run",
+            "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv"},
+            "tokens": {"kind": "word"},
+            "model": {"d_model": 32},
+            "training": {
+                "steps": 150, "batch_tokens": 300, "learning_rate": 0.02, "warmup": 20, "schedule": "linear",
+                "validate_every": 50, "validate_sentences": 20, "save_every": 25, "log_every": 10, "tensorboard": False,
+            },
+        },
+        changes,
+    )  # fmt: skip
+
+
+def toy_config(folder: Path, **changes: Any) -> Config:
+    return resolve_paths(parse(toy_settings(**changes)), folder)
