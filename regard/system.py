@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,16 @@ from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
 from regard.tasks import Advance, Output, PairScore, Problem, TextToText, attention_kind, longest_sequence
-from regard.training.checkpoint import WEIGHTS, Progress, load_tensors, save_tensors, set_weights, weights, write_text
+from regard.training.checkpoint import (
+    WEIGHTS,
+    Progress,
+    checkpoints,
+    load_tensors,
+    save_tensors,
+    set_weights,
+    weights,
+    write_text,
+)
 from regard.training.trainer import Trainer, Watcher
 
 CONFIG = "config.yaml"
@@ -277,7 +287,9 @@ def _claim(folder: Path, config: Config) -> None:
             for name in type(getattr(config, section)).model_fields
             if name != "test" and getattr(getattr(before, section), name) != getattr(getattr(config, section), name)
         ]
-        if differing:
+        if differing and not checkpoints(folder / "checkpoints"):
+            shutil.rmtree(folder)  # an attempt that never trained: nothing is lost
+        elif differing:
             raise OutputError(
                 f"{folder} holds a run with other settings ({', '.join(differing)}); "
                 "give another run=FOLDER, or remove it"

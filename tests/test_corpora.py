@@ -31,9 +31,7 @@ def jsonl(folder: Path, ending: str) -> str:
 
 
 def _write(path: Path, text: str) -> str:
-    opened = gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb")
-    with opened as file:
-        file.write(text.encode())
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return str(path)
 
 

@@ -266,6 +266,6 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
         regard.load(folder / "run")
     path.unlink()
-    with pytest.raises(ModelError, match="no model.safetensors"):
+    with pytest.raises(ModelError, match=r"no model\.safetensors"):
         regard.load(folder / "run")
     assert system.parameters() == sum(tensor.numel() for tensor in good.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.config import Config, merge, parse, resolve_paths
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta".split()
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
 def write_corpus(folder: Path) -> None:

@@ -16,8 +16,8 @@ from regard.data.synthetic.nominals import Nominals
 from regard.data.synthetic.syntax import NP, NP_KEYS, PLURAL, PP, THIRD, Clause, Fixed
 
 PAST = ("past", "could", "had")
-EMBEDDED = ("pres", "prog", "past", "past", "perf", "fut", "can", "must")
-RELATIVE = ("pres", "prog", "past", "past", "perf", "can", "must")
+EMBEDDED = ("pres", "pres", "prog", "past", "past", "perf", "fut", "can", "must")
+RELATIVE = ("pres", "pres", "prog", "past", "past", "perf", "can", "must")
 WHETHER = ("pres", "prog", "past", "fut")
 
 # How many words a tense takes where it is not two, and where "do" appears under negation and in questions.
@@ -37,17 +37,17 @@ FRAMES = {
     "object": (7.0, 2),
     "give": (2.0, 5),
     "go": (2.0, 3),
-    "be": (3.0, 2),
+    "be": (4.0, 2),
     "cost": (0.5, 3),
     "passive": (1.6, 2),
     "that": (1.6, 4),
     "whether": (0.7, 4),
-    "to": (1.4, 3),
+    "to": (1.0, 3),
 }
 EMBEDDING = frozenset(("that", "whether", "to"))
 ACTIONS = ("plain", "object", "give", "go")
 # The roles of clauses without be, cost, passive and embedded statements: what Turkish says there would be awkward.
-ACTION_ROLES = frozenset(("infinitive", "command", "suggestion", "önce", "sonra", "while"))
+ACTION_ROLES = frozenset(("command", "suggestion", "önce", "sonra", "while"))
 SUBJECTLESS = frozenset(("infinitive", "command", "suggestion", "second"))
 # The roles whose Turkish form has no room for negation.
 POSITIVE_ROLES = frozenset(("önce", "sonra", "while", "question", "second", "whether", "suggestion", "infinitive"))
@@ -95,6 +95,8 @@ def _frames(role: str, gap: str, question: str) -> tuple[str, ...]:
         return GAP_FRAMES[gap]
     if question in ("object", "where"):
         return ("object",) if question == "object" else ("plain", "object")
+    if role == "infinitive":
+        return ACTIONS
     if role == "second":
         return (*ACTIONS, "that", "to")
     return (*ACTIONS, "to") if role in ACTION_ROLES else tuple(FRAMES)
@@ -179,12 +181,14 @@ class Clauses(Nominals):
         subjects = classes if site.gap == "subject" else "P" if people else ""
         objects = classes if site.gap == "object" else ""
         embed = not site.open_end and site.depth > 0
+        frames = _frames(site.role, site.gap, site.question)
+        missing = {"object": 1, "recipient": 2}.get(site.gap, 0)
         options = []
-        for frame in _frames(site.role, site.gap, site.question):
+        for frame in frames:
             weight, least = FRAMES[frame]
             if frame in EMBEDDING:
                 weight = weight * (1 + room / 6) if embed else 0.0
-            if room >= least and weight:
+            if room >= least - missing and weight:
                 options.append((frame, weight))
         while options:
             frame = self.weighted(options)
@@ -195,7 +199,9 @@ class Clauses(Nominals):
                 if allowed:
                     return verb, passive, self.pick(allowed)
             options = [option for option in options if option[0] != frame]
-        return self.pick(words.verbs("plain", subjects or "P")), False, self.pick(tenses)
+        found = _candidates(frames[0], subjects or "P", objects, False)
+        verb = self.pick([verb for verb in found if _tenses(verb, False, tenses)])
+        return verb, False, self.pick(_tenses(verb, False, tenses))
 
     def _least(self, clause: Clause, frame: str) -> int:
         """The fewest words the arguments need; what is said of the subject of "be" is settled here."""
@@ -251,13 +257,11 @@ class Clauses(Nominals):
                 clause.object = self._object(clause, room - 2 * (clause.gap == ""), 0)
                 room -= clause.object.words
             if clause.gap != "recipient":
-                clause.recipient = self.np(
-                    room - 1, "P", depth=depth, definite=clause.negated, avoid=clause.person
-                )
+                clause.recipient = self.np(room - 1, "P", depth=depth, definite=clause.negated, avoid=clause.person)
                 room -= 1 + clause.recipient.words
                 closed = clause.recipient.clausal
         elif frame == "go":
-            clause.complement = self.goal(room, depth)
+            clause.complement = self.goal(2 if "Y" in clause.verb.objects else room, depth)
             room -= clause.complement.words
             closed = clause.complement.np.clausal
         elif frame == "be":
@@ -291,6 +295,10 @@ class Clauses(Nominals):
         if about is not None and about.pair is not None:
             kinds = [half.noun.classes if half.noun is not None else "P" for half in about.pair]
             adjectives = tuple(a for a in words.adjectives_of(kinds[0]) if a in words.adjectives_of(kinds[1]))
+        if about is not None:
+            said = [adjective for _, adjective in about.adjectives]
+            said += [about.relative.predicate] if about.relative is not None and about.relative.predicate else []
+            adjectives = tuple(adjective for adjective in adjectives if adjective not in said)
         movable = any(letter in "PATCMXVE" for letter in classes)
         if room > 1 and movable and (not adjectives or self.chance(0.35)):
             clause.complement = self.place(room, depth)
@@ -298,7 +306,7 @@ class Clauses(Nominals):
         adjective: Adjective = self.pick(adjectives or words.adjectives_of("P"))
         clause.predicate = adjective
         size = 1 + adjective.comparative.count(" ")
-        if adjective.comparative and room > size + 2 and about is not None and about.pair is None and self.chance(0.6):
+        if adjective.comparative and room > size + 2 and about is not None and about.pair is None and self.chance(0.7):
             same = next((letter for letter in classes if letter in adjective.classes), "P")
             definite = clause.negated
             clause.than = self.np(room - size - 1, same, depth=depth, definite=definite, pronoun=False)
@@ -343,9 +351,14 @@ class Clauses(Nominals):
             clause.place = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
             size = clause.place.words
         elif slot == "manner" and frame in ACTIONS and not clause.verb.stative and site.question != "object":
-            clause.manner = self.fixed(self.pick(phrases.MANNER))
+            clause.manner = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
             return 1
-        elif slot == "company" and spare > 1 and frame in ACTIONS and not clause.verb.stative:
+        elif (
+            slot == "company"
+            and spare > 1
+            and frame in ACTIONS
+            and not (clause.verb.stative or clause.verb.preposition)
+        ):
             useful = frame == "object" and "P" not in clause.verb.objects
             kind = words.FOR if useful and self.chance(0.3) else words.WITH
             kind = words.WITHOUT if self.chance(0.2) else kind

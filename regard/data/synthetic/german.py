@@ -190,6 +190,8 @@ def _verb(clause: Clause, last: bool) -> tuple[Token, list[Token]]:
     """The finite verb and what stands at the end of the clause."""
     key, verb, tense, person = clause.key, clause.verb, clause.tense, clause.person
     both = (key + VERB, key + PARTICLE)
+    if verb.preposition and not verb.german_preposition:
+        both = (*both, key + GOVERNED)
     infinitive, _, _, participle = verb.german
     passive = (key + PASSIVE,)
     if tense in ("inf", "imp") and not last:

@@ -112,10 +112,6 @@ def imperative(verb: Verb) -> str:
     """The familiar imperative: "sieh", "warte", "komm"."""
     infinitive, third, *_ = verb.german
     stem = infinitive[:-2] if infinitive.endswith("en") else infinitive[:-1]
-    if _vowel(stem) == "e" and _vowel(third) == "i":
+    if "i" in third and "i" not in stem:
         return third[:-1]
     return _e_form(infinitive) if stem[-1] in "dt" or third.endswith("et") or infinitive[-2] in "lr" else stem
-
-
-def _vowel(word: str) -> str:
-    return next(letter for letter in word if letter in "aeiouäöü")

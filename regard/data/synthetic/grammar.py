@@ -8,10 +8,10 @@ from regard.data.synthetic.clauses import Clauses, Site
 from regard.data.synthetic.syntax import SECOND, WE, Clause, Complex, Fixed, Sentence
 
 STATEMENT = (
-    *("pres", "pres", "prog", "past", "past", "past", "perf", "fut", "fut"),
+    *("pres", "pres", "pres", "pres", "prog", "past", "past", "past", "past", "perf", "fut", "fut"),
     *("can", "could", "must", "had", "want", "wanted", "should"),
 )
-QUESTION = ("pres", "pres", "prog", "prog", "past", "past", "past", "perf", "fut", "fut", "can", "must", "want")
+QUESTION = ("pres", "pres", "pres", "prog", "past", "past", "past", "perf", "fut", "fut", "can", "must", "want")
 KINDS = (("statement", 0.74), ("question", 0.15), ("command", 0.07), ("suggestion", 0.04))
 ASKED = (("yes", 4.0), ("subject", 1.5), ("object", 2.0), ("where", 1.0), ("when", 1.0), ("why", 1.0))
 LONGEST_QUESTION = 24

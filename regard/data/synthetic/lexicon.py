@@ -82,6 +82,7 @@ class Verb:
     lasting: bool  # and -iyordu for its past: "knew" is "biliyordu"
     strong: bool  # Turkish marks even indefinite objects with the accusative
     passive: bool
+    calm: bool  # hardly done quickly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +130,9 @@ def _adjective(line: str) -> Adjective:
     english, german, turkish = (part.split() for part in line.split("|"))
     classes, word, comparative = english
     base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
-    return Adjective(classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0], "t" in classes)
+    return Adjective(
+        classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0], "t" in classes
+    )
 
 
 def _verbs(line: str) -> list[Verb]:
@@ -166,6 +169,7 @@ def _verbs(line: str) -> list[Verb]:
                 "k" in marks,
                 "S" in marks,
                 "p" in marks and frame == "object",
+                "c" in marks,
             )
         )
     return verbs
@@ -190,10 +194,10 @@ VERB_LIST = tuple(verb for line in _lines(VERBS) for verb in _verbs(line))
 PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
 COUNTRIES = tuple(map(_country, TERRITORIES.split()))
 
-BE = Verb("be", "PATCMXVFOLEW", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
-          "ol", "", "", True, False, False, False)  # fmt: skip
+BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
+          "ol", "", "", True, False, False, False, False)  # fmt: skip
 COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
-            1, "", "ol", "", "", True, False, False, False)  # fmt: skip
+            1, "", "ol", "", "", True, False, False, False, False)  # fmt: skip
 
 IN = Preposition("in", "in", 2, "loc", "", "L")
 PLACES = (
@@ -241,8 +245,8 @@ def nouns(classes: str) -> tuple[Noun, ...]:
 
 @cache
 def adjectives(noun: Noun) -> tuple[Adjective, ...]:
-    """The adjectives that can be said of a noun."""
-    return adjectives_of(noun.classes)
+    """The adjectives that can be said of a noun; what cannot be counted is neither big nor small."""
+    return tuple(adj for adj in adjectives_of(noun.classes) if not (noun.mass and "c" in adj.classes))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Random noun phrases and prepositional phrases of a wanted length: the first half of the grammar.
+"""Random noun phrases and prepositional phrases of a wanted length: the first part of the grammar.
 
 What may stand where is chosen so that English alone determines the translation, although Turkish puts "the dog in the
 garden" and "sees the dog / in the garden" differently: a relative clause belongs to the noun just before it, and a
@@ -7,6 +7,7 @@ place after a verb belongs to the verb.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -35,11 +36,11 @@ PRONOUNS = (("I", FIRST), ("you", SECOND), ("he", THIRD), ("she", THIRD), ("we",
 POSSESSIVES = ("my", "your", "his", "her", "our", "their")
 # Determiners with their weights, for the singular and the plural; the definite ones come first.
 SINGULAR = (("the", 9), ("this", 2), ("possessive", 4), ("a", 6), ("every", 1))
-PLURALS = (("the", 8), ("these", 2), ("possessive", 3), ("number", 5), ("some", 2), ("many", 2), ("all", 1))
+PLURALS = (("the", 8), ("these", 2), ("possessive", 3), ("number", 8), ("some", 2), ("many", 2), ("all", 1))
 DEFINITE, NEGATABLE = 3, 4
 
 
-class Nominals:
+class Nominals(ABC):
     """Draws noun phrases; `draw` returns a float in [0, 1) and is the only source of chance."""
 
     def __init__(self, draw: Callable[[], float]) -> None:
@@ -68,9 +69,9 @@ class Nominals:
     def fixed(self, phrase: Phrase) -> Fixed:
         return Fixed(self.keys(phrase.keys), phrase)
 
+    @abstractmethod
     def relative(self, antecedent: NP, budget: int, depth: int) -> tuple[Clause, int] | None:
-        """A relative clause and its words, or None where none fits; the other half of the grammar knows how."""
-        raise NotImplementedError
+        """A relative clause and its words, or None where none fits."""
 
     def np(
         self,
@@ -114,11 +115,13 @@ class Nominals:
         return NP("pronoun", self.keys(NP_KEYS), 1, person, pronoun=pronoun)
 
     def _pair(self, budget: int, classes: str, definite: bool) -> NP:
+        """Two of a kind, of a class that both come from."""
         key = self.keys(NP_KEYS)
+        classes = self.pick([letter for letter in classes if len(words.nouns(letter)) > 2] or classes)
         left = self.np(min(3, budget - 3), classes, definite=definite, pronoun=False)
-        right = self.np(budget - 1 - left.words, classes, definite=definite, pronoun=False)
-        if right.kind == "pair":
-            right = self.np(2, classes, definite=definite, pronoun=False)
+        right = left
+        while right.kind == "pair" or (right.noun is left.noun and right.name is left.name):
+            right = self.np(min(4, budget - 1 - left.words), classes, definite=definite, pronoun=False)
         return NP("pair", key, left.words + 1 + right.words, PLURAL, pair=(left, right), plural=True)
 
     def _head(self, noun: Noun, budget: int, definite: bool, negated: bool, bare: bool, genitive: bool) -> NP:
@@ -169,6 +172,8 @@ class Nominals:
                 phrase.adjectives = (*phrase.adjectives, (self.keys(1), adjective))
                 phrase.words += 1
                 spare -= 1
+        if phrase.determiner in ("his", "her", "their"):
+            return  # "onun" and what would stand between it and its noun are hard to tell apart in Turkish
         if spare > 1 and depth > 0 and self.chance(0.7):
             found = self.relative(phrase, spare, depth - 1)
             if found is not None:

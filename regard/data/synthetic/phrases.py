@@ -27,12 +27,13 @@ NEVER = Phrase("never", "nie", "hiçbir zaman")
 MANNER = (
     Phrase("quickly", "schnell", "hızla"),
     Phrase("slowly", "langsam", "yavaşça"),
-    Phrase("quietly", "leise", "sessizce"),
     Phrase("carefully", "vorsichtig", "dikkatle"),
+    Phrase("quietly", "leise", "sessizce"),
     Phrase("happily", "fröhlich", "neşeyle"),
     Phrase("patiently", "geduldig", "sabırla"),
     Phrase("alone", "allein", "tek başına"),
 )
+CALM = MANNER[3:]
 PLEASE = Phrase("please", "bitte", "lütfen")
 JOINERS = (
     Phrase(",/0 and/1", ",/0 und/1", "ve/1"),
@@ -104,11 +105,14 @@ def _months() -> list[tuple[str, str, str]]:
     return [(names[0][month], names[1][month], names[2][month]) for month in range(1, 13)]
 
 
-def _past() -> Iterable[Phrase]:
+def _before() -> Iterable[Phrase]:
     yield Phrase("yesterday", "gestern", "dün")
     yield Phrase("last/0 week/1", "letzte/0 Woche/1", "geçen/0 hafta/1")
     yield Phrase("last/0 month/1", "letzten/0 Monat/1", "geçen/0 ay/1")
     yield Phrase("last/0 year/1", "letztes/0 Jahr/1", "geçen/0 yıl/1")
+
+
+def _ago() -> Iterable[Phrase]:
     for english, dative, _, turkish in _UNITS:
         for count in range(2, 20):
             yield _counted(count, f"# {english}/4 ago/5", f"vor/5 # {dative}/4", f"# {turkish}/4 önce/5")
@@ -122,11 +126,14 @@ def _years() -> Iterable[Phrase]:
         yield Phrase(f"in/0 {century}/1 {rest}/2", f"im/0 Jahr/?0 {german}/12", turkish)
 
 
-def _future() -> Iterable[Phrase]:
+def _after() -> Iterable[Phrase]:
     yield Phrase("tomorrow", "morgen", "yarın")
     yield Phrase("next/0 week/1", "nächste/0 Woche/1", "gelecek/0 hafta/1")
     yield Phrase("next/0 month/1", "nächsten/0 Monat/1", "gelecek/0 ay/1")
     yield Phrase("next/0 year/1", "nächstes/0 Jahr/1", "gelecek/0 yıl/1")
+
+
+def _from_now() -> Iterable[Phrase]:
     for english, dative, _, turkish in _UNITS:
         for count in range(2, 20):
             yield _counted(count, f"in/5 # {english}/4", f"in/5 # {dative}/4", f"# {turkish}/4 sonra/5")
@@ -147,6 +154,7 @@ def _habits() -> Iterable[Phrase]:
 
 
 def _day_times() -> Iterable[Phrase]:
+    yield _TODAY
     yield Phrase("in/0 the/1 morning/2", "am/01 Morgen/2", "sabah/2?01")
     yield Phrase("in/0 the/1 afternoon/2", "am/01 Nachmittag/2", "öğleden/2 sonra/2?0")
     yield Phrase("in/0 the/1 evening/2", "am/01 Abend/2", "akşam/2?01")
@@ -192,13 +200,13 @@ def _clock() -> Iterable[Phrase]:
 @cache
 def times(tense: str) -> tuple[tuple[Phrase, ...], ...]:
     """The phrases that say when, for a tense: groups of like ones, each group as likely as another."""
-    groups: list[Iterable[Phrase]] = [(_TODAY,), _day_times(), _weekdays(), _dates(), _clock()]
+    groups: list[Iterable[Phrase]] = [_day_times(), _weekdays(), _dates(), _clock()]
     if tense in ("past", "could", "wanted", "had"):
-        groups += [_past(), _past(), _years(), _lasting()]
+        groups += [_before(), _ago(), _years(), _lasting()]
     elif tense == "fut":
-        groups += [_future(), _future(), _lasting()]
+        groups += [_after(), _from_now(), _lasting()]
     elif tense == "pres":
-        groups = [_habits(), _habits(), _day_times(), _weekdays(), _clock()]
+        groups = [_habits(), _habits(), _weekdays(), _clock()]
     elif tense == "prog":
         groups = [(_TODAY,), (Phrase("now", "jetzt", "şimdi"),)]
     elif tense == "perf":

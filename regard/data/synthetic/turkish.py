@@ -11,6 +11,7 @@ from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.suffixes import capitalise, lower, name_form, noun_form
 from regard.data.synthetic.syntax import (
     AND,
+    AUXILIARY,
     DETERMINER,
     DETERMINER2,
     GOVERNED,
@@ -107,7 +108,8 @@ def _clause(
             _np(subject, "gen" if form in GENITIVE_SUBJECTS else "nom", out)
     if clause.also is not None:
         _core(clause, "-ip", "nom", out, (clause.also.key + AND,), ())
-        _core(clause.also, form, case, out, sure, possible)
+        shared = (clause.key + MODAL,)
+        _core(clause.also, form, case, out, (*sure, *shared), (*possible, clause.key + AUXILIARY, clause.key + TO))
     else:
         _core(clause, form, case, out, sure, possible)
 

@@ -2,11 +2,11 @@
 
 Nouns: classes, English singular, plural where irregular (- for mass nouns) | German gender (w: weak masculine),
 nominative, genitive (- if the same), plural, for places the preposition of "to" | Turkish stem, and before vowels.
-Adjectives: classes (t: of someone today, not always), English, comparative (- if none) | German, stem if different,
-comparative | Turkish.
+Adjectives: classes (t: of someone today, not always; c: of what is counted), English, comparative (- if none) |
+German, stem if different, comparative | Turkish.
 Verbs: English base, past, participle, +particle, ~preposition | German prefix-infinitive, third person, preterite,
 participle, h or s for haben or sein, governed preposition and case | Turkish light noun and stem, =case of the object |
-frames as frame:subjects:objects | flags: s stative, k lasting, S always marked object, p passive.
+frames as frame:subjects:objects | flags: s stative, k lasting, S always marked object, p passive, c calm.
 """
 
 NOUNS = """
@@ -111,7 +111,7 @@ EK rice - | m Reis Reises Reis | pilav
 D water - | n Wasser Wassers Wasser | su suy
 D milk - | f Milch - Milch | süt
 DK coffee - | m Kaffee Kaffees Kaffees | kahve
-DK tea - | m Tee Tees Tees | çay
+D tea - | m Tee Tees Tees | çay
 D wine - | m Wein Weines Weine | şarap şarab
 LJ garden | m Garten Gartens Gärten in | bahçe
 LBH house | n Haus Hauses Häuser zu | ev
@@ -163,8 +163,8 @@ Pt angry angrier | wütend wütender | kızgın
 A dangerous more_dangerous | gefährlich gefährlicher | tehlikeli
 A wild - | wild - | vahşi
 TCMXWFVOBLQ new newer | neu neuer | yeni
-ATMFVOEBLUQ big bigger | groß größer | büyük
-ATMFVOEBLUQ small smaller | klein kleiner | küçük
+ATMFVOEBLUQc big bigger | groß größer | büyük
+ATMFVOEBLUQc small smaller | klein kleiner | küçük
 TCXWFVBLU beautiful more_beautiful | schön schöner | güzel
 TCMFVDE expensive more_expensive | teuer teur teurer | pahalı
 TCMFVDE cheap cheaper | billig billiger | ucuz
@@ -191,23 +191,23 @@ MTXWZ strange stranger | seltsam seltsamer | tuhaf
 """
 
 VERBS = """
-sleep slept slept | schlafen schläft schlief geschlafen h | uyu | plain:PA |
+sleep slept slept | schlafen schläft schlief geschlafen h | uyu | plain:PA | c
 laugh laughed laughed | lachen lacht lachte gelacht h | gül | plain:P |
 dance danced danced | tanzen tanzt tanzte getanzt h | dans et | plain:P |
 swim swam swum | schwimmen schwimmt schwamm geschwommen s | yüz | plain:PA |
 sing sang sung | singen singt sang gesungen h | şarkı söyle | plain:P |
 run ran run | laufen läuft lief gelaufen s | koş | plain:PA go:PA |
 cry cried cried | weinen weint weinte geweint h | ağla | plain:P |
-smile smiled smiled | lächeln lächelt lächelte gelächelt h | gülümse | plain:P |
+smile smiled smiled | lächeln lächelt lächelte gelächelt h | gülümse | plain:P | c
 work worked worked | arbeiten arbeitet arbeitete gearbeitet h | çalış | plain:P |
-wait waited waited | warten wartet wartete gewartet h | bekle | plain:PA |
+wait waited waited | warten wartet wartete gewartet h | bekle | plain:PA | c
 shout shouted shouted | schreien schreit schrie geschrien h | bağır | plain:P |
-sit sat sat | sitzen sitzt saß gesessen h | otur | plain:PA |
-stay stayed stayed | bleiben bleibt blieb geblieben s | kal | plain:PA |
+sit sat sat | sitzen sitzt saß gesessen h | otur | plain:PA | c
+stay stayed stayed | bleiben bleibt blieb geblieben s | kal | plain:PA | c
 wake woke woken +up | auf-wachen wacht wachte gewacht s | uyan | plain:PA |
 stand stood stood +up | auf-stehen steht stand gestanden s | ayağa kalk | plain:PA |
 come came come +back | zurück-kommen kommt kam gekommen s | geri gel | plain:PA |
-fall fell fallen +asleep | ein-schlafen schläft schlief geschlafen s | uyuyakal | plain:PA |
+fall fell fallen +asleep | ein-schlafen schläft schlief geschlafen s | uyuyakal | plain:PA | c
 go went gone +out | aus-gehen geht ging gegangen s | dışarı çık | plain:P |
 arrive arrived arrived | an-kommen kommt kam gekommen s | gel | plain:PV |
 stop stopped stopped | an-halten hält hielt gehalten h | dur | plain:PV |
@@ -216,7 +216,7 @@ burn burned burned | brennen brennt brannte gebrannt h | yan | plain:B |
 go went gone | gehen geht ging gegangen s | git | go:PA |
 come came come | kommen kommt kam gekommen s | gel | go:PA |
 return returned returned | zurück-kehren kehrt kehrte gekehrt s | dön | go:PA |
-fly flew flown | fliegen fliegt flog geflogen s | uç | go:P |
+fly flew flown | fliegen fliegt flog geflogen s | uç | go:P:Y |
 travel travelled travelled | reisen reist reiste gereist s | seyahat et | plain:P go:P |
 see saw seen | sehen sieht sah gesehen h | gör | object:PA:PATCMFVLB that:P | sp
 hear heard heard | hören hört hörte gehört h | duy | object:PA:PAV that:P | s
@@ -263,7 +263,7 @@ answer answered answered | antworten antwortet antwortete geantwortet h dat | ce
 follow followed followed | folgen folgt folgte gefolgt s dat | takip et | object:PA:PAV | S
 trust trusted trusted | vertrauen vertraut vertraute vertraut h dat | güven =dat | object:P:P | sk
 listen listened listened ~to | zu-hören hört hörte gehört h dat | dinle | object:P:P | S
-wait waited waited ~for | warten wartet wartete gewartet h auf acc | bekle | object:P:PV |
+wait waited waited ~for | warten wartet wartete gewartet h auf acc | bekle | object:P:PV | c
 think thought thought ~of | denken denkt dachte gedacht h an acc | düşün | object:P:PAL | S
 laugh laughed laughed ~at | lachen lacht lachte gelacht h über acc | gül =dat | object:P:PAX |
 talk talked talked ~about | sprechen spricht sprach gesprochen h über acc | konuş =about | object:P:PAXWZ |
