@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import equations as eq
 import numpy as np
 import pytest
 import torch
-from conftest import D_MODEL, LONGEST, Pair, draw, tiny
-from equations import Array, Weights
 from torch import Tensor, nn
 
 from regard.models.encoders import Embedding
@@ -22,6 +19,9 @@ from regard.ragged import Ragged
 from regard.search.limits import length_penalty
 from regard.search.rerank import coverage_penalty
 from regard.training.losses import cross_entropy
+from tests import equations as eq
+from tests.conftest import D_MODEL, LONGEST, Pair, draw, tiny
+from tests.equations import Array, Weights
 
 HEADS = 2
 NORMS = ("pre", "post")

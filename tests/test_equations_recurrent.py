@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 
-import equations as eq
 import numpy as np
 import pytest
 import torch
-from conftest import CELLS, D_MODEL, DECODERS, ENCODERS, SOURCE_VOCABULARY, TARGET_VOCABULARY, Part, draw, rows_of, tiny
-from equations import Array, Weights
 from torch import Tensor
 
 from regard.models.encoders import Memory
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
+from tests import equations as eq
+from tests.conftest import (
+    CELLS,
+    D_MODEL,
+    DECODERS,
+    ENCODERS,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    Part,
+    draw,
+    rows_of,
+    tiny,
+)
+from tests.equations import Array, Weights
 
 Carry = tuple[Array, ...]
 RECURRENT_ENCODERS = [name for name, part in ENCODERS.items() if part["kind"] in CELLS]

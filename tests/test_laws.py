@@ -9,10 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import (
+from torch import Tensor, nn
+
+from regard.errors import DataError
+from regard.models.build import build
+from regard.models.decoders import State
+from regard.models.model import EncoderDecoder
+from regard.nn.attention import Attention, MultiHeadAttention, capture
+from regard.ragged import Ragged
+from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
+from regard.training.losses import cross_entropy
+from tests.conftest import (
     D_MODEL,
     DECODERS,
     ENCODERS,
+    LONGEST,
     PAIRS,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
@@ -24,15 +35,6 @@ from conftest import (
     settings,
     tiny,
 )
-from torch import Tensor, nn
-
-from regard.models.build import build
-from regard.models.decoders import State
-from regard.models.model import EncoderDecoder
-from regard.nn.attention import Attention, MultiHeadAttention, capture
-from regard.ragged import Ragged
-from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
-from regard.training.losses import cross_entropy
 
 FEW = [
     ("rnn-uni", "rnn-last"),
@@ -215,6 +217,28 @@ def test_a_gradient_reaches_every_parameter(pair: Pair) -> None:
         assert gradient is not None, name
         # A constant added to all keys moves no weight: softmax sees differences alone.
         assert gradient.abs().max() > 1e-9 or name.endswith("key.bias"), name
+
+
+@every_model
+def test_dropout_acts_on_both_sides_and_in_training_alone(pair: Pair) -> None:
+    model, (source, target) = deepcopy(tiny(pair, dropout=0.5)), batch()
+    memory = model.encode(source)
+    assert torch.equal(memory.states.values, model.encode(source).states.values)
+    assert torch.equal(model.decoder(target, memory).values, model.decoder(target, memory).values)
+    torch.manual_seed(1)
+    model.train()
+    assert not torch.equal(model.encode(source).states.values, model.encode(source).states.values)
+    assert not torch.equal(model.encode(source).summary, model.encode(source).summary)
+    assert not torch.equal(model.decoder(target, memory).values, model.decoder(target, memory).values)
+
+
+def test_learned_positions_have_an_end_and_say_so() -> None:
+    model = tiny(("lstm-uni", "transformer-pre-learned"))
+    source, fits, long = (draw([n], SOURCE_VOCABULARY, seed=14) for n in (2, LONGEST, LONGEST + 1))
+    assert model(source, fits).values.isfinite().all()
+    with pytest.raises(DataError, match=f"a sequence of {LONGEST + 1} tokens is longer than the {LONGEST} learned"):
+        model(source, long)
+    assert tiny(("lstm-uni", "transformer-pre-sinusoidal"))(source, long).values.isfinite().all()
 
 
 @a_few_models

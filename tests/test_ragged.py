@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.ragged import Ragged
+from tests.conftest import rows_of
 
 lists = st.lists(st.lists(st.integers(1, 99), max_size=6), max_size=6)
 filled = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)

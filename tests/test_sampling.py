@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import filter_top, sample
+from tests.chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
 
 
 def draw(chain: Chain, rules: Limits, seed: int = 1, **options: Any) -> list[list[Hypothesis]]:

@@ -79,6 +79,7 @@ def beam_search(
         _close(board, log_prob.masked_fill(~closes, -math.inf)[:, :width], parent[:, :width],
                length_penalty(penalty, alpha, length))  # fmt: skip
 
+        open_before = board.written[:, 0, 1:]  # the best open one, before candidates that cannot be take its place
         board.log_prob, best = log_prob.masked_fill(closes, -math.inf).topk(min(width, place.shape[1]), dim=1)
         parent, token = parent.gather(1, best), token.gather(1, best)
         rows = (parent + torch.arange(len(parent), device=device)[:, None] * board.written.shape[1]).flatten()
@@ -87,10 +88,10 @@ def beam_search(
 
         mildest = length_penalty(penalty, alpha, most + 1 if exact else length)
         hope = board.log_prob[:, 0] / mildest
-        done = (hope <= board.closed_score[:, -1]) | (hope == -math.inf) | (board.longest < length)
+        done = (hope <= board.closed_score[:, -1]) | (board.longest < length)
         if done.any():
             stay = (~done).nonzero().flatten()
-            _collect(board, done.nonzero().flatten().tolist(), results, nbest)
+            _collect(board, open_before, done.nonzero().flatten().tolist(), results, nbest)
             rows = rows.view(len(done), -1)[stay].flatten()
             board.keep(stay)
             state = state.select(rows, stay)
@@ -113,7 +114,7 @@ def _close(board: _Board, log_prob: Tensor, parent: Tensor, penalty: float) -> N
     board.closed = both.gather(1, best.unsqueeze(-1).expand(-1, -1, both.shape[-1]))
 
 
-def _collect(board: _Board, rows: list[int], results: list[list[Hypothesis]], nbest: int) -> None:
+def _collect(board: _Board, open_before: Tensor, rows: list[int], results: list[list[Hypothesis]], nbest: int) -> None:
     """Hand in the hypotheses of sources whose search is over."""
     numbers = board.number.tolist()
     for row in rows:
@@ -125,6 +126,5 @@ def _collect(board: _Board, rows: list[int], results: list[list[Hypothesis]], nb
             if scores[i] > -math.inf
         ]
         if not hypotheses:
-            written = board.written[row, 0, 1:-1].tolist()
-            hypotheses = [Hypothesis(written, -math.inf, -math.inf)]
+            hypotheses = [Hypothesis(open_before[row].tolist(), -math.inf, -math.inf)]
         results[numbers[row]] = hypotheses

@@ -52,6 +52,7 @@ SUBJECTLESS = frozenset(("infinitive", "command", "suggestion", "second"))
 # The roles whose Turkish form has no room for negation.
 POSITIVE_ROLES = frozenset(("önce", "sonra", "while", "question", "second", "whether", "suggestion", "infinitive"))
 GAP_FRAMES = {"object": ("object", "give"), "recipient": ("give",), "place": ("plain", "object")}
+QUANTIFIERS = frozenset(("every", "all", "some", "many", "number"))
 ADJUNCTS = (("time", 0.3), ("place", 0.28), ("manner", 0.12), ("company", 0.12))
 
 
@@ -107,12 +108,23 @@ def _group(clause: Clause, role: str) -> int:
     verb, tense = clause.verb, clause.tense
     if role == "second":
         return 1 + bool(verb.particle) + bool(verb.preposition)
-    size = GROUP.get(tense, 2) + clause.passive + clause.negated + bool(verb.particle)
+    size = GROUP.get(tense, 2) + clause.passive + (clause.negated and tense != "can") + bool(verb.particle)
     size += bool(verb.preposition) and clause.gap != "object"
     inverted = clause.question not in ("", "subject")
     if (clause.negated or inverted) and tense in DO_SUPPORT and verb is not BE and not clause.passive:
         size += 1
     return size
+
+
+def _deliberate(clause: Clause) -> bool:
+    """Whether one does it, so that it can be done quickly, or with a friend: trains only arrive."""
+    verb = clause.verb
+    return verb.frame in ACTIONS and not (clause.passive or verb.stative or verb.subjects.strip("PA"))
+
+
+def _one(subject: NP | None) -> bool:
+    """Whether a subject can be denied something without saying of how many: "every man never" is no good Turkish."""
+    return subject is None or (subject.pair is None and subject.determiner not in QUANTIFIERS)
 
 
 def _human(phrase: NP | None) -> bool:
@@ -230,7 +242,9 @@ class Clauses(Nominals):
             room = int(room * self._draw())
         definite = clause.negated or site.gap != "" or site.role == "question"
         depth = max(0, site.depth - 1) if site.role != "relative" else 0
-        return self.np(least + max(0, room), classes, depth=depth, where=True, definite=definite)
+        # In "is the dog in the garden ..." nothing would tell the subject from what is said of it.
+        adrift = frame == "be" and site.role == "question"
+        return self.np(least + max(0, room), classes, depth=0 if adrift else depth, where=not adrift, definite=definite)
 
     def _asked(self, classes: str, budget: int, subject: bool) -> NP:
         """What a question asks for: who, what, which dog, how many dogs."""
@@ -290,15 +304,17 @@ class Clauses(Nominals):
     def _predicate(self, clause: Clause, room: int, depth: int) -> tuple[int, bool]:
         """What is said of the subject: that it is old, older than another, or somewhere."""
         about = clause.subject if clause.gap != "subject" else clause.antecedent
-        classes = about.noun.classes if about is not None and about.noun is not None else "P"
-        adjectives = words.adjectives_of(classes)
+        noun = about.noun if about is not None else None
+        classes = "P" if noun is None else noun.classes
+        adjectives = words.adjectives_of("P") if noun is None else words.adjectives(noun)
         if about is not None and about.pair is not None:
             kinds = [half.noun.classes if half.noun is not None else "P" for half in about.pair]
             adjectives = tuple(a for a in words.adjectives_of(kinds[0]) if a in words.adjectives_of(kinds[1]))
         if about is not None:
-            said = [adjective for _, adjective in about.adjectives]
-            said += [about.relative.predicate] if about.relative is not None and about.relative.predicate else []
-            adjectives = tuple(adjective for adjective in adjectives if adjective not in said)
+            said = [adjective.opposite for _, adjective in about.adjectives]
+            if about.relative is not None and about.relative.predicate is not None:
+                said.append(about.relative.predicate.opposite)
+            adjectives = tuple(adjective for adjective in adjectives if adjective.opposite not in said)
         movable = any(letter in "PATCMXVE" for letter in classes)
         if room > 1 and movable and (not adjectives or self.chance(0.35)):
             clause.complement = self.place(room, depth)
@@ -317,7 +333,7 @@ class Clauses(Nominals):
         clause.embedding = clause.verb.frame
         if clause.embedding == "to":
             return self.clause(room, ("inf",), Site("infinitive", site.depth - 1, person=clause.person))
-        tenses = WHETHER if clause.embedding == "whether" else EMBEDDED
+        tenses: tuple[str, ...] = WHETHER if clause.embedding == "whether" else EMBEDDED
         if clause.tense in ("past", "perf"):
             tenses = ("past",) if clause.embedding == "whether" else PAST
         return self.clause(room, tenses, Site(clause.embedding, site.depth - 1))
@@ -350,15 +366,10 @@ class Clauses(Nominals):
         elif slot == "place" and spare > 1 and self._may_be_somewhere(clause, frame):
             clause.place = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
             size = clause.place.words
-        elif slot == "manner" and frame in ACTIONS and not clause.verb.stative and site.question != "object":
+        elif slot == "manner" and _deliberate(clause) and site.question != "object":
             clause.manner = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
             return 1
-        elif (
-            slot == "company"
-            and spare > 1
-            and frame in ACTIONS
-            and not (clause.verb.stative or clause.verb.preposition)
-        ):
+        elif slot == "company" and spare > 1 and _deliberate(clause) and not clause.verb.preposition:
             useful = frame == "object" and "P" not in clause.verb.objects
             kind = words.FOR if useful and self.chance(0.3) else words.WITH
             kind = words.WITHOUT if self.chance(0.2) else kind
@@ -373,15 +384,17 @@ class Clauses(Nominals):
 
     def _may_be_somewhere(self, clause: Clause, frame: str) -> bool:
         asked = clause.question == "where"
-        return frame in ("plain", "object", "passive") and clause.gap != "place" and not asked
+        fits = frame in ("object", "passive") or (frame == "plain" and "P" in clause.verb.subjects)
+        return fits and clause.gap != "place" and not asked
 
     def _frequency(self, clause: Clause, site: Site, spare: int) -> int:
         """Often, always, never; not after a subject that ends in a clause, which the adverb would seem to end."""
         unfit = clause.negated or clause.tense in ("prog", "inf", "imp", "pluperf") or clause.frequency is not None
         hanging = clause.subject is not None and clause.subject.clausal
-        if spare < 1 or unfit or hanging or clause.verb is COST or site.role == "second":
+        every_day = clause.tense == "pres" and clause.time is not None
+        if spare < 1 or unfit or hanging or every_day or clause.verb is COST or site.role == "second":
             return 0
-        never = clause.tense in NEGATABLE and site.role not in POSITIVE_ROLES and clause.also is None
+        never = clause.tense in NEGATABLE and site.role not in POSITIVE_ROLES and _one(clause.subject)
         choice = phrases.NEVER if never and self.chance(0.2) else self.pick(phrases.FREQUENCY)
         clause.frequency = self.fixed(choice)
         return 1

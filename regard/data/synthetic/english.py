@@ -37,7 +37,7 @@ from regard.data.synthetic.syntax import (
 )
 
 OBJECT_FORMS = {"I": "me", "you": "you", "he": "him", "she": "her", "we": "us", "they": "them"}
-DOUBLED = frozenset("swim run sit stop begin travel".split())
+DOUBLED = frozenset(("swim", "run", "sit", "stop", "begin", "travel"))
 MODALS = frozenset(("can", "could", "must", "should"))
 PERFECTS = {"perf": ("has", "have"), "pluperf": ("had", "had")}
 FULL_MODALS = {"want": ("wants", "want"), "wanted": ("wanted", "wanted"), "had": ("had", "had")}
@@ -160,10 +160,8 @@ def _relative(clause: Clause, human: bool, out: list[Token]) -> None:
         fronted = clause.verb.preposition
     if fronted:
         out.append((fronted, (key + GOVERNED,), ()))
-    if human:
-        marker = "who" if clause.gap == "subject" else "whom"
-    else:
-        marker = "which" if fronted else "that"
+    person = "who" if clause.gap == "subject" else "whom"
+    marker = person if human else "which" if fronted else "that"
     out.append((marker, (key + LINKER,), ()))
     _clause(clause, out)
 
@@ -186,7 +184,7 @@ def _clause(clause: Clause, out: list[Token]) -> None:
         np(clause.subject, out, subject=True)
     if operator is not None:
         out.append(operator)
-    if clause.negated:
+    if clause.negated and clause.tense != "can":
         out.append(("not", (clause.key + NEGATION,), ()))
     if clause.frequency is not None:
         _fixed(clause.frequency, out)
@@ -246,8 +244,9 @@ def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
     """The operator, which stands before the subject of a question, and the rest of the verb."""
     key, tense, person = clause.key, clause.tense, clause.person
     third = person == THIRD
-    base, past, participle = clause.verb.english
     auxiliary, main = (key + AUXILIARY,), _lexical(clause)
+    if tense == "can" and clause.negated:
+        return ("cannot", (key + MODAL, key + NEGATION), ()), [*_passive(clause, "be"), main]
     if tense in MODALS:
         return (tense, (key + MODAL,), ()), [*_passive(clause, "be"), main]
     if tense == "fut":
@@ -266,7 +265,7 @@ def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
         rest = [(form, (key + MODAL,), ()), ("to", (key + TO,), ()), main]
         return (_do(clause), rest) if ask else (None, rest)
     if ask:
-        return _do(clause), [(base, (key + VERB,), main[2])]
+        return _do(clause), [(clause.verb.english[0], main[1], main[2])]
     return None, [main]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.synthetic import german_forms as forms
-from regard.data.synthetic.german_forms import ACCUSATIVE, DATIVE, GENITIVE, NOMINATIVE
+from regard.data.synthetic.german_forms import DATIVE, GENITIVE, NOMINATIVE
 from regard.data.synthetic.lexicon import Preposition
 from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.syntax import (
@@ -38,8 +38,9 @@ from regard.data.synthetic.syntax import (
 SIMPLE = frozenset(("pres", "prog", "past"))
 MODALS = {"can": ("können", False), "could": ("können", True), "must": ("müssen", False), "had": ("müssen", True),
           "want": ("wollen", False), "wanted": ("wollen", True), "should": ("sollen", True)}  # fmt: skip
+DEFINITE = frozenset(("the", "this", "these", "my", "your", "his", "her", "our", "their"))
 QUESTIONS = {"where": "wo", "when": "wann", "why": "warum"}
-VON = Preposition("", "von", DATIVE, "", "", "")
+VON = Preposition("", "von", DATIVE, "", "")
 BARE_COMMA: Token = (",", (), ())
 
 
@@ -189,7 +190,7 @@ def _infinitive(clause: Clause, out: list[Token]) -> None:
 def _verb(clause: Clause, last: bool) -> tuple[Token, list[Token]]:
     """The finite verb and what stands at the end of the clause."""
     key, verb, tense, person = clause.key, clause.verb, clause.tense, clause.person
-    both = (key + VERB, key + PARTICLE)
+    both: tuple[int, ...] = (key + VERB, key + PARTICLE)
     if verb.preposition and not verb.german_preposition:
         both = (*both, key + GOVERNED)
     infinitive, _, _, participle = verb.german
@@ -236,26 +237,29 @@ def _helper(clause: Clause) -> Token:
 
 
 def _middle(clause: Clause) -> list[Token]:
-    """The middle field: pronouns, time, dative, accusative, negation, manner, place."""
+    """The middle field: pronouns, time, what is known, how often, what is new, negation, manner, place."""
     out: list[Token] = []
     key, verb = clause.key, clause.verb
     thing = clause.object if clause.question != "object" else None
     negated = clause.negated
     governed = bool(verb.german_preposition)
-    nouns: list[Token] = []
+    known: list[Token] = []
+    new: list[Token] = []
     if clause.recipient is not None:
-        target = out if clause.recipient.kind == "pronoun" else nouns
-        _np(clause.recipient, DATIVE, target, to=True)
+        early = known if _definite(clause.recipient) else new
+        _np(clause.recipient, DATIVE, out if clause.recipient.kind == "pronoun" else early, to=True)
     if thing is not None and not governed:
         denied = negated and thing.kind == "noun" and thing.determiner in ("a", "")
         negation = key + NEGATION if denied else -1
-        _np(thing, verb.german_case, out if thing.kind == "pronoun" else nouns, negation=negation)
+        early = known if _definite(thing) and not new else new
+        _np(thing, verb.german_case, out if thing.kind == "pronoun" else early, negation=negation)
         negated = negated and not denied
     if clause.time is not None and clause.fronted != "time":
         _adjunct(clause.time, out)
+    out += known
     if clause.frequency is not None:
         out += clause.frequency.phrase.spell("de", clause.frequency.key)
-    out += nouns
+    out += new
     if negated:
         out.append(("nicht", (key + NEGATION,), ()))
     if clause.manner is not None:
@@ -267,7 +271,7 @@ def _middle(clause: Clause) -> list[Token]:
     if clause.place is not None and clause.fronted != "place":
         _pp(clause.place, out)
     if thing is not None and governed:
-        preposition = Preposition("", verb.german_preposition, verb.german_case, "", "", "")
+        preposition = Preposition("", verb.german_preposition, verb.german_case, "", "")
         _prepositional(preposition, key + GOVERNED, thing, out)
     if clause.complement is not None:
         _pp(clause.complement, out)
@@ -277,6 +281,12 @@ def _middle(clause: Clause) -> list[Token]:
         out += clause.price.phrase.spell("de", clause.price.key)
         out.append((EURO[1], (key + PREDICATE,), ()))
     return out
+
+
+def _definite(phrase: NP) -> bool:
+    if phrase.pair is not None:
+        return all(_definite(half) for half in phrase.pair)
+    return phrase.noun is None or phrase.determiner in DEFINITE
 
 
 def _predicate(clause: Clause, out: list[Token]) -> None:

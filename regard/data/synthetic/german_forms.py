@@ -1,4 +1,4 @@
-"""German inflection: articles, adjectives, pronouns and verbs. Cases are 0 nominative, 1 accusative, 2 dative, 3 genitive."""
+"""German inflection: articles, adjectives, pronouns and verbs."""
 
 from __future__ import annotations
 

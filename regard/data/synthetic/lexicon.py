@@ -13,7 +13,7 @@ from functools import cache
 
 from babel import Locale
 
-from regard.data.synthetic.vocabulary import ADJECTIVES, LANGUAGES, NAMES, NOUNS, TERRITORIES, VERBS
+from regard.data.synthetic.vocabulary import ADJECTIVES, LANGUAGES, NAMES, NOUNS, OPPOSITES, TERRITORIES, VERBS
 
 GENDERS = {"m": 0, "w": 0, "f": 1, "n": 2}
 
@@ -58,6 +58,7 @@ class Adjective:
     german_comparative: str
     turkish: str
     passing: bool  # true of someone today, not always
+    opposite: str  # the same for adjectives that exclude each other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,21 +69,21 @@ class Verb:
     subjects: str
     objects: str
     english: tuple[str, str, str]  # base, past, participle
-    particle: str
-    preposition: str
     german: tuple[str, str, str, str]  # infinitive, third person singular, past, participle
-    perfect: str  # haben, sein
-    prefix: str
-    german_case: int  # 1 accusative, 2 dative
-    german_preposition: str
     turkish: str
-    light: str  # the noun of a Turkish light verb: "yardım" of "yardım et-"
-    turkish_case: str
-    stative: bool  # no progressive; Turkish uses -iyor for its simple present
-    lasting: bool  # and -iyordu for its past: "knew" is "biliyordu"
-    strong: bool  # Turkish marks even indefinite objects with the accusative
-    passive: bool
-    calm: bool  # hardly done quickly
+    particle: str = ""
+    preposition: str = ""
+    perfect: str = "haben"
+    prefix: str = ""
+    german_case: int = 1  # 1 accusative, 2 dative
+    german_preposition: str = ""
+    light: str = ""  # the noun of a Turkish light verb: "yardım" of "yardım et-"
+    turkish_case: str = "acc"
+    stative: bool = True  # no progressive; Turkish uses -iyor for its simple present
+    lasting: bool = False  # and -iyordu for its past: "knew" is "biliyordu"
+    strong: bool = False  # Turkish marks even indefinite objects with the accusative
+    passive: bool = False
+    calm: bool = False  # hardly done quickly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +95,7 @@ class Preposition:
     german_case: int
     turkish_case: str
     turkish: str
-    objects: str
+    objects: str = ""
 
     @property
     def words(self) -> int:
@@ -131,20 +132,24 @@ def _adjective(line: str) -> Adjective:
     classes, word, comparative = english
     base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
     return Adjective(
-        classes, word, comparative.replace("_", " ").strip("-"), base, stem, more, turkish[0], "t" in classes
+        classes,
+        word,
+        comparative.replace("_", " ").strip("-"),
+        base,
+        stem,
+        more,
+        turkish[0],
+        "t" in classes,
+        next((line for line in _lines(OPPOSITES) if word in line.split()), word),
     )
 
 
 def _verbs(line: str) -> list[Verb]:
     english, german, turkish, frames, flags = (part.split() for part in line.split("|"))
     base, past, participle, *rest = english
-    particle = next((word[1:] for word in rest if word[0] == "+"), "")
-    preposition = next((word[1:] for word in rest if word[0] == "~"), "")
     infinitive, third, preterite, perfect_form, perfect, *more = german
     prefix, _, bare = infinitive.rpartition("-")
-    governed = next((word for word in more if word not in ("dat", "acc")), "")
     *light, stem = [word for word in turkish if word[0] != "="]
-    case = next((word[1:] for word in turkish if word[0] == "="), "acc")
     marks = flags[0] if flags else ""
     verbs = []
     for item in frames:
@@ -155,21 +160,21 @@ def _verbs(line: str) -> list[Verb]:
                 subjects,
                 "".join(objects),
                 (base, past, participle),
-                particle,
-                preposition,
                 (bare, third, preterite, perfect_form),
-                {"h": "haben", "s": "sein"}[perfect],
-                prefix,
-                2 if "dat" in more else 1,
-                governed,
                 stem,
-                " ".join(light),
-                case,
-                "s" in marks,
-                "k" in marks,
-                "S" in marks,
-                "p" in marks and frame == "object",
-                "c" in marks,
+                particle=next((word[1:] for word in rest if word[0] == "+"), ""),
+                preposition=next((word[1:] for word in rest if word[0] == "~"), ""),
+                perfect={"h": "haben", "s": "sein"}[perfect],
+                prefix=prefix,
+                german_case=2 if "dat" in more else 1,
+                german_preposition=next((word for word in more if word not in ("dat", "acc")), ""),
+                light=" ".join(light),
+                turkish_case=next((word[1:] for word in turkish if word[0] == "="), "acc"),
+                stative="s" in marks,
+                lasting="k" in marks,
+                strong="S" in marks,
+                passive="p" in marks and frame == "object",
+                calm="c" in marks,
             )
         )
     return verbs
@@ -194,10 +199,8 @@ VERB_LIST = tuple(verb for line in _lines(VERBS) for verb in _verbs(line))
 PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
 COUNTRIES = tuple(map(_country, TERRITORIES.split()))
 
-BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), "", "", ("sein", "ist", "war", "gewesen"), "sein", "", 1, "",
-          "ol", "", "", True, False, False, False, False)  # fmt: skip
-COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), "", "", ("kosten", "kostet", "kostete", "gekostet"), "haben", "",
-            1, "", "ol", "", "", True, False, False, False, False)  # fmt: skip
+BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), ("sein", "ist", "war", "gewesen"), "ol")
+COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), ("kosten", "kostet", "kostete", "gekostet"), "ol")
 
 IN = Preposition("in", "in", 2, "loc", "", "L")
 PLACES = (
@@ -212,7 +215,7 @@ BESIDE = (IN, *PLACES[3:])
 BETWEEN = Preposition("between", "zwischen", 2, "between", "arasında", "H")
 TO = Preposition("to", "zu", 2, "dat", "", "L")
 INTO = Preposition("to", "in", 1, "dat", "", "L")
-TO_COUNTRY = Preposition("to", "nach", 2, "dat", "", "")
+TO_COUNTRY = Preposition("to", "nach", 2, "dat", "")
 WITH = Preposition("with", "mit", 2, "ins", "", "P")
 WITHOUT = Preposition("without", "ohne", 1, "nom", "olmadan", "P")
 FOR = Preposition("for", "für", 1, "for", "için", "P")
@@ -241,6 +244,12 @@ TIMES, WHEN_OR_IF = CONJUNCTIONS[2:], CONJUNCTIONS[2:4]
 def nouns(classes: str) -> tuple[Noun, ...]:
     """The nouns in any of these classes."""
     return tuple(noun for noun in NOUN_LIST if any(letter in noun.classes for letter in classes))
+
+
+@cache
+def broad(classes: str) -> tuple[str, ...]:
+    """Those of these classes that hold several nouns."""
+    return tuple(letter for letter in classes if len(nouns(letter)) > 1)
 
 
 @cache

@@ -100,8 +100,8 @@ class Nominals(ABC):
                     return chosen
             if not genitive or budget < 2:
                 return NP("name", self.keys(NP_KEYS), 1, THIRD, name=self.pick(words.PEOPLE))
-        if budget > 4 and not (negated or genitive) and self.chance(0.1):
-            return self._pair(budget, classes, definite)
+        if budget > 4 and not (negated or genitive) and self.chance(0.1) and words.broad(classes):
+            return self._pair(budget, self.pick(words.broad(classes)), definite)
         noun = self.pick(words.nouns(classes))
         phrase = self._head(noun, budget, definite, negated, bare, genitive)
         self._modify(phrase, noun, budget - phrase.words, depth, where)
@@ -115,9 +115,8 @@ class Nominals(ABC):
         return NP("pronoun", self.keys(NP_KEYS), 1, person, pronoun=pronoun)
 
     def _pair(self, budget: int, classes: str, definite: bool) -> NP:
-        """Two of a kind, of a class that both come from."""
+        """Two of a kind."""
         key = self.keys(NP_KEYS)
-        classes = self.pick([letter for letter in classes if len(words.nouns(letter)) > 2] or classes)
         left = self.np(min(3, budget - 3), classes, definite=definite, pronoun=False)
         right = left
         while right.kind == "pair" or (right.noun is left.noun and right.name is left.name):
@@ -168,7 +167,7 @@ class Nominals(ABC):
         limit = room if self.chance(0.75 if spare < 3 else 0.35) else 0
         for _ in range(limit if adjectives else 0):
             adjective = self.pick(adjectives)
-            if all(adjective is not other for _, other in phrase.adjectives):
+            if all(adjective.opposite != other.opposite for _, other in phrase.adjectives):
                 phrase.adjectives = (*phrase.adjectives, (self.keys(1), adjective))
                 phrase.words += 1
                 spare -= 1

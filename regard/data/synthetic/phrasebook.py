@@ -31,8 +31,8 @@ SPLITS: dict[str, range] = {"train": range(6), "valid": range(6, 7), "test": ran
 _LINEARISERS: dict[str, Callable[[Sentence], list[Token]]] = {"de": german.sentence, "tr": turkish.sentence}
 _PUNCTUATION = frozenset(".,?!")
 _SHORTEST = 3
-# So many draws in a row without a new sentence mean that hardly any is left.
-_PATIENCE = 20_000
+# So many sentences in a row that were there already mean that hardly any is left.
+_PATIENCE = 300
 _REPORT_EVERY = 500
 
 
@@ -81,31 +81,30 @@ def write(
     """Write `train.tsv`, `valid.tsv` and `test.tsv` into `folder`; returns where each split is.
 
     A line is source, target and alignment with tabs between. Each file appears when it is complete, never half
-    written. `progress` is told again and again how many more pairs have been made.
+    written. `progress` is told now and then how many pairs there are by now, of all splits together.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, language, split, words)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
+    done = 0
     for split, size in sizes.items():
         path = folder / f"{split}.tsv"
         partial = folder / f".{split}.tsv.{os.getpid()}"
         try:
             with partial.open("w", encoding="utf-8", newline="\n") as file:
-                unreported = 0
                 for pair in _pairs(size, language, split, words, seed):
                     file.write(f"{pair.source}\t{pair.target}\t{pair.alignment}\n")
-                    unreported += 1
-                    if progress is not None and unreported == _REPORT_EVERY:
-                        progress(unreported)
-                        unreported = 0
-            os.replace(partial, path)
+                    done += 1
+                    if progress is not None and done % _REPORT_EVERY == 0:
+                        progress(done)
+            partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        if progress is not None and unreported:
-            progress(unreported)
         paths[split] = path
+    if progress is not None:
+        progress(done)
     return paths
 
 
@@ -133,21 +132,23 @@ def _pairs(size: int, language: str, split: str, words: tuple[int, int], seed: i
     draw = random.Random(f"phrasebook {low} {high} {seed}").random
     grammar, spell, owned = Grammar(draw), _LINEARISERS[language], SPLITS[split]
     seen: set[bytes] = set()
+    repeats = 0
     while len(seen) < size:
-        for _ in range(_PATIENCE):
-            tree = grammar.sentence(low + int(draw() * (high - low + 1)))
-            source = english.sentence(tree)
-            text = " ".join([token[0] for token in source])
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            if digest[0] % 8 not in owned or digest in seen:
-                continue
-            if low <= sum([token[0] not in _PUNCTUATION for token in source]) <= high:
-                break
-        else:
+        tree = grammar.sentence(low + int(draw() * (high - low + 1)))
+        source = english.sentence(tree)
+        if not low <= sum([token[0] not in _PUNCTUATION for token in source]) <= high:
+            continue
+        text = " ".join([token[0] for token in source])
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if digest[0] % 8 not in owned:
+            continue
+        if digest not in seen:
+            repeats = 0
+            seen.add(digest)
+            target = spell(tree)
+            yield Pair(text, " ".join([token[0] for token in target]), *links(source, target))
+        elif (repeats := repeats + 1) > _PATIENCE:
             raise ValueError(
                 f"size ({size}) of {split} is too large: of {low} to {high} words there are hardly more than"
                 f" {len(seen)} sentences in this split; try a smaller size or more words"
             )
-        seen.add(digest)
-        target = spell(tree)
-        yield Pair(text, " ".join([token[0] for token in target]), *links(source, target))

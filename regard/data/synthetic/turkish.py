@@ -20,13 +20,11 @@ from regard.data.synthetic.syntax import (
     MORE,
     NP,
     OF,
-    PARTICLE,
     PP,
     PREDICATE,
     THAN,
     THIRD,
     TO,
-    VERB,
     WE,
     Clause,
     Complex,
@@ -145,8 +143,9 @@ def _core(
     if late:
         _object(clause, out)
     if clause.embedded is not None:
-        marked = clause.verb.turkish_case
-        _clause(clause.embedded, clause.embedding, marked, out, (), (clause.embedded.key + LINKER,))
+        marked, link = clause.verb.turkish_case, (clause.embedded.key + LINKER,)
+        meant = clause.embedding == "whether"
+        _clause(clause.embedded, clause.embedding, marked, out, link if meant else (), () if meant else link)
     if clause.verb.preposition and clause.verb.turkish_case not in ("ins", "about"):
         possible = (*possible, clause.key + GOVERNED)
     if copular(clause) and form != "-ip":
@@ -185,11 +184,12 @@ def _unmarked(clause: Clause, phrase: NP) -> bool:
 
 def _object(clause: Clause, out: list[Token]) -> None:
     phrase, case, key = clause.object, clause.verb.turkish_case, clause.key
-    if phrase is None:
-        return
-    if case == "about":
-        _np(phrase, _governed(phrase), out)
+    if case == "about" and (phrase is not None or clause.gap == "object"):
+        if phrase is not None:
+            _np(phrase, _governed(phrase), out)
         out.append(("hakkında", (key + GOVERNED,), ()))
+    elif phrase is None:
+        return
     elif case == "ins":
         _np(phrase, case, out, (key + GOVERNED,) if clause.verb.preposition else ())
     else:

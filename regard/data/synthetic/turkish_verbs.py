@@ -96,10 +96,7 @@ def particle(word: str, ending: str) -> str:
 
 @cache
 def _conditional(stem: str, stative: bool, negated: bool, person: int) -> str:
-    if stative:
-        base = verb_form(stem, "Iyor")
-    else:
-        base = stem + "z" if negated else aorist(stem)
+    base = verb_form(stem, "Iyor") if stative else stem + "z" if negated else aorist(stem)
     return attach(base, "lArsA" if person == THEY else "sA" + PAST_PERSONS[person])
 
 
@@ -118,7 +115,7 @@ def plain_tense(clause: Clause) -> str:
 def verb_tokens(clause: Clause, form: str, case: str, sure: tuple[int, ...], possible: tuple[int, ...]) -> list[Token]:
     """The verb with its light noun; `sure` and `possible` are keys that its endings translate besides its own."""
     key, verb = clause.key, clause.verb
-    own = (key + VERB, key + PARTICLE)
+    own: tuple[int, ...] = (key + VERB, key + PARTICLE)
     out: list[Token] = [(word, own, ()) for word in verb.light.split()]
     negative = denied(clause)
     able = clause.tense in ("can", "could")

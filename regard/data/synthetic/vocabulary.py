@@ -133,7 +133,7 @@ LJ office | n Büro Büros Büros in | ofis
 LH station | m Bahnhof Bahnhofs Bahnhöfe zu | istasyon
 LBH theatre | n Theater Theaters Theater in | tiyatro
 Z concert | n Konzert Konzerts Konzerte | konser
-Z meeting | f Besprechung - Besprechungen | toplantı
+Z lecture | f Vorlesung - Vorlesungen | ders
 Z wedding | f Hochzeit - Hochzeiten | düğün
 Z exam | f Prüfung - Prüfungen | sınav
 ZW game | n Spiel Spiels Spiele | oyun
@@ -188,6 +188,21 @@ R sweet sweeter | süß süßer | tatlı
 Lt empty emptier | leer leerer | boş
 LB modern more_modern | modern moderner | modern
 MTXWZ strange stranger | seltsam seltsamer | tuhaf
+"""
+
+# Adjectives that exclude each other, so that nothing is big and small, or red and green.
+OPPOSITES = """
+old young new
+happy sad angry
+rich poor
+big small
+expensive cheap
+red blue green white black
+long short
+interesting boring
+dirty clean
+warm cold
+tired lazy
 """
 
 VERBS = """
