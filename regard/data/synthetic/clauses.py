@@ -134,6 +134,34 @@ def _human(phrase: NP | None) -> bool:
     return phrase.noun is None or phrase.noun.human
 
 
+def _least(clause: Clause, frame: str) -> int:
+    """The fewest words the arguments need."""
+    if frame == "object":
+        return 0 if clause.gap == "object" else 1 if "P" in clause.verb.objects else 2
+    if frame == "give":
+        return 4 - 2 * (clause.gap in ("object", "recipient"))
+    return {"plain": 0, "passive": 0, "be": 1}.get(frame, 3 if frame in ("that", "whether") else 2)
+
+
+def _may_share(clause: Clause, site: Site) -> bool:
+    """Whether "opens the door and laughs" is possible here."""
+    plain = not (clause.negated or clause.passive or site.question) and clause.verb.frame in ACTIONS
+    return plain and site.role not in SUBJECTLESS and not site.gap and "P" in clause.verb.subjects
+
+
+def _trailing(clause: Clause) -> bool:
+    """Whether an adjunct follows the arguments."""
+    after = clause.time is not None and clause.fronted != "time"
+    after = after or (clause.place is not None and clause.fronted != "place")
+    return after or clause.manner is not None or clause.company is not None
+
+
+def _may_be_somewhere(clause: Clause, frame: str) -> bool:
+    asked = clause.question == "where"
+    fits = frame in ("object", "passive") or (frame == "plain" and "P" in clause.verb.subjects)
+    return fits and clause.gap != "place" and not asked
+
+
 class Clauses(Nominals):
     """Draws clauses."""
 
@@ -150,7 +178,7 @@ class Clauses(Nominals):
         if tense in NEGATABLE or site.role == "command":
             clause.negated = site.role not in POSITIVE_ROLES and self.chance(0.14)
         frame = "passive" if passive else verb.frame
-        spare = budget - _group(clause, site.role) - self._least(clause, frame)
+        spare = budget - _group(clause, site.role) - _least(clause, frame)
         classes = verb.objects if passive else verb.subjects
         least = 0 if not subject_inside else 1 if "P" in classes or site.question == "subject" else 2
         spare -= least + (site.question in ("where", "when", "why"))
@@ -159,7 +187,7 @@ class Clauses(Nominals):
         heavy = not site.open_end and site.depth > 0 and spare > 2 and frame != "plain" and self.chance(0.6)
         heavy = heavy or frame in EMBEDDING
         share = 0
-        if not heavy and spare > 2 and tense in SHARED and self._may_share(clause, site) and self.chance(0.25):
+        if not heavy and spare > 2 and tense in SHARED and _may_share(clause, site) and self.chance(0.25):
             share = 2 + int(self._draw() * (spare - 2))
             spare -= share + 1
         elif spare > 0 and frame not in ("be", "cost"):
@@ -173,9 +201,9 @@ class Clauses(Nominals):
         if share and not _human(clause.subject):
             spare += share + 1
             share = 0
-        ending = 0 if site.open_end or share or self._trailing(clause) else site.depth
-        if frame in ACTIONS and self.chance(0.1):
-            spare -= self._adjoin(clause, site, "frequency", spare, closed=True)
+        ending = 0 if site.open_end or share or _trailing(clause) else site.depth
+        if frame in ACTIONS and not share and self.chance(0.1):
+            spare -= self._frequency(clause, site, spare)
         closed, spare = self._complete(clause, site, frame, spare, ending)
         if share:
             inner = Site("second", site.depth, person=clause.person, open_end=site.open_end)
@@ -215,25 +243,6 @@ class Clauses(Nominals):
         verb = self.pick([verb for verb in found if _tenses(verb, False, tenses)])
         return verb, False, self.pick(_tenses(verb, False, tenses))
 
-    def _least(self, clause: Clause, frame: str) -> int:
-        """The fewest words the arguments need; what is said of the subject of "be" is settled here."""
-        if frame == "object":
-            return 0 if clause.gap == "object" else 1 if "P" in clause.verb.objects else 2
-        if frame == "give":
-            return 4 - 2 * (clause.gap in ("object", "recipient"))
-        return {"plain": 0, "passive": 0, "be": 1}.get(frame, 3 if frame in ("that", "whether") else 2)
-
-    def _may_share(self, clause: Clause, site: Site) -> bool:
-        """Whether "opens the door and laughs" is possible here."""
-        plain = not (clause.negated or clause.passive or site.question) and clause.verb.frame in ACTIONS
-        return plain and site.role not in SUBJECTLESS and site.gap in ("", "subject") and "P" in clause.verb.subjects
-
-    def _trailing(self, clause: Clause) -> bool:
-        """Whether an adjunct follows the arguments."""
-        after = clause.time is not None and clause.fronted != "time"
-        after = after or (clause.place is not None and clause.fronted != "place")
-        return after or clause.manner is not None or clause.company is not None
-
     def _subject(self, clause: Clause, site: Site, classes: str, least: int, spare: int, frame: str) -> NP:
         if site.question == "subject":
             return self._asked(classes, least + spare, subject=True)
@@ -259,7 +268,7 @@ class Clauses(Nominals):
 
     def _complete(self, clause: Clause, site: Site, frame: str, spare: int, depth: int) -> tuple[bool, int]:
         """Add the arguments; says whether the clause now ends in another one, and the words still unspent."""
-        room = self._least(clause, frame) + max(0, spare)
+        room = _least(clause, frame) + max(0, spare)
         before = room
         closed = False
         if frame == "object" and clause.gap != "object":
@@ -291,7 +300,7 @@ class Clauses(Nominals):
             clause.embedded, used = self._embed(clause, site, room - 1)
             room -= 1 + used
             closed = True
-        return closed, spare - (before - room) + self._least(clause, frame)
+        return closed, spare - (before - room) + _least(clause, frame)
 
     def _object(self, clause: Clause, room: int, depth: int) -> NP:
         verb = clause.verb
@@ -363,7 +372,7 @@ class Clauses(Nominals):
         if slot == "time" and site.role != "infinitive" and site.question != "when":
             clause.time = self._time(clause.tense, spare)
             size = clause.time.words if clause.time is not None else 0
-        elif slot == "place" and spare > 1 and self._may_be_somewhere(clause, frame):
+        elif slot == "place" and spare > 1 and _may_be_somewhere(clause, frame):
             clause.place = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
             size = clause.place.words
         elif slot == "manner" and _deliberate(clause) and site.question != "object":
@@ -381,11 +390,6 @@ class Clauses(Nominals):
         if front and size:
             clause.fronted = slot
         return size
-
-    def _may_be_somewhere(self, clause: Clause, frame: str) -> bool:
-        asked = clause.question == "where"
-        fits = frame in ("object", "passive") or (frame == "plain" and "P" in clause.verb.subjects)
-        return fits and clause.gap != "place" and not asked
 
     def _frequency(self, clause: Clause, site: Site, spare: int) -> int:
         """Often, always, never; not after a subject that ends in a clause, which the adverb would seem to end."""

@@ -360,10 +360,10 @@ def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: tuple[int, .
             out.append(("wie", (key + DETERMINER,), ()))
         second = (key + DETERMINER2, *possible) if determiner == "all" else possible
         out.append((stem + table[case][gender], (key + DETERMINER,), second))
+    unarticled = len(out) == start or phrase.number is not None
     ending = endings[case][gender]
     out += [(adjective.stem + ending, (own,), ()) for own, adjective in phrase.adjectives]
-    bare = possible if len(out) == start else ()
-    out.append((noun.german[case + 4 * phrase.plural], (key,), bare))
+    out.append((noun.german[case + 4 * phrase.plural], (key,), possible if unarticled else ()))
     if phrase.of is not None:
         if phrase.of.name is not None:
             _prepositional(VON, phrase.of.key + OF, phrase.of, out)

@@ -48,7 +48,6 @@ STOPS = {
     "suggestion": Phrase("!", "!", "!"),
 }
 
-NUMBER_KEYS = 4
 SOFT_NUMBERS = {"dört": "dörd"}
 EURO = tuple(get_currency_name("EUR", 2, locale=locale) for locale in ("en", "de", "tr"))
 

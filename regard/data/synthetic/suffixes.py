@@ -1,7 +1,7 @@
 """Turkish endings: vowel harmony, consonant assimilation, and the stems of nouns and verbs.
 
 An ending is written with archiphonemes, as grammars do (Göksel and Kerslake, "Turkish: A Comprehensive Grammar", 2005,
-chapters 3 and 6): `A` is a or e, `I` is ı, i, u or ü, `D` is d or t. A letter in brackets stands only where it keeps
+chapters 2, 3 and 6): `A` is a or e, `I` is ı, i, u or ü, `D` is d or t. A letter in brackets stands only where it keeps
 two vowels, or two consonants, apart: `(y)A`, `(I)m`.
 """
 

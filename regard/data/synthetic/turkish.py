@@ -146,8 +146,6 @@ def _core(
         marked, link = clause.verb.turkish_case, (clause.embedded.key + LINKER,)
         meant = clause.embedding == "whether"
         _clause(clause.embedded, clause.embedding, marked, out, link if meant else (), () if meant else link)
-    if clause.verb.preposition and clause.verb.turkish_case not in ("ins", "about"):
-        possible = (*possible, clause.key + GOVERNED)
     if copular(clause) and form != "-ip":
         host = _predicate(clause, out)
         out += copula_tokens(clause, host, form, case, sure, possible)

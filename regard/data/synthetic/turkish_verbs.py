@@ -14,6 +14,7 @@ from regard.data.synthetic.lexicon import BE, COST
 from regard.data.synthetic.suffixes import aorist, attach, last_vowel, stem_of, verb_form
 from regard.data.synthetic.syntax import (
     AUXILIARY,
+    GOVERNED,
     MODAL,
     NEGATION,
     PARTICLE,
@@ -118,10 +119,12 @@ def verb_tokens(clause: Clause, form: str, case: str, sure: tuple[int, ...], pos
     own: tuple[int, ...] = (key + VERB, key + PARTICLE)
     out: list[Token] = [(word, own, ()) for word in verb.light.split()]
     negative = denied(clause)
+    governed = (key + GOVERNED,) if verb.preposition and verb.turkish_case not in ("ins", "about") else ()
     able = clause.tense in ("can", "could")
     if clause.tense in ("want", "wanted") and form != "-ip":
         infinitive = verb_form(stem_of(verb.turkish, clause.passive, False, False), "mAk")
-        out.append((infinitive, own, (key + TO,)))
+        out.append((infinitive, own, (key + TO, *governed)))
+        governed = ()
         stem, own = stem_of("iste", False, False, negative), (key + MODAL,)
     else:
         stem = stem_of(verb.turkish, clause.passive, able and form != "-ip", negative)
@@ -129,7 +132,7 @@ def verb_tokens(clause: Clause, form: str, case: str, sure: tuple[int, ...], pos
     no = (key + NEGATION,) if clause.negated else ()
     never = (clause.frequency.key,) if negative and clause.frequency is not None else ()
     sure = (*own, *modal, *no, *sure)
-    possible = (*possible, *never, key + AUXILIARY, key + PASSIVE)
+    possible = (*possible, *never, *governed, key + AUXILIARY, key + PASSIVE)
     tense, person = plain_tense(clause), clause.person
     if form == "main":
         out.append((_finite(stem, tense, negative, person), sure, possible))
