@@ -58,7 +58,7 @@ def start(
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and corpus).")],
-    preset: Annotated[str, typer.Option(help="Model to start from; see `regard models`.")] = "attentive-small",
+    preset: Annotated[str, typer.Option(help="Model to start from; see `regard models`.")] = "transformer-tiny",
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
     pairs: Annotated[int, typer.Option(help="Training pairs of the corpus.")] = 20000,

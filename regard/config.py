@@ -260,6 +260,16 @@ class Config(Section):
     training: Training = Field(default_factory=Training)
     search: Search = Field(default_factory=Search)
 
+    @staticmethod
+    def parse(settings: dict[str, Any], base: str | Path = ".") -> Config:
+        """Settings as in a config file, with paths relative to `base`; all that is wrong is said at once."""
+        return resolve_paths(parse(settings), Path(base))
+
+    @staticmethod
+    def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+        """A config file, with `a.b=c` overrides."""
+        return load(path, overrides)
+
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         if self.model.share_embeddings and not self.tokens.shared:

@@ -59,9 +59,14 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "attentive-small": Preset(
-        "Luong, Pham, Manning 2015, with a bidirectional encoder: the default model of `regard demo`",
-        "small and quick to train; its attention is a word alignment",
+        "Luong, Pham, Manning 2015, small, with a bidirectional encoder",
+        "the recurrent model for small corpora and small machines",
         _recurrent("lstm", {}, {"score": "bilinear", "place": "feeding"}, d_model=256, dropout=0.2),
+    ),
+    "transformer-mini": Preset(
+        "Vaswani et al. 2017, as small as will do: the model of `regard demo`",
+        "two narrow blocks a side; minutes on a CPU",
+        _transformer(2, 4, 512, norm="pre", d_model=128),
     ),
     "transformer-tiny": Preset(
         "Vaswani et al. 2017, at the size of Wu et al. 2021 for small corpora",

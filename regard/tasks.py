@@ -172,11 +172,14 @@ class TextToText:
     def best_layer(self) -> str | None:
         """The attention over the source to show first and to align by; None if there is none.
 
-        Of several layers the last but one, whose heads agree best with alignments (Garg et al. 2019).
+        Of many layers the last but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer
+        the last, since the first ones mostly look around.
         """
         modules = (name for name, _ in self.model.named_modules())
         names = [name for name in modules if name == "decoder.attention" or name.endswith("cross_attention")]
-        return names[max(len(names) - 2, 0)] if names else None
+        if not names:
+            return None
+        return names[-1] if len(names) <= 3 else names[-2]
 
     def align(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         """The links between words that the attention makes, (source word, target word)."""

@@ -144,12 +144,14 @@ def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False) -> Ragged:
         )
         assert isinstance(packed, Tensor)
         return q.like(packed)
-    query, key, value = (x.padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, length, d_head)
+    # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
+    kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
+    query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)
     if causal:  # padding stands after every real position, so the causal rule hides it
         padded = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     else:
         padded = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed(k))
-    return q.unpadded(padded.transpose(1, 2))
+    return q.unpadded(padded.transpose(1, 2).to(q.values.dtype))
 
 
 def allowed(k: Ragged) -> Tensor:

@@ -1,0 +1,64 @@
+"""The README is true: each command and each line of Python in it runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import good
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICK = ["training.steps=6", "training.validate_every=3", "training.save_every=3", "training.validate_sentences=4",
+         "model.d_model=16", "training.batch_tokens=200", "search.max_length=20"]  # fmt: skip
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, in an empty folder; only the corpus and the training are made small."""
+    monkeypatch.chdir(tmp_path)
+    Path("input.txt").write_text("Thomas knew that we found her .\nWe found her .\n")
+    ran = set()
+    for line in "".join(blocks("sh")).splitlines():
+        command, *arguments = shlex.split(line, comments=True)
+        if command == "make":
+            assert re.search(rf"^{arguments[0]}: setup\n", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+            continue
+        assert command == "regard"
+        ran.add(arguments[0])
+        match arguments[0]:
+            case "new":
+                arguments += ["--pairs", "400", "--words", "5-8"]
+            case "train":
+                given = [x for x in arguments if not x.startswith("training.steps")]
+                arguments = [*given, *QUICK]
+        good(*arguments)
+    assert ran >= {"new", "train", "translate", "generate", "score", "evaluate", "explain", "average", "models"}
+    assert len(Path("output.txt").read_text().splitlines()) == 2
+    for code in blocks("python"):
+        exec(compile(code, "README.md", "exec"), {})
+    assert Path("small/model.safetensors").exists()
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way, with hardly any training; the second time it starts from what is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.demo.PAIRS", 400)
+    from tests.test_cli import run
+
+    first = run("demo", *QUICK)
+    assert first.returncode == 0, first.stderr
+    for part in ("BLEU", "chrF", "nrefs:1", "AER", "reference", "attention.html", "regard translate", "update 6"):
+        assert part in first.stderr
+    assert len(list(Path("runs/demo/attention").glob("*.png"))) == 10
+    assert Path("runs/demo/attention.html").read_text().startswith("<!")
+    again = run("demo", *QUICK)
+    assert again.returncode == 0
+    assert "update 6" not in again.stderr
+    assert "BLEU" in again.stderr
