@@ -62,7 +62,7 @@ def new(
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
     pairs: Annotated[int, typer.Option(help="Training pairs of the corpus.")] = 20000,
-    words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-20",
+    words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     force: Force = False,
 ) -> None:
@@ -106,8 +106,8 @@ def train(
     if system.config.data.test is not None:
         from regard.display import score_table
 
-        scores, _, examples = system.test(lambda index, what: _warn(f"test pair {index + 1} {what}; scored as empty"))
-        _print(score_table(scores, f"{len(examples)} test pairs"))
+        result = system.test(_warn)
+        _print(score_table(result.scores, f"{len(result.examples)} test pairs"))
     typer.echo(f"next: regard generate {system.folder} FILE")
 
 
@@ -186,29 +186,24 @@ def evaluate(
             raise OutputError(f"{path} exists; give another name, or --force to replace it")
     system = regard.load(model, device=device)
     files = _files(data) if data else system.config.data.test or system.config.data.valid
-    columns = None if data else system.config.data.columns
     search = {**_search(settings), **({} if beam is None else {"beam": beam})}
     with counting("evaluating", None) as progress:
-        found, outputs, examples = system.evaluate(
-            files, columns=columns, on_problem=lambda index, what: _warn(f"pair {index + 1} {what}; scored as empty"),
-            on_progress=lambda count: progress.advance(progress.task_ids[0], count), **search,
-        )  # fmt: skip
+        result = system.evaluate(
+            files, warn=_warn, advance=lambda count: progress.advance(progress.task_ids[0], count), **search
+        )
     if output is not None:
-        write_text(output, "".join(line + "\n" for line in outputs))
+        write_text(output, "".join(line + "\n" for line in result.outputs))
     if report is not None:
-        facts = {
+        content = {
             "model": str(model),
             "data": files,
-            "pairs": len(examples),
+            "pairs": len(result.examples),
             "search": system.search(**search).model_dump(),
-        }
-        content = {
-            **facts,
-            "scores": {name: value.to_json() for name, value in found.items()},
+            "scores": {name: score.to_json() for name, score in result.scores.items()},
             "regard": regard.__version__,
         }
         write_text(report, json.dumps(content, indent=1) + "\n")
-    _print(score_table(found, f"{len(examples)} pairs"))
+    _print(score_table(result.scores, f"{len(result.examples)} pairs"))
 
 
 @app.command()

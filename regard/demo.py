@@ -16,6 +16,7 @@ from regard.system import System
 from regard.training.checkpoint import write_text
 
 PAIRS = 20000  # to train on
+WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # translations to show and draw
 
 
@@ -25,8 +26,8 @@ def demo_settings() -> dict[str, Any]:
         "preset": "transformer-mini",
         "tokens": {"kind": "unigram", "size": 3500},
         "model": {"dropout": 0.0},  # three minutes are a few epochs: there is nothing to hold back from yet
-        "training": {"steps": 1500, "batch_tokens": 2048, "learning_rate": 3e-3, "warmup": 200, "schedule": "cosine",
-                     "validate_every": 500, "validate_sentences": 200, "save_every": 250},
+        "training": {"steps": 1500, "batch_tokens": 1024, "learning_rate": 4e-3, "warmup": 200, "schedule": "cosine",
+                     "validate_every": 500, "validate_sentences": 100, "save_every": 250},
     }  # fmt: skip
 
 
@@ -54,17 +55,19 @@ def run_demo(run: Path, language: str, overrides: list[str], train: Callable[[Co
     """Make the corpus, train, score, show translations, draw attention, and say what to try next."""
     corpus = run.with_name(f"phrasebook-{language}")
     console.rule("1. a corpus with known word alignments", align="left")
-    data = make_phrasebook(corpus, language, PAIRS, (5, 20), seed=1)
-    console.print(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, 5 to 20 words; train, valid and test apart")
+    data = make_phrasebook(corpus, language, PAIRS, WORDS, seed=1)
+    console.print(
+        f"{corpus}: English to {phrasebook.LANGUAGES[language]}, {WORDS[0]} to {WORDS[1]} words; train, valid and test apart"
+    )
     console.rule("2. training", align="left")
     here = Path.cwd()
     settings = merge(demo_settings(), {"run": str(run), "data": {k: str(Path(v).absolute()) for k, v in data.items()}})
     system = train(resolve_paths(parse(merge(settings, override_settings(overrides)), "the demo's settings"), here))
     console.rule("3. scores on sentences it has not seen", align="left")
-    scores, outputs, examples = system.test()
-    console.print(score_table(scores, f"{len(examples)} test pairs"))
+    result = system.test()
+    console.print(score_table(result.scores, f"{len(result.examples)} test pairs"))
     console.rule("4. translations", align="left")
-    rows = [(x.source, output, x.target) for x, output in zip(examples, outputs, strict=True)][:SHOWN]
+    rows = [(x.source, output, x.target) for x, output in zip(result.examples, result.outputs, strict=True)][:SHOWN]
     console.print(side_by_side(rows))
     console.rule("5. what it attended to", align="left")
     if system.task.best_layer is not None:

@@ -18,12 +18,11 @@ from regard.errors import DataError
 from regard.evaluation.alignment import pharaoh
 from regard.output import LineFile
 from regard.system import System, load
-from regard.tasks import Output
+from regard.tasks import Output, Warn
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together
 T = TypeVar("T")
-Warn = Callable[[str], None]
 Write = Callable[[Sequence[str]], None]
 
 
@@ -122,7 +121,7 @@ def score_lines(
     with ExitStack() as stack:
         done, write = _sink(stack, output, made_from, force=force)
         progress = stack.enter_context(counting("scoring", _count(Path(paths[0]))))
-        examples = islice(read_pairs(files), done, None)
+        examples = islice(read_pairs(files, system.config.data.columns), done, None)
         progress.advance(progress.task_ids[0], done)
         for window in _windows(examples, WINDOW):
             fitting = []

@@ -18,10 +18,19 @@ from regard.data.corpora import Example, Files, read_pairs
 from regard.data.store import write_pairs
 from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError, ModelError, OutputError
-from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
-from regard.tasks import Advance, Output, PairScore, Problem, TextToText, attention_kind, longest_sequence
+from regard.tasks import (
+    Advance,
+    Evaluation,
+    Output,
+    PairScore,
+    Problem,
+    TextToText,
+    Warn,
+    attention_kind,
+    longest_sequence,
+)
 from regard.training.checkpoint import (
     WEIGHTS,
     Progress,
@@ -99,27 +108,22 @@ class System:
         return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def evaluate(
-        self, files: Files, *, columns: Sequence[int | str] | None = None, on_problem: Problem | None = None,
-        on_progress: Advance | None = None, **search: Any,
-    ) -> tuple[dict[str, Score], list[str], list[Example]]:  # fmt: skip
-        """All scores of a file of pairs, the outputs, and the examples."""
-        examples = list(read_pairs(files, columns))
-        advance = on_progress or (lambda count: None)
-        scores, outputs = self.task.evaluate(examples, self.search(**search), on_problem or _warn, advance)
-        return scores, outputs, examples
+        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None, **search: Any
+    ) -> Evaluation:
+        """All scores of a file of pairs, in the columns that the model was trained on."""
+        examples = list(read_pairs(files, self.config.data.columns))
+        return self.task.evaluate(examples, self.search(**search), warn, advance)
 
-    def test(self, on_problem: Problem | None = None) -> tuple[dict[str, Score], list[str], list[Example]]:
+    def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""
         if self.config.data.test is None:
             raise ConfigError("the config names no data.test")
-        scores, outputs, examples = self.evaluate(
-            self.config.data.test, columns=self.config.data.columns, on_problem=on_problem
-        )
+        result = self.evaluate(self.config.data.test, warn=warn)
         path = self.folder / "scores.json"
         known = json.loads(path.read_text()) if path.exists() else {}
-        known["test"] = {name: score.to_json() for name, score in scores.items()}
+        known["test"] = {name: score.to_json() for name, score in result.scores.items()}
         write_text(path, json.dumps(known, indent=1) + "\n")
-        return scores, outputs, examples
+        return result
 
     def search(self, **changes: Any) -> Search:
         """The model's own search settings with changes."""

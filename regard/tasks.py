@@ -15,7 +15,7 @@ from regard.config import Config, Search
 from regard.data.batches import make_batch, pack
 from regard.data.corpora import Example
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK, Tokenizer, clean
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind, alignment_error_rate, links, merge_words
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
 from regard.models.model import EncoderDecoder
@@ -28,6 +28,7 @@ from regard.search.sample import sample
 Tokens = Sequence[int]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
+Warn = Callable[[str], None]
 Advance = Callable[[int], None]  # how many more inputs are done
 
 
@@ -47,6 +48,15 @@ class PairScore:
 
     log_prob: float
     tokens: list[float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores, what they are scores of, and what it was held against."""
+
+    scores: dict[str, Score]
+    outputs: list[str]
+    examples: list[Example]
 
 
 @dataclass
@@ -195,47 +205,51 @@ class TextToText:
     # Scores
 
     def evaluate(
-        self, examples: Sequence[Example], search: Search, problem: Problem, advance: Advance = lambda count: None
-    ) -> tuple[dict[str, Score], list[str]]:
-        """All scores of the examples, and the outputs they are scores of."""
-        references = [clean(example.target) for example in examples]
-        found = self.outputs([example.source for example in examples], search, problem, advance)
+        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
+    ) -> Evaluation:
+        """All scores of the examples. One that cannot be used counts as an empty output, and `warn` hears of it."""
+        sources, references = [x.source for x in examples], [clean(x.target) for x in examples]
+        found = self.outputs(
+            sources, search, lambda index, what: warn(f"{examples[index].place} {what}; scored as empty"), advance
+        )
         outputs = [clean(best[0].text) if best else "" for best in found]
         scores = text_scores(outputs, references)
-        scored = self.score([example.source for example in examples], references)
-        tokens = sum(len(pair.tokens) for pair in scored)
-        loss = -math.fsum(pair.log_prob for pair in scored) / max(tokens, 1)
+        usable = [
+            x
+            for x, best in zip(examples, found, strict=True)
+            if best and len(self.target.encode(x.target)) < self.longest
+        ]
+        if not usable:
+            raise DataError(f"none of the {len(examples)} pairs can be used")
+        kind = self.config.tokens.kind
         scores["perplexity"] = Score(
-            "perplexity",
-            math.exp(loss),
-            f"per:token|tokens:{self.config.tokens.kind}|end:counted",
-            higher_is_better=False,
+            "perplexity", math.exp(self._loss(usable)), f"per:token|tokens:{kind}|end:counted", higher_is_better=False
         )
-        gold = [example for example in examples if example.alignment is not None]
+        gold = [x for x in usable if x.alignment is not None]
         if gold and self.best_layer is not None:
-            sides = [x.source for x in gold], [x.target for x in gold]
-            found_links = self.align(self.source.encode_many(sides[0]), self.target.encode_many(sides[1]))
-            rate = alignment_error_rate(found_links, [example.alignment for example in gold if example.alignment])
-            scores["aer"] = Score(
-                "AER", rate, f"layer:{self.best_layer}|heads:mean|forced:reference", higher_is_better=False
-            )
-        return scores, outputs
+            sides = self.source.encode_many([x.source for x in gold]), self.target.encode_many([x.target for x in gold])
+            rate = alignment_error_rate(self.align(*sides), [x.alignment for x in gold if x.alignment is not None])
+            signature = f"layer:{self.best_layer}|heads:mean|forced:reference"
+            scores["aer"] = Score("AER", rate, signature, higher_is_better=False)
+        return Evaluation(scores, outputs, list(examples))
 
     def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
         """The few numbers that training steers by: loss over all examples, the rest from greedy outputs of some."""
-        pairs = [example.source for example in examples], [example.target for example in examples]
-        scored = self.score(*pairs)
-        loss = -math.fsum(pair.log_prob for pair in scored) / sum(len(pair.tokens) for pair in scored)
         some = examples[:sentences]
         greedy = self.config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False, "coverage": 0.0})
-        found = self.outputs([example.source for example in some], greedy, lambda *_: None)
+        found = self.outputs([x.source for x in some], greedy, lambda *_: None)
         outputs = [clean(best[0].text) if best else "" for best in found]
-        references = [clean(example.target) for example in some]
+        references = [clean(x.target) for x in some]
         metrics = (bleu_score, chrf_score, exact_match)
         bleu, chrf, exact = (metric(outputs, references).value for metric in metrics)
-        return {"loss": loss, "bleu": bleu, "chrf": chrf, "exact": exact}
+        return {"loss": self._loss(examples), "bleu": bleu, "chrf": chrf, "exact": exact}
 
     # Inside
+
+    def _loss(self, examples: Sequence[Example]) -> float:
+        """The mean of `-log p` over all target tokens."""
+        scored = self.score([x.source for x in examples], [x.target for x in examples])
+        return -math.fsum(pair.log_prob for pair in scored) / sum(len(pair.tokens) for pair in scored)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ def run(*arguments: str | Path, text: str | None = None) -> Done:
         patch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit) as left:
             main()
-    output, errors = (stream.buffer.getvalue().decode() for stream in streams[1:])  # type: ignore[attr-defined]
+    output, errors = (stream.buffer.getvalue().decode() for stream in streams[1:])
     return Done(int(left.value.code or 0), output, errors)
 
 
