@@ -14,8 +14,6 @@ import typer
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from regard.config import Config
     from regard.system import System
 
@@ -104,10 +102,10 @@ def train(
     system = _train(load(config, overrides))
     typer.echo(f"trained: {system.folder}")
     if system.config.data.test is not None:
-        from regard.display import score_table
+        from regard.display import score_table, show
 
         result = system.test(_warn)
-        _print(score_table(result.scores, f"{len(result.examples)} test pairs"))
+        show(score_table(result.scores, f"{len(result.examples)} test pairs"))
     typer.echo(f"next: regard generate {system.folder} FILE")
 
 
@@ -177,7 +175,7 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     import regard
-    from regard.display import counting, score_table
+    from regard.display import counting, score_table, show
     from regard.errors import OutputError
     from regard.training.checkpoint import write_text
 
@@ -203,7 +201,7 @@ def evaluate(
             "regard": regard.__version__,
         }
         write_text(report, json.dumps(content, indent=1) + "\n")
-    _print(score_table(result.scores, f"{len(result.examples)} pairs"))
+    show(score_table(result.scores, f"{len(result.examples)} pairs"))
 
 
 @app.command()
@@ -271,6 +269,7 @@ def models(
     from rich.table import Table
 
     from regard.config import parse
+    from regard.display import show
     from regard.models.build import count_parameters
     from regard.presets import PRESETS
 
@@ -287,7 +286,7 @@ def models(
     table.add_column("parameters", justify="right")
     for row in rows:
         table.add_row(str(row["name"]), str(row["idea"]), str(row["paper"]), f"{row['parameters']:,}")
-    _print(table)
+    show(table)
 
 
 @app.command()
@@ -339,13 +338,6 @@ def _range(words: str) -> tuple[int, int]:
 
 def _warn(text: str) -> None:
     typer.echo(f"regard: {text}", err=True)
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 200  # a pipe has no width; leave lines whole
-    Console(width=width, highlight=False).print(table)
 
 
 def main() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
+from rich.rule import Rule
+
 from regard.config import Config, merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import phrasebook
-from regard.display import console, counting, score_table, side_by_side
+from regard.display import counting, score_table, show, side_by_side
 from regard.errors import ConfigError
 from regard.explain.trace import save
 from regard.system import System
@@ -54,32 +60,38 @@ def make_phrasebook(folder: Path, language: str, train: int, words: tuple[int, i
 def run_demo(run: Path, language: str, overrides: list[str], train: Callable[[Config], System]) -> None:
     """Make the corpus, train, score, show translations, draw attention, and say what to try next."""
     corpus = run.with_name(f"phrasebook-{language}")
-    console.rule("1. a corpus with known word alignments", align="left")
+    show(Rule("1. a corpus with known word alignments", align="left"))
     data = make_phrasebook(corpus, language, PAIRS, WORDS, seed=1)
-    console.print(
-        f"{corpus}: English to {phrasebook.LANGUAGES[language]}, {WORDS[0]} to {WORDS[1]} words; train, valid and test apart"
-    )
-    console.rule("2. training", align="left")
+    typer.echo(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, sentences of {WORDS[0]} to {WORDS[1]} words")
+    show(Rule("2. training", align="left"))
     here = Path.cwd()
     settings = merge(demo_settings(), {"run": str(run), "data": {k: str(Path(v).absolute()) for k, v in data.items()}})
     system = train(resolve_paths(parse(merge(settings, override_settings(overrides)), "the demo's settings"), here))
-    console.rule("3. scores on sentences it has not seen", align="left")
+    show(Rule("3. scores on sentences it has not seen", align="left"))
     result = system.test()
-    console.print(score_table(result.scores, f"{len(result.examples)} test pairs"))
-    console.rule("4. translations", align="left")
+    show(score_table(result.scores, f"{len(result.examples)} test pairs"))
+    show(Rule("4. translations", align="left"))
     rows = [(x.source, output, x.target) for x, output in zip(result.examples, result.outputs, strict=True)][:SHOWN]
-    console.print(side_by_side(rows))
-    console.rule("5. what it attended to", align="left")
+    show(side_by_side(rows))
+    show(Rule("5. what it attended to", align="left"))
     if system.task.best_layer is not None:
         explained = [system.explain(source) for source, _, _ in rows]
         pictures = [save([x], run / "attention" / f"{i}.png") for i, x in enumerate(explained, 1)]
         page = save(explained, run / "attention.html")
-        console.print(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")
-    console.rule("next", align="left")
-    for command in (
-        f"echo '{rows[0][0]}' | regard translate {run} --nbest 3 --scores",
-        f"regard explain {run} '{rows[1][0]}' -o attention.html",
-        f"regard new runs/mine --corpus phrasebook --language {'tr' if language == 'de' else 'de'} && "
-        "regard train runs/mine/config.yaml",
-    ):
-        console.print(f"  {command}", markup=False, soft_wrap=True)
+        typer.echo(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")
+    show(Rule("next", align="left"))
+    regard = _program()
+    other = "tr" if language == "de" else "de"
+    typer.echo(f"  echo {shlex.quote(rows[0][0])} | {regard} translate {run} --nbest 3 --scores")
+    typer.echo(f"  {regard} explain {run} {shlex.quote(rows[1][0])} -o attention.html")
+    typer.echo(
+        f"  {regard} new runs/mine --corpus phrasebook --language {other} && {regard} train runs/mine/config.yaml"
+    )
+
+
+def _program() -> str:
+    """How to call this program from here: by name if that finds it, else by its path."""
+    if shutil.which("regard"):
+        return "regard"
+    path = Path(sys.argv[0]).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,13 +1,14 @@
-"""What the command line shows while it works: a live line in a terminal, plain lines elsewhere. All on stderr."""
+"""What the command line shows: progress on stderr, live in a terminal and in lines elsewhere; results on stdout."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -71,6 +72,11 @@ def counting(what: str, total: int | None) -> Iterator[Progress]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         progress.add_task(what, total=total)
         yield progress
+
+
+def show(what: RenderableType) -> None:
+    """Print a result to standard output. A pipe has no width, so lines stay whole there."""
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(what)
 
 
 def score_table(scores: dict[str, Score], title: str) -> Table:

@@ -115,6 +115,11 @@ def test_presets_survive_saving(name: str) -> None:
     assert parse(yaml.safe_load(commented({"preset": name}))) == config
 
 
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")), ids=str)
+def test_recipes_are_configs(path: Path) -> None:
+    assert load(path).data.test
+
+
 def test_a_setting_beats_its_preset() -> None:
     config = parse({"preset": "transformer-base", "model": {"d_model": 64, "decoder": {"kind": "gru"}}})
     assert config.model.d_model == 64

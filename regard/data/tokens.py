@@ -112,11 +112,19 @@ class Subwords(Tokenizer):
         return str(self.processor.decode([int(i) for i in ids]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [str(self.processor.id_to_piece(int(i))) for i in ids]
+        """A piece that goes on a word starts with a dot."""
+        shown, started = [], False
+        for i in map(int, ids):
+            piece = str(self.processor.id_to_piece(i))
+            goes_on = started and i >= len(MARKS) and not piece.startswith("▁")
+            shown.append(f"·{piece}" if goes_on else piece.removeprefix("▁") or "▁")
+            started = i >= len(MARKS)
+        return shown
 
     def words(self, ids: Sequence[int]) -> list[int]:
         numbers, word = [], -1
-        for i, piece in zip(ids, self.pieces(ids), strict=True):
+        for i in map(int, ids):
+            piece = str(self.processor.id_to_piece(i))
             if i < len(MARKS) and i != UNK:
                 numbers.append(-1)
                 continue
