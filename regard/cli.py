@@ -56,7 +56,9 @@ def start(
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and corpus).")],
-    preset: Annotated[str, typer.Option(help="Model to start from; see `regard models`.")] = "transformer-tiny",
+    preset: Annotated[
+        str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
+    ] = None,
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
     pairs: Annotated[int, typer.Option(help="Training pairs of the corpus.")] = 20000,
@@ -72,14 +74,15 @@ def new(
     path = folder / "config.yaml"
     if path.exists() and not force:
         raise OutputError(f"{path} exists; give another folder, or --force to replace it")
-    settings: dict[str, Any] = {"preset": preset, "run": "run"}
+    settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     if corpus is not None:
         if corpus != "phrasebook":
             raise ConfigError(f"unknown corpus '{corpus}'; there is: phrasebook")
         from regard.demo import demo_settings, make_phrasebook
 
-        settings = {**demo_settings(), **settings}
+        settings = {**demo_settings(), "run": "run"}
         settings["data"] = {split: f"{split}.tsv" for split in ("train", "valid", "test")}
+        settings["preset"] = preset or settings["preset"]
     text = commented(settings)
     folder.mkdir(parents=True, exist_ok=True)
     if corpus is not None:

@@ -37,6 +37,14 @@ def test_words_are_what_stands_between_spaces(tokenizer: Tokenizer) -> None:
     assert tokenizer.words([*ids, 3])[-1] == -1
 
 
+def test_subwords_are_shown_as_people_read_them() -> None:
+    tokenizer = train_tokenizer(LINES, "bpe", 330)
+    pieces = tokenizer.pieces([*tokenizer.encode("the gob sees"), 3])
+    assert (pieces[0], pieces[-1]) == ("the", "</s>")
+    assert "".join(pieces[1:-2]).replace("·", "") in ("gob", "▁gob")
+    assert pieces[2].startswith("·")
+
+
 def test_empty_and_blank(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("") == tokenizer.encode(" \t ") == []
     assert tokenizer.decode([]) == ""

@@ -49,7 +49,7 @@ function places(pieces, words, logs, unit) {
   pieces.forEach((piece, i) => {
     const joins = unit === "words" && i > 0 && words[i] >= 0 && words[i] === words[i - 1];
     if (!joins) out.push({ text: "", members: [], mark: words[i] < 0 });
-    out.at(-1).text += piece;
+    out.at(-1).text += joins ? piece.replace(/^·/, "") : piece; // the dot of a piece that goes on a word
     out.at(-1).members.push(i);
   });
   for (const place of out) {
