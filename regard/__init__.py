@@ -9,8 +9,13 @@ Names are imported when first used, so that `import regard` and `regard --help` 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Read by GNU's OpenMP when torch is first imported. Its threads spin while they wait for each other, by default so long
+# that a second busy process on the same cores slows both to a crawl. Ten thousand turns cost a process alone nothing.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from regard.config import Config as Config

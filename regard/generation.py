@@ -101,6 +101,7 @@ def _window(
         if index not in unreadable:
             warn(f"{name}:{window[index][0]} {what}; its line of output is empty")
 
+    search = {**search, "seed": search["seed"] + window[0][0]}  # so that windows are not drawn alike
     found = system.outputs(texts, on_problem=problem, **search)
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:

@@ -91,15 +91,16 @@ class TextToText:
             else:
                 usable.append(i)
         results: list[list[Output]] = [[] for _ in texts]
-        for group in self._groups([ids[i] for i in usable], search.batch_tokens // search.beam):
+        width = search.nbest if search.sample else search.beam
+        for draw, group in enumerate(self._groups([ids[i] for i in usable], search.batch_tokens // width)):
             members = [usable[k] for k in group]
-            for i, hypotheses in zip(members, self.search([ids[i] for i in members], search), strict=True):
+            for i, hypotheses in zip(members, self.search([ids[i] for i in members], search, draw), strict=True):
                 results[i] = [Output(self.target.decode(h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
             advance(len(members))
         return results
 
-    def search(self, sources: Sequence[Tokens], settings: Search) -> list[list[Hypothesis]]:
-        """Search or sample for a batch of token sequences."""
+    def search(self, sources: Sequence[Tokens], settings: Search, draw: int = 0) -> list[list[Hypothesis]]:
+        """Search or sample for a batch of token sequences; another `draw` samples anew under the same seed."""
         with self._inference():
             batch = make_batch(sources, [[] for _ in sources]).to(self.device)
             room = (batch.source.lengths * settings.max_ratio).long() + 10
@@ -113,7 +114,7 @@ class TextToText:
             )
             state = self.model.start(batch.source)
             if settings.sample:
-                generator = torch.Generator(self.device).manual_seed(settings.seed)
+                generator = torch.Generator(self.device).manual_seed(settings.seed * 1_000_003 + draw)
                 return sample(
                     self.model.step, state, limits=limits, generator=generator, count=settings.nbest,
                     temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,

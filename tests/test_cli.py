@@ -124,6 +124,8 @@ def test_sampling_is_repeatable(model: Path) -> None:
     first, again, other = (good(*options, "--seed", seed, text="alpha beta gamma\n") for seed in ("1", "1", "2"))
     assert first == again != other
     assert len(first.split("\t")) == 5
+    alone = regard.load(model).generate(["alpha beta gamma"] * 20, sample=True, temperature=3.0, batch_tokens=1)
+    assert len(set(alone)) > 1  # batches of one sentence are not drawn alike
 
 
 def test_output_is_not_overwritten(model: Path, tmp_path: Path) -> None:
