@@ -64,7 +64,7 @@ def refused(*arguments: str | Path, text: str | None = None) -> str:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     write_corpus(folder)
-    regard.train(toy_config(folder, training={"steps": 300}))
+    regard.train(toy_config(folder, training={"steps": 600}))
     return folder / "run"
 
 

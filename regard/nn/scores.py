@@ -7,20 +7,22 @@ A score has two parts, so that what depends on the source alone is computed once
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
 
     def keys(self, states: Tensor) -> Tensor:
         """What the score needs of the encoder states `h`, computed once."""
         return states
 
+    @abstractmethod
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        raise NotImplementedError
+        """How well each query fits each key."""
 
 
 class Dot(Score):
