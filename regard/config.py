@@ -214,7 +214,7 @@ class Training(Section):
 
 
 class Search(Section):
-    """How to write the output. Each can be given to `regard generate` and `Model.generate` too."""
+    """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
 
     beam: int = Field(5, ge=1, description="hypotheses kept at each step (1: greedy)")
     nbest: int = Field(1, ge=1, description="how many outputs to give for an input; at most beam, or any with sample")
