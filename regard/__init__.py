@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
-    from regard.config import Config as Config
     from regard.errors import RegardError as RegardError
     from regard.nn.attention import capture as capture
+    from regard.settings import Config as Config
     from regard.system import System as System
     from regard.system import load as load
     from regard.system import train as train
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Config": "regard.config",
+    "Config": "regard.settings",
     "RegardError": "regard.errors",
     "System": "regard.system",
     "capture": "regard.nn.attention",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.config import Config
+    from regard.settings import Config
     from regard.system import System
 
 app = typer.Typer(
@@ -59,16 +60,16 @@ def new(
     preset: Annotated[
         str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text or scenes.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
-    pairs: Annotated[int, typer.Option(help="Training pairs of the corpus.")] = 20000,
+    pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
     words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     force: Force = False,
 ) -> None:
     """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
-    from regard.config import commented
-    from regard.errors import ConfigError, OutputError
+    from regard.config import commented, merge
+    from regard.errors import OutputError
     from regard.training.checkpoint import write_text
 
     path = folder / "config.yaml"
@@ -76,17 +77,16 @@ def new(
         raise OutputError(f"{path} exists; give another folder, or --force to replace it")
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     if corpus is not None:
-        if corpus != "phrasebook":
-            raise ConfigError(f"unknown corpus '{corpus}'; there is: phrasebook")
-        from regard.demo import demo_settings, make_phrasebook
+        from regard.demo import corpus_settings
 
-        settings = {**demo_settings(), "run": "run"}
-        settings["data"] = {split: f"{split}.tsv" for split in ("train", "valid", "test")}
+        settings = merge(corpus_settings(corpus), {"run": "run"})
         settings["preset"] = preset or settings["preset"]
     text = commented(settings)
     folder.mkdir(parents=True, exist_ok=True)
     if corpus is not None:
-        make_phrasebook(folder, language.value, pairs, _range(words), seed)
+        from regard.demo import make_corpus
+
+        make_corpus(corpus, folder, language.value, pairs, _range(words), seed)
     write_text(path, text)
     typer.echo(f"wrote {path}")
     typer.echo(f"next: {'' if corpus else 'set data.train and data.valid in it, then '}regard train {path}")
@@ -108,7 +108,7 @@ def train(
         from regard.display import score_table, show
 
         result = system.test(_warn)
-        show(score_table(result.scores, f"{len(result.examples)} test pairs"))
+        show(score_table(result.scores, f"{len(result.examples)} test examples"))
     typer.echo(f"next: regard generate {system.folder} FILE")
 
 
@@ -126,6 +126,14 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample among tokens that hold this share.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="MODEL", help="Another model to write with; may be given several times."),
+    ] = None,
+    prefixes: Annotated[Path | None, typer.Option(metavar="FILE", help="How each output begins, a line each.")] = None,
+    phrases: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, parted by tabs.")
+    ] = None,
     settings: Settings = None,
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
@@ -133,7 +141,11 @@ def generate(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Write the output for each line of a file, a line each, in order. Also as `translate`."""
+    """Write the output for each line of a file, a line each, in order. Also as `translate`.
+
+    A line is a text to translate, the path of a picture, how a language model's output begins (an empty line: from
+    nothing), or a text with <mask> where a token is to be filled in: whatever the model was trained on.
+    """
     from regard.generation import Form, generate_lines
 
     given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -141,7 +153,10 @@ def generate(
     if sample:
         search["sample"] = True
     form = Form(scores=scores, align=align, json=as_json)
-    generate_lines(model, file, output, search, form, device=device, force=force, warn=_warn)
+    generate_lines(
+        [model, *(others or [])], file, output, search, form, prefixes=prefixes, phrases=phrases, device=device,
+        force=force, warn=_warn,
+    )  # fmt: skip
 
 
 app.command("translate", hidden=True, help="The same as generate.")(generate)
@@ -150,16 +165,28 @@ app.command("translate", hidden=True, help="The same as generate.")(generate)
 @app.command()
 def score(
     model: ModelFolder,
-    pairs: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="One .tsv or .jsonl file, or two text files.")],
+    pairs: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
+    ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here.")] = None,
+    perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="One long text: a language model reads each line after all before it.")
+    ] = False,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Write log p(target given source) of each pair, a line each."""
-    from regard.generation import score_lines
+    """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
+    from regard.generation import score_lines, stream_lines
 
-    score_lines(model, _files(pairs), output, tokens=tokens, device=device, force=force, warn=_warn)
+    if stream:
+        stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
+    else:
+        score_lines(
+            model, _files(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force, warn=_warn
+        )
 
 
 @app.command()
@@ -178,7 +205,7 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     import regard
-    from regard.display import counting, score_table, show
+    from regard.display import counting, exposure_table, score_table, show
     from regard.errors import OutputError
     from regard.training.checkpoint import write_text
 
@@ -198,13 +225,16 @@ def evaluate(
         content = {
             "model": str(model),
             "data": files,
-            "pairs": len(result.examples),
+            "examples": len(result.examples),
             "search": system.search(**search).model_dump(),
             "scores": {name: score.to_json() for name, score in result.scores.items()},
+            "exposure": result.exposure.to_json() if result.exposure else None,
             "regard": regard.__version__,
         }
         write_text(report, json.dumps(content, indent=1) + "\n")
-    show(score_table(result.scores, f"{len(result.examples)} pairs"))
+    show(score_table(result.scores, f"{len(result.examples)} examples"))
+    if result.exposure is not None:
+        show(exposure_table(result.exposure))
 
 
 @app.command()
@@ -237,6 +267,85 @@ def explain(
     search = {} if beam is None else {"beam": beam}
     explained = [system.explain(text, target, **search) for text in texts]
     typer.echo(f"wrote {save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)}")
+
+
+@app.command()
+def compare(
+    configs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[CONFIG]…", help="Configs of the models, on the same data.")
+    ] = None,
+    lecture: Annotated[
+        bool, typer.Option("--lecture", help="The standing experiment: from the last state to the Transformer.")
+    ] = False,
+    folder: Annotated[Path, typer.Option(help="Where runs are kept; the same command goes on there.")] = Path(
+        "runs/compare"
+    ),
+    tokens: Annotated[int, typer.Option(help="Budget: target tokens to train on.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Budget: seconds of training.")] = 0.0,
+    flops: Annotated[float, typer.Option(help="Budget: floating-point operations of training.")] = 0.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Train each model with seeds 1 to this.")] = 3,
+    page: Annotated[
+        Path | None, typer.Option(help="Markdown page to write, with figures beside it (FOLDER/compare.md).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting for all models, such as tokens.size=4000."),
+    ] = None,
+) -> None:
+    """Train several models on the same data under the same budget, and show what each gives for it."""
+    from regard.compare.lecture import lecture as standing
+    from regard.compare.page import write_page
+    from regard.compare.results import table
+    from regard.compare.runner import Budget, Entry, Plan
+    from regard.compare.runner import compare as run
+    from regard.config import load
+    from regard.display import show
+    from regard.errors import ConfigError
+
+    given = bool(tokens or seconds or flops)
+    budget = Budget(tokens, seconds, flops) if given or not lecture else None
+    command = shlex.join(["regard", *sys.argv[1:]])
+    numbers = tuple(range(1, seeds + 1))
+    if lecture == bool(configs):
+        raise ConfigError("give configs to compare, or --lecture")
+    if lecture:
+        plan = standing(folder, budget, numbers, command, settings or [])
+    else:
+        assert budget is not None
+        entries = [Entry(_model_name(path), str(path), load(path, settings)) for path in configs or []]
+        data = entries[0].config.data
+        plan = Plan("A comparison", entries, budget, numbers, folder, command, f"Trained on {data.train}.")
+    results = run(plan, _train, lambda text: typer.echo(text, err=True))
+    show(table(results))
+    written = write_page(results, page or folder / "compare.md")
+    typer.echo(f"wrote {written}, with figures and results.json in {written.with_suffix('')}")
+
+
+def _model_name(path: Path) -> str:
+    return path.parent.name if path.stem == "config" else path.stem
+
+
+@app.command()
+def space(
+    model: ModelFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text a line; after a tab, the group it belongs to.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".png, .svg, .pdf or .json.")] = Path("space.png"),
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Draw sentences where the encoder puts them: its summaries, projected to the plane."""
+    import regard
+    from regard.data.corpora import read_lines
+    from regard.errors import OutputError
+    from regard.explain.space import space_plot
+
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; give another name, or --force to replace it")
+    cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
+    texts = [row[0] for row in cells]
+    groups = [row[1] if len(row) > 1 else "" for row in cells]
+    vectors = regard.load(model, device=device).summaries(texts)
+    typer.echo(f"wrote {space_plot(vectors, texts, groups if any(groups) else None, output)}")
 
 
 @app.command()
@@ -294,16 +403,20 @@ def models(
 
 @app.command()
 def demo(
-    run: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("runs/demo"),
+    run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
+    captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
     language: Annotated[Language, typer.Option(help="Target language.")] = Language.de,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
     ] = None,
 ) -> None:
     """Make a corpus, train the default model, translate, score, and draw its attention."""
-    from regard.demo import run_demo
+    from regard.demo import run_captions, run_demo
 
-    run_demo(run, language.value, overrides or [], _train)
+    if captions:
+        run_captions(run or Path("runs/captions"), overrides or [], _train)
+    else:
+        run_demo(run or Path("runs/demo"), language.value, overrides or [], _train)
 
 
 def _train(config: Config) -> System:

@@ -13,64 +13,141 @@ from typing import Any
 import typer
 from rich.rule import Rule
 
-from regard.config import Config, merge, override_settings, parse, resolve_paths
-from regard.data.synthetic import phrasebook
+from regard.config import merge, override_settings, parse, resolve_paths
+from regard.data.synthetic import phrasebook, scenes
 from regard.display import counting, score_table, show, side_by_side
 from regard.errors import ConfigError
 from regard.explain.trace import save
+from regard.settings import Config
 from regard.system import System
+from regard.tasks.task import Evaluation
 from regard.training.checkpoint import write_text
 
-PAIRS = 20000  # to train on
+PAIRS = {"phrasebook": 20000, "text": 20000, "scenes": 8000}  # examples to train on
 WORDS = (5, 16)  # in an English sentence
-SHOWN = 10  # translations to show and draw
+SHOWN = 10  # outputs to show and draw
+ENDINGS = {"phrasebook": "tsv", "text": "txt", "scenes": "jsonl"}
+
+Train = Callable[[Config], System]
 
 
-def demo_settings() -> dict[str, Any]:
-    """The settings of the default model on the phrasebook corpus."""
-    return {
-        "preset": "transformer-mini",
-        "tokens": {"kind": "unigram", "size": 3500},
-        "model": {"dropout": 0.0},  # three minutes are a few epochs: there is nothing to hold back from yet
-        "training": {"steps": 1500, "batch_tokens": 1024, "learning_rate": 4e-3, "warmup": 200, "schedule": "cosine",
-                     "validate_every": 500, "validate_sentences": 100, "save_every": 250},
+def corpus_settings(corpus: str) -> dict[str, Any]:
+    """The settings of the default model on a corpus, which lies beside the config."""
+    if corpus not in ENDINGS:
+        raise ConfigError(f"unknown corpus '{corpus}'; there are: {', '.join(ENDINGS)}")
+    training = {
+        "steps": 1500, "batch_tokens": 1024, "learning_rate": 4e-3, "warmup": 200, "schedule": "cosine",
+        "validate_every": 500, "validate_sentences": 100, "save_every": 250,
     }  # fmt: skip
+    settings: dict[str, Any] = {
+        "data": {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")},
+        "model": {"dropout": 0.0},  # minutes are a few epochs: there is nothing to hold back from yet
+        "training": training,
+    }
+    match corpus:
+        case "phrasebook":
+            own = {"preset": "transformer-mini", "tokens": {"kind": "unigram", "size": 3500}}
+        case "text":
+            own = {"preset": "gpt-mini", "data": {"source": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
+        case _:
+            own = {
+                "preset": "xu2015",
+                "data": {"source": "picture"},
+                "tokens": {"kind": "word"},
+                "model": {"d_model": 128, "decoder": {"place": "output"}},
+                "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "steps": 2000, "metric": "exact",
+                             "label_smoothing": 0.0},
+            }  # fmt: skip
+    return merge(settings, own)
 
 
-def make_phrasebook(folder: Path, language: str, train: int, words: tuple[int, int], seed: int) -> dict[str, str]:
+def make_corpus(
+    corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int], seed: int
+) -> dict[str, str]:
     """The corpus in `folder`, made if it is not there already; which file is which split."""
-    facts = {"language": language, "train": train, "words": list(words), "seed": seed}
-    note = folder / "phrasebook.json"
-    files = {split: str(folder / f"{split}.tsv") for split in ("train", "valid", "test")}
+    size = PAIRS[corpus] if size is None else size
+    facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
+    note = folder / "corpus.json"
+    files = {split: str(folder / f"{split}.{ENDINGS[corpus]}") for split in ("train", "valid", "test")}
     if note.exists() and json.loads(note.read_text()) == facts and all(Path(file).exists() for file in files.values()):
         return files
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with counting("making the corpus", train + 1000) as progress:
-            phrasebook.write(
-                folder, language=language, train=train, words=words, seed=seed,
-                progress=lambda count: progress.update(progress.task_ids[0], completed=count),
-            )  # fmt: skip
+        with counting("making the corpus", size + 1000) as progress:
+
+            def told(count: int) -> None:
+                progress.update(progress.task_ids[0], completed=count)
+
+            if corpus == "scenes":
+                scenes.write(folder, train=size, seed=seed, progress=told)
+            else:
+                phrasebook.write(folder, language=language, train=size, words=words, seed=seed, progress=told)
+                if corpus == "text":
+                    _english(folder)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     write_text(note, json.dumps(facts))
     return files
 
 
-def run_demo(run: Path, language: str, overrides: list[str], train: Callable[[Config], System]) -> None:
-    """Make the corpus, train, score, show translations, draw attention, and say what to try next."""
+def _english(folder: Path) -> None:
+    """The English side alone, as plain text."""
+    for split in phrasebook.SPLITS:
+        pairs = folder / f"{split}.tsv"
+        lines = pairs.read_text(encoding="utf-8").splitlines()
+        write_text(folder / f"{split}.txt", "".join(line.partition("\t")[0] + "\n" for line in lines))
+        pairs.unlink()
+
+
+def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> None:
+    """Make the phrasebook, train, score, show translations, draw attention, and say what to try next."""
     corpus = run.with_name(f"phrasebook-{language}")
     show(Rule("1. a corpus with known word alignments", align="left"))
-    data = make_phrasebook(corpus, language, PAIRS, WORDS, seed=1)
+    made = make_corpus("phrasebook", corpus, language, None, WORDS, seed=1)
     typer.echo(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, sentences of {WORDS[0]} to {WORDS[1]} words")
+    system, result = _train_and_score("phrasebook", made, run, overrides, train)
+    _show_outputs("translations", run, system, result)
+    regard = _program()
+    other = "tr" if language == "de" else "de"
+    first, second = (shlex.quote(example.source) for example in result.examples[:2])
+    typer.echo(f"  echo {first} | {regard} translate {run} --nbest 3 --scores")
+    typer.echo(f"  {regard} explain {run} {second} -o attention.html")
+    typer.echo(
+        f"  {regard} new runs/mine --corpus phrasebook --language {other} && {regard} train runs/mine/config.yaml"
+    )
+
+
+def run_captions(run: Path, overrides: list[str], train: Train) -> None:
+    """The same with pictures: make the scenes, train, score, show captions, draw where each word looked."""
+    corpus = run.with_name("scenes")
+    show(Rule("1. pictures of things, with captions and the box of each thing named", align="left"))
+    made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1)
+    typer.echo(f"{corpus}: {PAIRS['scenes']:,} pictures to train on")
+    system, result = _train_and_score("scenes", made, run, overrides, train)
+    _show_outputs("captions", run, system, result)
+    regard = _program()
+    first = shlex.quote(result.examples[0].source)
+    typer.echo(f"  echo {first} | {regard} generate {run} --nbest 3 --scores")
+    typer.echo(f"  {regard} explain {run} {first} -o attention.html")
+    typer.echo(f"  {regard} new runs/hard --corpus scenes --preset xu2015-hard && {regard} train runs/hard/config.yaml")
+
+
+def _train_and_score(
+    corpus: str, made: dict[str, str], run: Path, overrides: list[str], train: Train
+) -> tuple[System, Evaluation]:
     show(Rule("2. training", align="left"))
-    here = Path.cwd()
-    settings = merge(demo_settings(), {"run": str(run), "data": {k: str(Path(v).absolute()) for k, v in data.items()}})
-    system = train(resolve_paths(parse(merge(settings, override_settings(overrides)), "the demo's settings"), here))
-    show(Rule("3. scores on sentences it has not seen", align="left"))
+    data = {split: str(Path(file).absolute()) for split, file in made.items()}
+    settings = merge(corpus_settings(corpus), {"run": str(run), "data": data})
+    config = parse(merge(settings, override_settings(overrides)), "the demo's settings")
+    system = train(resolve_paths(config, Path.cwd()))
+    show(Rule("3. scores on what it has not seen", align="left"))
     result = system.test()
-    show(score_table(result.scores, f"{len(result.examples)} test pairs"))
-    show(Rule("4. translations", align="left"))
+    show(score_table(result.scores, f"{len(result.examples)} test examples"))
+    return system, result
+
+
+def _show_outputs(what: str, run: Path, system: System, result: Evaluation) -> None:
+    show(Rule(f"4. {what}", align="left"))
     rows = [(x.source, output, x.target) for x, output in zip(result.examples, result.outputs, strict=True)][:SHOWN]
     show(side_by_side(rows))
     show(Rule("5. what it attended to", align="left"))
@@ -80,13 +157,6 @@ def run_demo(run: Path, language: str, overrides: list[str], train: Callable[[Co
         page = save(explained, run / "attention.html")
         typer.echo(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")
     show(Rule("next", align="left"))
-    regard = _program()
-    other = "tr" if language == "de" else "de"
-    typer.echo(f"  echo {shlex.quote(rows[0][0])} | {regard} translate {run} --nbest 3 --scores")
-    typer.echo(f"  {regard} explain {run} {shlex.quote(rows[1][0])} -o attention.html")
-    typer.echo(
-        f"  {regard} new runs/mine --corpus phrasebook --language {other} && {regard} train runs/mine/config.yaml"
-    )
 
 
 def _program() -> str:

@@ -14,12 +14,14 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
 
+from regard.evaluation.exposure import Exposure
 from regard.evaluation.metrics import Score
 from regard.training.trainer import Update, Watcher
 
@@ -33,12 +35,12 @@ class TrainingDisplay(Watcher):
 
     def __init__(self) -> None:
         self.live = Progress(
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"),
+            TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=console, disable=not console.is_terminal,
         )  # fmt: skip
         self.task: TaskID | None = None
-        self.loss, self.began, self.first, self.spoke = "", time.monotonic(), 0, time.monotonic()
+        self.loss, self.began, self.first, self.spoke = "", time.monotonic(), 0.0, time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -49,16 +51,16 @@ class TrainingDisplay(Watcher):
     def update(self, update: Update) -> None:
         if update.loss is not None:
             self.loss = f"loss {update.loss:.3f}  "
-        facts = f"{self.loss}{update.tokens_per_second:,.0f} tokens/s"
+        facts = f"update {update.step}  {self.loss}{update.tokens_per_second:,.0f} tokens/s"
         if self.task is None:
-            self.began, self.first = time.monotonic(), update.step
-            self.task = self.live.add_task("training", total=update.steps, facts=facts)
+            self.began, self.first = time.monotonic(), update.done
+            self.task = self.live.add_task("training", total=1.0, facts=facts)
             self.live.start()
-        self.live.update(self.task, completed=update.step, facts=facts)
+        self.live.update(self.task, completed=update.done, facts=facts)
         now = time.monotonic()
-        if not console.is_terminal and now - self.spoke >= QUIET_SECONDS and update.step > self.first:
-            left = (now - self.began) / (update.step - self.first) * (update.steps - update.step)
-            console.print(f"{update.step}/{update.steps}  {facts}  {_clock(left)} left")
+        if not console.is_terminal and now - self.spoke >= QUIET_SECONDS and update.done > self.first:
+            left = (now - self.began) / (update.done - self.first) * (1.0 - update.done)
+            console.print(f"{update.done:.0%}  {facts}  {_clock(left)} left")
             self.spoke = now
 
     def message(self, text: str) -> None:
@@ -88,6 +90,18 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
     for score in scores.values():
         digits = 3 if score.name == "AER" else 2
         table.add_row(score.name, f"{score.value:.{digits}f}", score.signature)
+    return table
+
+
+def exposure_table(exposure: Exposure) -> Table:
+    """Quality after true prefixes and in free running, by position in the reference."""
+    title = f"after true prefixes {exposure.teacher_forced:.1f} %, in free running {exposure.free_running:.1f} %"
+    table = Table(title=f"{title}: gap {exposure.gap:.1f}", title_justify="left", box=None, pad_edge=False)
+    for column in ("tokens", "true prefixes", "free running", "gap"):
+        table.add_column(column, justify="right")
+    for stretch in exposure.stretches:
+        shares = stretch.teacher_forced, stretch.free_running, stretch.teacher_forced - stretch.free_running
+        table.add_row(f"{stretch.first}-{stretch.last}", *(f"{share:.1f}" for share in shares))
     return table
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+Part = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -12,19 +14,92 @@ class Preset:
 
     paper: str
     idea: str
-    settings: dict[str, Any]
+    settings: Part
 
 
-def _recurrent(cell: str, encoder: dict[str, Any], decoder: dict[str, Any], **model: Any) -> dict[str, Any]:
+def _recurrent(cell: str, encoder: Part, decoder: Part, **model: Any) -> Part:
     return {"model": {**model, "encoder": {"kind": cell, **encoder}, "decoder": {"kind": cell, **decoder}}}
 
 
-def _transformer(layers: int, heads: int, d_ff: int, *, norm: str, **model: Any) -> dict[str, Any]:
-    part = {"kind": "transformer", "layers": layers, "heads": heads, "d_ff": d_ff, "norm": norm}
-    return {"model": {**model, "share_embeddings": True, "encoder": dict(part), "decoder": dict(part)}}
+def _blocks(layers: int, heads: int, d_ff: int, **options: Any) -> Part:
+    return {"kind": "transformer", "layers": layers, "heads": heads, "d_ff": d_ff, **options}
 
+
+def _transformer(layers: int, heads: int, d_ff: int, *, model: Part, **options: Any) -> Part:
+    part = _blocks(layers, heads, d_ff, **options)
+    return {"model": {"share_embeddings": True, **model, "encoder": dict(part), "decoder": dict(part)}}
+
+
+def _language_model(decoder: Part, **model: Any) -> Part:
+    return {"data": {"source": "none"}, "model": {**model, "encoder": {"kind": "none"}, "decoder": decoder}}
+
+
+def _captions(decoder: Part, **model: Any) -> Part:
+    return {
+        "data": {"source": "picture"},
+        "model": {**model, "encoder": {"kind": "convolution"}, "decoder": {"kind": "lstm", **decoder}},
+    }
+
+
+# The context goes into the recurrence, as published; where a place is drawn, it goes to the output alone, so that a
+# draw bears on one word and can be credited with it.
+_XU = "Xu et al. 2015: Show, Attend and Tell: Neural Image Caption Generation with Visual Attention"
+_VASWANI = "Vaswani et al. 2017: Attention Is All You Need"
 
 PRESETS: dict[str, Preset] = {
+    # Language models
+    "rnn-lm": Preset(
+        "Mikolov et al. 2010: Recurrent neural network based language model",
+        "each word given all before it, in one vector",
+        _language_model({"kind": "rnn"}, d_model=256),
+    ),
+    "lstm-lm": Preset(
+        "Zaremba, Sutskever, Vinyals 2014: Recurrent Neural Network Regularization",
+        "the same with gates; dropout between layers, not between steps",
+        _language_model({"kind": "lstm", "layers": 2}, d_model=650, dropout=0.5),
+    ),
+    "gru-lm": Preset(
+        "Chung et al. 2014: Empirical Evaluation of Gated Recurrent Neural Networks on Sequence Modeling",
+        "the same with two gates instead of three",
+        _language_model({"kind": "gru"}, d_model=512),
+    ),
+    "gpt": Preset(
+        "Radford et al. 2018: Improving Language Understanding by Generative Pre-Training",
+        "the Transformer's decoder alone",
+        _language_model(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768),
+    ),
+    "gpt-mini": Preset(
+        "Radford et al. 2018, as small as will do",
+        "minutes on a CPU",
+        _language_model(_blocks(3, 4, 512, positions="learned", activation="gelu"), d_model=128),
+    ),
+    "llama2023": Preset(
+        "Touvron et al. 2023: LLaMA: Open and Efficient Foundation Language Models (its options, a small size)",
+        "rotary positions, RMSNorm and a gated feed-forward part",
+        _language_model(
+            _blocks(12, 12, 2048, normalize="rms", positions="rotary", activation="silu", gated=True),
+            d_model=768,
+            dropout=0.0,
+            tie_output=False,
+        ),
+    ),
+    "alibi2022": Preset(
+        "Press, Smith, Lewis 2022: Train Short, Test Long: Attention with Linear Biases",
+        "far is penalised; reads longer texts than it was trained on",
+        _language_model(_blocks(12, 12, 3072, positions="alibi"), d_model=768),
+    ),
+    # One network for both
+    "one-lstm": Preset(
+        "Rocktäschel et al. 2016: Reasoning about Entailment with Neural Attention (its conditional encoding)",
+        "source, <sep> and target through one LSTM; the state at <sep> is the encoding",
+        {"model": {"d_model": 512, "encoder": {"kind": "none"}, "decoder": {"kind": "lstm", "layers": 2}}},
+    ),
+    "one-transformer": Preset(
+        "Liu et al. 2018: Generating Wikipedia by Summarizing Long Sequences",
+        "source, <sep> and target through one decoder",
+        {"model": {"d_model": 512, "encoder": {"kind": "none"}, "decoder": _blocks(6, 8, 2048)}},
+    ),
+    # Recurrent encoder-decoders
     "sutskever2014": Preset(
         "Sutskever, Vinyals, Le 2014: Sequence to Sequence Learning with Neural Networks",
         "deep LSTMs; the reversed source's last state is all the decoder gets",
@@ -58,29 +133,118 @@ PRESETS: dict[str, Preset] = {
             dropout=0.2,
         ),
     ),
+    "chen2018": Preset(
+        "Chen et al. 2018: The Best of Both Worlds (RNMT+, without its layer norm and residuals)",
+        "several heads of additive attention over a recurrent encoder",
+        _recurrent(
+            "lstm",
+            {"layers": 6},
+            {"layers": 8, "score": "additive", "place": "recurrence", "heads": 4},
+            d_model=1024,
+            dropout=0.3,
+        ),
+    ),
+    "hard2015": Preset(
+        f"{_XU} (4.1, over text)",
+        "attends to one place, drawn at random, and learns where by trial",
+        _recurrent("lstm", {}, {"score": "bilinear", "place": "output", "hard": True}, d_model=256),
+    ),
     "attentive-small": Preset(
         "Luong, Pham, Manning 2015, small, with a bidirectional encoder",
         "the recurrent model for small corpora and small machines",
         _recurrent("lstm", {}, {"score": "bilinear", "place": "feeding"}, d_model=256, dropout=0.2),
     ),
+    # Transformers
     "transformer-mini": Preset(
         "Vaswani et al. 2017, as small as will do: the model of `regard demo`",
         "two narrow blocks a side; minutes on a CPU",
-        _transformer(2, 4, 512, norm="pre", d_model=128),
+        _transformer(2, 4, 512, model={"d_model": 128}),
     ),
     "transformer-tiny": Preset(
         "Vaswani et al. 2017, at the size of Wu et al. 2021 for small corpora",
         "four narrow blocks a side; strong on tens of thousands of pairs",
-        _transformer(4, 4, 256, norm="pre", d_model=128, dropout=0.3),
+        _transformer(4, 4, 256, model={"d_model": 128, "dropout": 0.3}),
     ),
     "transformer-base": Preset(
-        "Vaswani et al. 2017: Attention Is All You Need",
+        _VASWANI,
         "attention alone, six blocks a side",
-        _transformer(6, 8, 2048, norm="post", d_model=512),
+        _transformer(6, 8, 2048, norm="post", model={"d_model": 512}),
     ),
     "transformer-big": Preset(
-        "Vaswani et al. 2017: Attention Is All You Need",
+        _VASWANI,
         "the base model, twice as wide",
-        _transformer(6, 16, 4096, norm="post", d_model=1024, dropout=0.3),
+        _transformer(6, 16, 4096, norm="post", model={"d_model": 1024, "dropout": 0.3}),
+    ),
+    "shaw2018": Preset(
+        "Shaw, Uszkoreit, Vaswani 2018: Self-Attention with Relative Position Representations",
+        "a learnt vector for each distance, in keys and values",
+        _transformer(6, 8, 2048, norm="post", positions="shaw", model={"d_model": 512}),
+    ),
+    "t5": Preset(
+        "Raffel et al. 2020: Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer (small)",
+        "a learnt bias for each range of distances; RMSNorm",
+        _transformer(6, 8, 2048, positions="t5", normalize="rms", model={"d_model": 512}),
+    ),
+    "roformer2021": Preset(
+        "Su et al. 2021: RoFormer: Enhanced Transformer with Rotary Position Embedding",
+        "queries and keys are turned by their positions",
+        _transformer(6, 8, 2048, norm="post", positions="rotary", model={"d_model": 512}),
+    ),
+    "kasai2021": Preset(
+        "Kasai et al. 2021: Deep Encoder, Shallow Decoder",
+        "twelve blocks read, one writes: as good, and far quicker to decode",
+        {
+            "model": {
+                "d_model": 512,
+                "share_embeddings": True,
+                "encoder": _blocks(12, 8, 2048),
+                "decoder": _blocks(1, 8, 2048),
+            }
+        },
+    ),
+    "shared2019": Preset(
+        "Xia et al. 2019: Tied Transformers: Neural Machine Translation with Shared Encoder and Decoder",
+        "encoder and decoder are the same blocks",
+        _transformer(6, 8, 2048, model={"d_model": 512, "share_layers": True}),
+    ),
+    "bert": Preset(
+        "Devlin et al. 2019: BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding (base)",
+        "the encoder alone, trained to fill in blanks",
+        {
+            "data": {"source": "none"},
+            "model": {
+                "d_model": 768,
+                "decoder": {"kind": "none"},
+                "encoder": _blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"),
+            },
+        },
+    ),
+    "bert-mini": Preset(
+        "Devlin et al. 2019, as small as will do",
+        "minutes on a CPU",
+        {
+            "data": {"source": "none"},
+            "model": {
+                "d_model": 128,
+                "decoder": {"kind": "none"},
+                "encoder": _blocks(3, 4, 512, positions="learned", activation="gelu"),
+            },
+        },
+    ),
+    # Captions
+    "vinyals2015": Preset(
+        "Vinyals et al. 2015: Show and Tell: A Neural Image Caption Generator",
+        "the picture as one vector, from which an LSTM starts",
+        _captions({"context": "last"}, d_model=256),
+    ),
+    "xu2015": Preset(
+        _XU,
+        "an LSTM looks at a grid of vectors, softly, before each word",
+        _captions({"score": "additive", "place": "recurrence"}, d_model=256),
+    ),
+    "xu2015-hard": Preset(
+        f"{_XU} (4.1)",
+        "the same with one place drawn at random for each word",
+        _captions({"score": "additive", "place": "output", "hard": True}, d_model=256),
     ),
 }

@@ -108,6 +108,23 @@ class Ragged:
                 other.__dict__[name] = self.__dict__[name]
         return other
 
+    def select(self, rows: Tensor) -> Ragged:
+        """Some of the sequences, in this order; one may come several times. Waits for the device."""
+        lengths = self.lengths[rows]
+        start = (self.offsets[:-1].long()[rows] - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
+        values = self.values[start + torch.arange(len(start), device=start.device)]
+        return Ragged.from_lengths(values, lengths.tolist())
+
+    def joined(self, other: Ragged) -> tuple[Ragged, Tensor]:
+        """Each sequence with that of `other` after it, and where the values of `other` now stand."""
+        total = self.values.shape[0] + other.values.shape[0]
+        own = self.offsets.long()[:-1][self.row] + other.offsets.long()[:-1][self.row] + self.position
+        new = other.offsets.long()[:-1][other.row] + self.offsets.long()[1:][other.row] + other.position
+        values = self.values.new_empty((total, *self.values.shape[1:]))
+        values = values.index_copy(0, own, self.values).index_copy(0, new, other.values)
+        longest = int((self.lengths + other.lengths).max()) if len(self) else 0
+        return Ragged(values, self.offsets + other.offsets, longest), new
+
     def reversed(self) -> Ragged:
         """Each sequence back to front."""
         return self.like(self.values[self.offsets[1:].long()[self.row] - 1 - self.position])

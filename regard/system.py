@@ -6,31 +6,41 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from regard.config import Config, Search, dump, parse, read_yaml, resolve_paths
+from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.batches import Batches
-from regard.data.corpora import Example, Files, read_pairs
-from regard.data.store import write_pairs
+from regard.data.corpora import Example, Files, read_examples, read_files
+from regard.data.sources import Nothing, Pictures, Source, Text
+from regard.data.store import find_problem, write_pairs
 from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError, ModelError, OutputError
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
-from regard.tasks import (
+from regard.models.model import FillIn, OneNetwork, Writer
+from regard.search.ensemble import Ensemble
+from regard.settings import Config, ConvolutionEncoder, NoEncoder, Search
+from regard.tasks.blanks import FillingIn
+from regard.tasks.task import (
     Advance,
     Evaluation,
+    Given,
     Output,
     PairScore,
     Problem,
-    TextToText,
+    Task,
     Warn,
     attention_kind,
     longest_sequence,
 )
+from regard.tasks.writing import LanguageModel, Writing
 from regard.training.checkpoint import (
     WEIGHTS,
     Progress,
@@ -41,6 +51,7 @@ from regard.training.checkpoint import (
     weights,
     write_text,
 )
+from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
 CONFIG = "config.yaml"
@@ -49,7 +60,7 @@ CONFIG = "config.yaml"
 class System:
     """A trained model: `generate`, `score`, `explain`, `evaluate`."""
 
-    def __init__(self, task: TextToText, folder: Path) -> None:
+    def __init__(self, task: Task, folder: Path) -> None:
         self.task, self.folder = task, folder
 
     @property
@@ -57,22 +68,35 @@ class System:
         """All settings it was made with."""
         return self.task.config
 
-    def generate(self, texts: Sequence[str], *, on_problem: Problem | None = None, **search: Any) -> list[str]:
-        """The best output for each text. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
+    def generate(
+        self, texts: Sequence[str], *, on_problem: Problem | None = None, prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Sequence[str]] | None = None, **search: Any,
+    ) -> list[str]:  # fmt: skip
+        """The best output for each input. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
 
-        A text that cannot be used gets an empty output, and `on_problem` (or a warning) says why.
+        `prefixes` says how each output begins, `phrases` what each must hold. To a language model an input is how its
+        output begins, and may be empty. An input that cannot be used gets an empty output, and `on_problem` (or a
+        warning) says why.
         """
-        found = self.outputs(texts, on_problem=on_problem, **{**search, "nbest": 1})
+        found = self.outputs(texts, on_problem=on_problem, prefixes=prefixes, phrases=phrases, **{**search, "nbest": 1})
         return [outputs[0].text if outputs else "" for outputs in found]
 
-    def outputs(self, texts: Sequence[str], *, on_problem: Problem | None = None, **search: Any) -> list[list[Output]]:
-        """The `nbest` outputs for each text, with their scores, best first."""
+    def outputs(
+        self, texts: Sequence[str], *, on_problem: Problem | None = None, prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Sequence[str]] | None = None, **search: Any,
+    ) -> list[list[Output]]:  # fmt: skip
+        """The `nbest` outputs for each input, with their scores, best first."""
         if isinstance(texts, str):
             raise TypeError("texts should be a list of strings; for one text write [text]")
-        return self.task.outputs(texts, self.search(**search), on_problem or _warn)
+        for name, given in (("prefixes", prefixes), ("phrases", phrases)):
+            if given is not None and len(given) != len(texts):
+                raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
+        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=Given(prefixes, phrases))
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """`log p(target given source)` of each pair, in all and by token."""
+    def score(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[PairScore]:
+        """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""
+        if targets is None:
+            sources, targets = [""] * len(sources), sources
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
         return self.task.score(sources, targets)
@@ -83,35 +107,51 @@ class System:
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path.
         """
         task = self.task
-        x = task.source.encode(source)
-        if not x:
-            raise DataError("the source is empty; give a sentence to explain")
         if target is None:
-            found = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})
-            y = found[0][0].tokens
+            y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
             y = task.target.encode(target)
-        names = task.attention([x], [y])[0]
-        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in names.items()]
+        x = task.source.encode_many([source])[0]
+        if problem := task.source.problem(x, task.longest):
+            _refuse(0, problem)
+        shown = task.shown(x, y)
+        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in task.attention([x], [y])[0].items()]
         return Explanation(
-            source=[*task.source.pieces(x), "</s>"],
-            target=[*task.target.pieces(y), "</s>"],
-            source_word=[*task.source.words(x), -1],
-            target_word=[*task.target.words(y), -1],
-            log_probs=task.score_tokens([x], [y])[0].tokens,
+            source=shown.source,
+            target=shown.target,
+            source_word=shown.source_word,
+            target_word=shown.target_word,
+            inputs=shown.inputs,
+            log_probs=task.score_items([x], [y])[0].tokens,
             layers=layers,
             best=task.best_layer,
+            picture=task.source.picture(x),
         )
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
-        return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
+        return self._writing().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
+
+    def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
+        """`log p` of each token of a long text, a list for each line, with the language model's state carried on."""
+        if not isinstance(self.task, LanguageModel):
+            raise ConfigError("only a language model (data.source none) reads a text on and on")
+        return self.task.stream(lines)
+
+    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """One vector for each input, `(texts, d_model)`: what the encoder makes of the whole."""
+        return self.task.summaries(texts)
+
+    def _writing(self) -> Writing:
+        if not isinstance(self.task, Writing):
+            raise ConfigError("this model fills in blanks; it writes nothing to align")
+        return self.task
 
     def evaluate(
         self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None, **search: Any
     ) -> Evaluation:
-        """All scores of a file of pairs, in the columns that the model was trained on."""
-        examples = list(read_pairs(files, self.config.data.columns))
+        """All scores of a file of examples, in the form that the model was trained on."""
+        examples = list(read_files(files, self.config.data))
         return self.task.evaluate(examples, self.search(**search), warn, advance)
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
@@ -139,13 +179,16 @@ class System:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIG, dump(self.config))
-        save_tokenizers(folder, self.task.source, self.task.target)
+        save_tokenizers(folder, self.task.source.tokenizer, self.task.target)
         save_tensors(folder / WEIGHTS, weights(self.task.model))
         return folder
 
 
-def load(folder: str | Path, *, weights: str | Path | None = None, device: str = "auto") -> System:
-    """Load a trained model from its folder; `weights` may name another file of weights, such as a checkpoint's."""
+def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:
+    """Load a trained model from its folder; `weights` may name another file of weights, such as a checkpoint's.
+
+    With `others`, models of any kind over the same tokens, an ensemble of all of them.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
@@ -153,46 +196,75 @@ def load(folder: str | Path, *, weights: str | Path | None = None, device: str =
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
     place = choose_device(device)
-    task = new_task(config, *load_tokenizers(folder, config), place)
+    task = new_task(config, load_tokenizers(folder, config), place)
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
-    return System(task, folder)
+    for other in others:
+        if vocabulary(Path(other)) != vocabulary(folder):
+            raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
+    return System(together([task, *(load(other, device=device).task for other in others)]), folder)
+
+
+def together(tasks: Sequence[Task]) -> Task:
+    """One task that writes with all models at once."""
+    first = tasks[0]
+    if len(tasks) == 1:
+        return first
+    models: list[Writer] = []
+    for task in tasks:
+        if not isinstance(task, Writing) or task.first != first.first or type(task.source) is not type(first.source):
+            raise ConfigError("an ensemble needs models that read the same and write; these differ in kind")
+        models.append(task.model)
+    return replace(first, model=Ensemble(models))  # type: ignore[arg-type]
 
 
 def train(config: Config, watcher: Watcher | None = None) -> System:
     """Train what the config says, in `config.run`; goes on where an earlier run with the same settings was cut off."""
     watcher = watcher or Watcher()
-    folder = Path(config.run)
-    _claim(folder, config)
-    torch.manual_seed(config.training.seed)
-    device = choose_device(config.training.device)
-    tokenizers = _tokenizers(folder, config, watcher)
-    pairs = write_pairs(
-        folder / "cache", read_pairs(config.data.train, config.data.columns), *tokenizers,
-        max_length=config.data.max_length, bad_lines=config.data.bad_lines, text=config.tokens.sampling > 0,
-        made_from={"files": _fingerprint(config.data.train), "columns": config.data.columns,
-                   "tokens": [_digest(tokenizer, folder) for tokenizer in ("source", "target")]},
-    )  # fmt: skip
-    if pairs.report:
-        watcher.message(f"{_name(config.data.train)}: {pairs.report}")
-    valid = _usable(read_pairs(config.data.valid, config.data.columns), tokenizers, config, watcher)
-    task = new_task(config, *tokenizers, device)
+    task, batches = prepare(config, watcher)
+    folder, settings = Path(config.run), config.training
+    valid = _usable(task, watcher)
+    if not checkpoints(folder / "checkpoints"):
+        _start_from(task, watcher)
     system = System(task, folder)
     watcher.message(
-        f"{len(pairs):,} pairs to train on, {len(valid):,} to validate; {tokenizers[0].size:,} source and "
-        f"{tokenizers[1].size:,} target tokens; {system.parameters():,} parameters on {device}"
+        f"{len(batches.pairs):,} examples to train on, {len(valid):,} to validate; vocabulary of "
+        f"{task.target.size:,}; {system.parameters():,} parameters on {task.device}"
     )
-    batches = Batches(pairs, tokenizers, config.training.batch_tokens, config.training.seed, config.tokens.sampling)
+    objective = make_objective(task.model, settings.objective, settings.label_smoothing, task.first)
 
     def validate() -> dict[str, float]:
-        return task.validate(valid, config.training.validate_sentences)
+        return task.validate(valid, settings.validate_sentences)
 
-    trainer = Trainer(task.model, batches, config.training, folder, device, validate, watcher)
+    trainer = Trainer(
+        task.model, objective, batches, settings, folder, task.device, validate, config.metric, watcher
+    )  # fmt: skip
     progress = trainer.run()
     if not progress.finished:
         raise Stopped(progress)
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return system
+
+
+def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batches]:
+    """All that training needs, in `config.run`: tokens, a model of fresh weights, and batches of the training data."""
+    watcher = watcher or Watcher()
+    folder, settings = Path(config.run), config.training
+    _claim(folder, config)
+    torch.manual_seed(settings.seed)
+    task = new_task(config, _tokenizers(folder, config, watcher), choose_device(settings.device))
+    pairs = write_pairs(
+        folder / "cache", read_examples(config.data, "train"), task.source, task.target,
+        max_length=config.data.max_length, bad_lines=config.data.bad_lines, text=config.tokens.sampling > 0,
+        made_from={"files": _fingerprint(config.data.train), "columns": config.data.columns,
+                   "source": config.data.source, "picture": config.data.picture,
+                   "tokens": [_digest(tokenizer, folder) for tokenizer in ("source", "target")]},
+    )  # fmt: skip
+    if pairs.report:
+        watcher.message(f"{_name(config.data.train)}: {pairs.report}")
+    return task, Batches(
+        pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling
+    )
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
@@ -203,10 +275,51 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked
         self.progress = progress
 
 
-def new_task(config: Config, source: Tokenizer, target: Tokenizer, device: torch.device) -> TextToText:
+def new_task(config: Config, tokenizers: tuple[Tokenizer | None, Tokenizer], device: torch.device) -> Task:
     """A task with a model of fresh weights."""
+    text, target = tokenizers
+    source = _source(config, text)
     model = build(config.model, source.size, target.size, longest_sequence(config)).to(device)
-    return TextToText(config, source, target, model, device)
+    match model:
+        case FillIn():
+            return FillingIn(config, source, target, model, device)
+        case OneNetwork() if config.data.source == "none":
+            return LanguageModel(config, source, target, model, device)
+        case _:
+            return Writing(config, source, target, model, device)
+
+
+def _source(config: Config, tokenizer: Tokenizer | None) -> Source:
+    match config.data.source, config.model.encoder:
+        case "picture", ConvolutionEncoder() as encoder:
+            return Pictures(config.data.picture, -(-config.data.picture // 2**encoder.halvings))
+        case "text", encoder if tokenizer is not None:
+            return Text(tokenizer, end=not isinstance(encoder, NoEncoder))
+        case _:
+            return Nothing()
+
+
+def _start_from(task: Task, watcher: Watcher) -> None:
+    """Put weights that were trained before into a new model, as the config's `start` says."""
+    own = weights(task.model)
+    for part in ("model", "encoder", "decoder"):
+        folder: str | None = getattr(task.config.start, part)
+        if folder is None:
+            continue
+        found = load_tensors(Path(folder) / WEIGHTS)
+        begins = "" if part == "model" else f"{part}."
+        shared = {name: tensor for name, tensor in found.items() if name.startswith(begins)}
+        fitting = [name for name, tensor in shared.items() if name in own and own[name].shape == tensor.shape]
+        odd = [name for name in shared if name in own and name not in fitting]
+        if odd or not fitting:
+            what = "no part of it does"
+            if odd:
+                what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
+            raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
+        for name in fitting:
+            own[name].copy_(shared[name])
+        new = sum(name.startswith(begins) for name in own) - len(fitting)
+        watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {new} begin anew")
 
 
 def choose_device(name: str) -> torch.device:
@@ -221,62 +334,95 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
-    """One file if they are one, else one a side."""
-    if source is target:
-        source.save(folder, "tokens")
+def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
+    """One file if one serves both sides, or there is but one side; else one a side."""
+    if source is target or source is None:
+        target.save(folder, "tokens")
     else:
         source.save(folder, "source")
         target.save(folder, "target")
 
 
-def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer, Tokenizer]:
+def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tokenizer]:
     """What `save_tokenizers` wrote."""
+    if config.data.source != "text":
+        return None, load_tokenizer(folder, "tokens")
     if config.tokens.shared:
         tokenizer = load_tokenizer(folder, "tokens")
         return tokenizer, tokenizer
     return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
 
 
-def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer, Tokenizer]:
-    """The run's tokenizers, learnt from the training data the first time."""
+def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
+    """The run's tokenizers: those of the model it starts from, or learnt from the training data the first time."""
     if any(folder.glob("tokens.*")) or any(folder.glob("target.*")):
         return load_tokenizers(folder, config)
-    settings, data = config.tokens, config.data
-    watcher.message(f"learning tokens ({settings.kind}) from {_name(data.train)}")
+    settings = config.tokens
+    made: tuple[Tokenizer | None, Tokenizer]
+    if begun := [place for place in (config.start.model, config.start.encoder, config.start.decoder) if place]:
+        made = _given_tokenizers(begun, config)
+        watcher.message(f"tokens are those of {begun[0]}")
+        save_tokenizers(folder, *made)
+        return made
+    watcher.message(f"learning tokens ({settings.kind}) from {_name(config.data.train)}")
 
     def texts(sides: str) -> Iterator[str]:
-        for example in read_pairs(data.train, data.columns):
+        for example in read_examples(config.data, "train"):
             if "s" in sides:
                 yield example.source
             if "t" in sides:
                 yield example.target
 
-    if settings.shared:
+    if config.data.source != "text":
+        made = None, train_tokenizer(texts("t"), settings.kind, settings.size)
+    elif settings.shared:
         both = train_tokenizer(texts("st"), settings.kind, settings.size)
         made = both, both
     else:
-        made = tuple(train_tokenizer(texts(side), settings.kind, settings.size) for side in "st")  # type: ignore[assignment]
+        source, target = (train_tokenizer(texts(side), settings.kind, settings.size) for side in "st")
+        made = source, target
     save_tokenizers(folder, *made)
     return made
 
 
-def _usable(
-    examples: Iterator[Example], tokenizers: tuple[Tokenizer, Tokenizer], config: Config, watcher: Watcher
-) -> list[Example]:
+def _given_tokenizers(folders: list[str], config: Config) -> tuple[Tokenizer | None, Tokenizer]:
+    """The tokens of the models that a run starts from, which have to be the same."""
+    first, *others = [Path(folder) for folder in folders]
+    for other in others:
+        if vocabulary(first) != vocabulary(other):
+            raise ConfigError(
+                f"start: {first} and {other} have different vocabularies; train one with start from the other"
+            )
+    loaded = load(first, device="cpu").config
+    if (loaded.data.source == "text" and not loaded.tokens.shared) != (
+        config.data.source == "text" and not config.tokens.shared
+    ):
+        raise ConfigError(f"start: {first} has tokens.shared {str(loaded.tokens.shared).lower()}; set the same here")
+    if config.data.source == "text" and loaded.data.source != "text":
+        tokenizer = load_tokenizer(first, "tokens")
+        return tokenizer, tokenizer
+    return load_tokenizers(first, config)
+
+
+def vocabulary(folder: Path) -> str:
+    """A digest of a model's tokenizers."""
+    return _digest("source", folder) + _digest("target", folder)
+
+
+def _usable(task: Task, watcher: Watcher) -> list[Example]:
     """Validation examples that are neither empty nor too long; those that are get named."""
-    kept, limit = [], config.data.max_length
-    for example in examples:
-        lengths = [len(t.encode(text)) for t, text in zip(tokenizers, (example.source, example.target), strict=True)]
-        if min(lengths) > 0 and max(lengths) <= limit:
+    kept, config = [], task.config
+    for example in read_examples(config.data, "valid"):
+        item, target = task.source.encode_many([example.source])[0], task.target.encode(example.target)
+        problem = find_problem(task.source, item, target, config.data.max_length)
+        if problem is None:
             kept.append(example)
+        elif config.data.bad_lines == "error":
+            raise DataError(f"{example.place} {problem}; mend or remove it, or set data.bad_lines=skip")
         else:
-            problem = "has an empty side" if min(lengths) == 0 else f"is longer than data.max_length={limit} tokens"
-            if config.data.bad_lines == "error":
-                raise DataError(f"{example.place} {problem}; mend it, or set data.bad_lines=skip")
             watcher.message(f"{example.place} {problem}: left out")
     if not kept:
-        raise DataError(f"no usable pairs in {_name(config.data.valid)} to validate on")
+        raise DataError(f"no usable examples in {_name(config.data.valid)} to validate on")
     return kept
 
 

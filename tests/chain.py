@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,20 +86,20 @@ def markov(*tables: dict[int, dict[int, float]]) -> Chain:
     return Chain(log_probs)
 
 
-def limits(longest: Sequence[int], **rules: int | tuple[int, ...]) -> Limits:
+def limits(longest: Sequence[int], **rules: Any) -> Limits:
     """The limits of a search; `<s>` is never written."""
-    return Limits(torch.tensor(longest), BOS, EOS, **{"forbidden": (BOS,), **rules})  # type: ignore[arg-type]
+    return Limits(torch.tensor(longest), BOS, EOS, **{"forbidden": (BOS,), **rules})
 
 
 def allowed(rules: Limits, source: int) -> list[list[int]]:
-    """Every sequence that the rules let pass, by trying all."""
-    letters = [token for token in (A, B, C) if token not in rules.forbidden]
-    longest = int(rules.longest[source])
+    """Every sequence that the rules let pass, by trying all; within a prefix there is no rule but itself."""
+    prefix = tuple(rules.prefix[source]) if rules.prefix else ()
+    size, start = rules.no_repeat, len(prefix)
     found = []
-    for length in range(rules.shortest, longest + 1):
-        for tokens in product(letters, repeat=length):
-            size = rules.no_repeat
+    for length in range(rules.shortest, int(rules.longest[source]) + 1):
+        for tokens in product((A, B, C), repeat=length):
             grams = [tokens[i : i + size] for i in range(length - size + 1)] if size else []
-            if len(grams) == len(set(grams)):
+            repeats = any(gram in grams[:i] for i, gram in enumerate(grams) if i + size > start)
+            if tokens[:start] == prefix and not repeats and not set(tokens[start:]) & set(rules.forbidden):
                 found.append(list(tokens))
     return found

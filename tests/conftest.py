@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings as hypothesis_settings
 from torch import Tensor
 
-from regard import config
+from regard import settings as config
 from regard.models.build import build
 from regard.models.model import EncoderDecoder
 from regard.nn.scores import SCORES
@@ -94,6 +94,7 @@ def tiny(pair: Pair, seed: int = 1, **model: Any) -> EncoderDecoder:
     The same arguments give the same object: a test that changes it should ask for a seed of its own.
     """
     made = build(settings(pair, **model), SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST)
+    assert isinstance(made, EncoderDecoder)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in made.double().parameters():

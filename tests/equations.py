@@ -186,3 +186,111 @@ def read(kind: str, w: Weights, xs: list[Array], d: int) -> tuple[list[Array], t
         carry = cell(kind, w, x, carry)
         states.append(carry[0])
     return states, carry
+
+
+# Relative positions, root-mean-square norm, gates and heads over states
+
+
+def rotate(x: Array, slot: int, base: float = 10000.0) -> Array:
+    """Su et al. 2021, eq. 34 and 15: each pair as a complex number, times `e^{i t θ}`."""
+    turned = np.zeros(len(x))
+    for i in range(len(x) // 2):
+        theta = base ** (-2 * i / len(x))
+        z = complex(x[2 * i], x[2 * i + 1]) * complex(math.cos(slot * theta), math.sin(slot * theta))
+        turned[2 * i], turned[2 * i + 1] = z.real, z.imag
+    return turned
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Press et al. 2022, 3: a geometric sequence from `2^{-8/n}` by `2^{-8/n}`; filled up from that of `2n` heads."""
+    power = 1
+    while power * 2 <= heads:
+        power *= 2
+    first = 2.0 ** (-8.0 / power)
+    slopes = [first * first**h for h in range(power)]
+    return slopes if power == heads else slopes + alibi_slopes(2 * power)[0::2][: heads - power]
+
+
+def t5_bucket(distance: int, buckets: int, longest: int, *, bidirectional: bool) -> int:
+    """Raffel et al. 2020, 2.1, as their code has it, for key minus query; logarithms are freed of their last digits."""
+    start, n = 0, -distance
+    if bidirectional:
+        buckets //= 2
+        start = buckets if n < 0 else 0
+        n = abs(n)
+    else:
+        n = max(n, 0)
+    exact = buckets // 2
+    if n < exact:
+        return start + n
+    share = math.log(n / exact) / math.log(longest / exact)
+    return start + min(exact + math.floor(round(share * (buckets - exact), 9)), buckets - 1)
+
+
+def relative_attention(
+    kind: str, w: Weights, heads: int, xs: list[Array], *, causal: bool, buckets: int, longest: int, clip: int
+) -> list[Array]:
+    """Self-attention under any of the four relative positions, a head, a query and a key at a time."""
+    outputs = []
+    size = len(xs[0]) // heads if xs else 0
+
+    def a(table: str, i: int, j: int) -> Array:  # Shaw et al. 2018, eq. 5 to 7
+        return w[f"relative.{table}.weight"][max(-clip, min(clip, j - i)) + clip]
+
+    for i in range(len(xs)):
+        joined = []
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            q = affine(w, "query", xs[i])[part]
+            scores, values = [], []
+            for j in range(i + 1 if causal else len(xs)):
+                k, v = affine(w, "key", xs[j])[part], affine(w, "value", xs[j])[part]
+                match kind:
+                    case "rotary":
+                        e = float(rotate(q, i) @ rotate(k, j)) / math.sqrt(size)
+                    case "alibi":
+                        e = float(q @ k) / math.sqrt(size) - alibi_slopes(heads)[head] * abs(i - j)
+                    case "t5":
+                        bucket = t5_bucket(j - i, buckets, longest, bidirectional=not causal)
+                        e = float(q @ k) / math.sqrt(size) + float(w["relative.table.weight"][bucket, head])
+                    case "shaw":
+                        e = float(q @ (k + a("key_table", i, j))) / math.sqrt(size)
+                        v = v + a("value_table", i, j)
+                    case _:
+                        raise ValueError(kind)
+                scores.append(e)
+                values.append(v)
+            joined.append(context(softmax(scores), values, size))
+        outputs.append(affine(w, "output", np.concatenate(joined)))
+    return outputs
+
+
+def rms_norm(w: Weights, x: Array) -> Array:
+    """Zhang and Sennrich 2019, eq. 4, with 1e-5 under the root."""
+    root = math.sqrt(sum(v * v for v in x) / len(x) + 1e-5)
+    return np.array([v / root for v in x]) * w["weight"]
+
+
+def gated_feed_forward(w: Weights, x: Array, activation: str) -> Array:
+    """Shazeer 2020, eq. 5 and 6: `W₂ (f(W₁ x) ⊙ V x)`; silu is `x σ(x)`."""
+    inner, gate = w["inner.weight"] @ x, w["gate.weight"] @ x
+    f = {
+        "relu": lambda v: max(0.0, v),
+        "gelu": lambda v: v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))),
+        "silu": lambda v: v / (1.0 + math.exp(-v)),
+    }[activation]
+    y: Array = w["outer.weight"] @ np.array([f(a) * b for a, b in zip(inner, gate, strict=True)])
+    return y
+
+
+def heads_over_states(
+    kind: str, w: Weights, heads: int, s: Array, states: list[Array]
+) -> tuple[list[list[float]], Array]:
+    """The weights of each head and the joined contexts of one decoder state over encoder states."""
+    size, alphas, joined = len(s) // heads, [], []
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        q, keys = (w["query.weight"] @ s)[part], [(w["key.weight"] @ h)[part] for h in states]
+        alphas.append(softmax([score(kind, under(w, "score"), q, k) for k in keys]))
+        joined.append(context(alphas[-1], [(w["value.weight"] @ h)[part] for h in states], size))
+    return alphas, np.concatenate(joined)

@@ -14,12 +14,12 @@ import regard
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
-    "errors", "config", "presets", "ragged", "data", "nn", "models", "search", "training", "evaluation", "tasks",
-    "explain", "system", "output", "display", "generation", "demo", "cli", "__main__",
+    "errors", "settings", "presets", "config", "ragged", "data", "nn", "models", "search", "training", "evaluation",
+    "tasks", "explain", "system", "output", "display", "generation", "compare", "demo", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-# A preset is settings, so it stands after config; yet a config may name one, and looks it up when it is parsed.
-EXCEPTIONS = {("config", "presets")}
+# `Config.load` and `Config.parse` are where users look for what stands in config.py.
+EXCEPTIONS = {("settings", "config")}
 
 
 def room(path: Path) -> str:

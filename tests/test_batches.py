@@ -12,13 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches import Batch, Batches, Position, make_batch, pack, permute
+from regard.data.batches import Batch, Batches, Pairs, Position, make_batch, pack, permute
 from regard.data.corpora import Example
+from regard.data.sources import Text
 from regard.data.store import PairStore, write_pairs
 from regard.data.tokens import BOS, EOS, Bytes, Tokenizer, train_tokenizer
 from regard.errors import DataError
 
 BYTES = Bytes()
+
+
+def batches_of(
+    pairs: PairStore,
+    tokenizer: Tokenizer = BYTES,
+    *,
+    budget: int,
+    seed: int,
+    sampling: float = 0.0,
+    window: int = 100_000,
+) -> Batches:
+    source = Text(tokenizer)
+    return Batches(pairs, source, tokenizer, Pairs(source), budget, seed, sampling, window)
 
 
 def examples(count: int) -> list[Example]:
@@ -29,7 +43,7 @@ def store(folder: Path, count: int, tokenizer: Tokenizer = BYTES, *, text: bool 
     return write_pairs(
         folder,
         examples(count),
-        tokenizer,
+        Text(tokenizer),
         tokenizer,
         max_length=100,
         bad_lines="skip",
@@ -48,7 +62,7 @@ def epoch(batches: Batches, number: int = 0) -> list[tuple[Batch, Position]]:
 
 
 def test_marks_are_where_they_belong() -> None:
-    batch = make_batch([[7, 8], []], [[9], [6, 6, 6]])
+    batch = make_batch(Text(BYTES).pack([[7, 8], []]), [[9], [6, 6, 6]])
     assert batch.source.tolist() == [[7, 8, EOS], [EOS]]
     assert batch.inputs.tolist() == [[BOS, 9], [BOS, 6, 6, 6]]
     assert batch.outputs.tolist() == [[9, EOS], [6, 6, 6, EOS]]
@@ -57,7 +71,7 @@ def test_marks_are_where_they_belong() -> None:
 
 @pytest.mark.parametrize("window", [10, 64, 100_000])
 def test_an_epoch_holds_every_pair_once_within_budget(tmp_path: Path, window: int) -> None:
-    batches = Batches(store(tmp_path, 300), (BYTES, BYTES), budget=120, seed=3, window=window)
+    batches = batches_of(store(tmp_path, 300), budget=120, seed=3, window=window)
     seen: Counter[tuple[int, ...]] = Counter()
     for batch, _ in epoch(batches):
         assert max(batch.source.values.numel(), batch.outputs.values.numel()) <= 120
@@ -70,7 +84,7 @@ def test_epochs_and_seeds_differ_and_repeat(tmp_path: Path) -> None:
     pairs = store(tmp_path, 300)
 
     def order(seed: int, number: int) -> list[list[list[int]]]:
-        return [b.source.tolist() for b, _ in epoch(Batches(pairs, (BYTES, BYTES), budget=120, seed=seed), number)]
+        return [b.source.tolist() for b, _ in epoch(batches_of(pairs, budget=120, seed=seed), number)]
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
@@ -81,7 +95,7 @@ def test_epochs_and_seeds_differ_and_repeat(tmp_path: Path) -> None:
 def test_any_position_can_be_reached_again(tmp_path: Path, sampling: float) -> None:
     tokenizer = train_tokenizer([f"{x.source} {x.target}" for x in examples(300)], "bpe", 300)
     pairs = store(tmp_path, 300, tokenizer, text=sampling > 0)
-    batches = Batches(pairs, (tokenizer, tokenizer), budget=120, seed=1, sampling=sampling, window=100)
+    batches = batches_of(pairs, tokenizer, budget=120, seed=1, sampling=sampling, window=100)
     whole = list(islice(batches.since(Position()), 120))
     assert whole[-1][1].epoch >= 1
     for start in (0, 3, 50, 99):
@@ -91,13 +105,13 @@ def test_any_position_can_be_reached_again(tmp_path: Path, sampling: float) -> N
 
 def test_sampling_draws_anew_each_epoch(tmp_path: Path) -> None:
     tokenizer = train_tokenizer([f"{x.source} {x.target}" for x in examples(300)], "bpe", 300)
-    batches = Batches(store(tmp_path, 50, tokenizer, text=True), (tokenizer, tokenizer), 100, seed=1, sampling=0.3)
+    batches = batches_of(store(tmp_path, 50, tokenizer, text=True), tokenizer, budget=100, seed=1, sampling=0.3)
     drawn = [Counter(tuple(x) for b, _ in epoch(batches, number) for x in b.source.tolist()) for number in (0, 1)]
     assert drawn[0] != drawn[1]
 
 
 def test_batches_are_of_like_lengths(tmp_path: Path) -> None:
-    batches = Batches(store(tmp_path, 2000), (BYTES, BYTES), budget=400, seed=3)
+    batches = batches_of(store(tmp_path, 2000), budget=400, seed=3)
     padded = sum(len(b.outputs) * b.outputs.longest for b, _ in epoch(batches))
     assert padded < 1.1 * sum(b.tokens for b, _ in epoch(batches))
 
@@ -127,7 +141,7 @@ def test_permute_looks_random() -> None:
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []
     for count in (2_000, 20_000):
-        batches = Batches(store(tmp_path / str(count), count), (BYTES, BYTES), budget=200, seed=1, window=1000)
+        batches = batches_of(store(tmp_path / str(count), count), budget=200, seed=1, window=1000)
         tracemalloc.start()
         for _ in islice(batches.since(Position()), 200):
             pass
@@ -145,7 +159,7 @@ def test_a_store_is_made_anew_only_if_it_must(tmp_path: Path) -> None:
 
 
 def write(folder: Path, pairs: list[Example], bad_lines: str) -> PairStore:
-    return write_pairs(folder, pairs, BYTES, BYTES, max_length=5, bad_lines=bad_lines, text=False, made_from={})
+    return write_pairs(folder, pairs, Text(BYTES), BYTES, max_length=5, bad_lines=bad_lines, text=False, made_from={})
 
 
 def test_bad_pairs_are_left_out_and_named(tmp_path: Path) -> None:
@@ -153,15 +167,15 @@ def test_bad_pairs_are_left_out_and_named(tmp_path: Path) -> None:
     pairs = write(tmp_path, mixed, "skip")
     assert len(pairs) == 1
     assert pairs.report is not None
-    assert "left out 3 of 4 pairs: 2 with an empty side (first: f:2)" in pairs.report
+    assert "left out 3 of 4 examples: 2 with an empty side (first: f:2)" in pairs.report
     assert "1 longer than data.max_length=5 tokens (first: f:3)" in pairs.report
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (Example("a", "", "f:9"), r"f:9: the target is empty; remove the pair, or set data\.bad_lines=skip"),
-        (Example("aaaaaa", "b", "f:9"), r"f:9: the source has 6 tokens, more than data\.max_length=5"),
+        (Example("a", "", "f:9"), r"f:9 has an empty target; mend or remove it, or set data\.bad_lines=skip"),
+        (Example("aaaaaa", "b", "f:9"), r"f:9 has a source of 6 tokens, longer than data\.max_length=5"),
     ],
 )
 def test_bad_pairs_can_stop_training(tmp_path: Path, bad: Example, message: str) -> None:
@@ -170,5 +184,5 @@ def test_bad_pairs_can_stop_training(tmp_path: Path, bad: Example, message: str)
 
 
 def test_nothing_left(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no pairs left to use: left out 1 of 1"):
+    with pytest.raises(DataError, match=r"no examples left to use: left out 1 of 1"):
         write(tmp_path, [Example("", "b", "f:1")], "skip")

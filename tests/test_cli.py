@@ -190,12 +190,12 @@ def test_evaluate_and_its_report(model: Path, tmp_path: Path) -> None:
     report, outputs = tmp_path / "report.json", tmp_path / "outputs.txt"
     shown = good("evaluate", model, model.parent / "test.tsv", "--report", report, "-o", outputs)
     content = json.loads(report.read_text())
-    assert set(content["scores"]) == {"bleu", "chrf", "ter", "exact", "perplexity", "aer"}
-    assert content["pairs"] == len(outputs.read_text().splitlines()) == 60
+    assert set(content["scores"]) == {"bleu", "chrf", "ter", "exact", "perplexity", "aer", "pointing"}
+    assert content["examples"] == len(outputs.read_text().splitlines()) == 60
     assert content["scores"]["bleu"]["signature"] in shown
     assert content["scores"]["bleu"]["score"] > 90
     assert content["scores"]["aer"]["score"] < 0.2
-    assert "60 pairs" in good("evaluate", model)  # the config's own test data
+    assert "60 examples" in good("evaluate", model)  # the config's own test data
 
 
 def test_explain(model: Path, tmp_path: Path) -> None:

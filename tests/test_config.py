@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from regard.config import Config, commented, dump, load, override_settings, parse
+from regard.config import commented, dump, load, override_settings, parse
 from regard.errors import ConfigError
 from regard.presets import PRESETS
+from regard.settings import Config
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_overrides_reach_nested_settings() -> None:
     overrides = override_settings(["training.steps=7", "model.encoder.layers=2", "data.train=[a, b]"])
     config = parse(overrides)
     assert config.training.steps == 7
-    assert config.model.encoder.layers == 2
+    assert config.model.encoder.model_dump()["layers"] == 2
     assert config.data.train == ["a", "b"]
     with pytest.raises(ConfigError, match=r"section\.setting=value"):
         override_settings(["steps"])

@@ -148,7 +148,7 @@ def test_recurrent_decoders(name: str) -> None:
     """Each cell, score and way to use the context; the state starts from the summary, or as the encoder's end."""
     part = DECODERS[name]
     model = tiny((f"{part['kind']}-bi", name))
-    w = weights(model.decoder)
+    w = weights(model.decoder)  # type: ignore[arg-type]
     source, target = draw([3, 0, 5], SOURCE_VOCABULARY, seed=3), draw([4, 2, 1], TARGET_VOCABULARY, seed=4)
     memory = model.encode(source)
     found = rows_of(model.decoder(target, memory))

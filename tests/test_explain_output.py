@@ -256,6 +256,19 @@ def test_the_data_survives_the_page(tokens: list[str]) -> None:
             np.testing.assert_allclose(other.weights, one.weights, atol=1e-4)
 
 
+def test_what_the_decoder_read_is_the_target_one_place_late_unless_given(tmp_path: Path) -> None:
+    assert SMALL.inputs == ["<s>", "▁die", "▁Kat", "ze"]
+    layer = Layer("x", "decoder", np.full((1, 4, 4), 0.25, dtype=np.float32))
+    single = Explanation(
+        ["a", "b"], ["c", "</s>"], [0, 1], [0, -1], [-0.5, 0.0], [layer], None, inputs=["a", "b", "<sep>", "c"]
+    )
+    heat_map(single, tmp_path / "a.svg")
+    assert texts(tmp_path / "a.svg")["<sep>"] == 2
+    assert Explanation.from_json(single.to_json()).inputs == ["a", "b", "<sep>", "c"]
+    old = {name: value for name, value in SMALL.to_json().items() if name != "inputs"}
+    assert Explanation.from_json(old).inputs == SMALL.inputs
+
+
 def test_the_title_is_text() -> None:
     hostile = "</title><script>alert(1)</script> & {{data}}"
     reader = Reader(page([SMALL], hostile))

@@ -65,7 +65,7 @@ def looks_back(name: str) -> bool:
 
 def step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, State]:
     """Logits of one step in float64; `model.step` itself gives log-probabilities in float32."""
-    output, after = model.decoder.step(tokens, state)  # type: ignore[operator]
+    output, after = model.decoder.step(tokens, state)
     return model.head(output), after
 
 

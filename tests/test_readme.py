@@ -49,7 +49,7 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way, with hardly any training; the second time it starts from what is there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.demo.PAIRS", 400)
+    monkeypatch.setattr("regard.demo.PAIRS", {"phrasebook": 400})
     from tests.test_cli import run
 
     first = run("demo", *QUICK)

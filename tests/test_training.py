@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.config import Training
-from regard.data.batches import Position, make_batch
+from regard.data.batches import Position
 from regard.errors import DataError, ModelError, OutputError, TrainingError
+from regard.settings import Training
 from regard.system import Stopped
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
+from regard.training.objectives import make_objective
 from regard.training.optim import learning_rate, make_optimizer
 from regard.training.trainer import Trainer, Update, Watcher
 from tests.toy import toy_config, toy_settings, write_corpus
@@ -203,9 +204,9 @@ def test_bad_lines_are_told(folder: Path) -> None:
         file.write("\tX\n")
     watcher = StopAt(-1)
     regard.train(toy_config(folder, training={"steps": 2}), watcher)
-    assert any("left out 2 of 1202 pairs" in m and "train.tsv:1201" in m for m in watcher.messages)
-    assert any("valid.tsv:61 has an empty side: left out" in m for m in watcher.messages)
-    with pytest.raises(DataError, match=r"train\.tsv:1201: the source is empty"):
+    assert any("left out 2 of 1202 examples" in m and "train.tsv:1201" in m for m in watcher.messages)
+    assert any("valid.tsv:61 has an empty source: left out" in m for m in watcher.messages)
+    with pytest.raises(DataError, match=r"train\.tsv:1201 has an empty source"):
         regard.train(toy_config(folder, run="other", data={"bad_lines": "error"}))
 
 
@@ -234,7 +235,10 @@ def test_accumulation_is_one_large_batch(folder: Path) -> None:
     """Two batches to an update give the gradient of both as one: the loss is a mean over all their tokens."""
     config = toy_config(folder, model={"dropout": 0.0}, training={"steps": 1, "accumulate": 2, "label_smoothing": 0.0})
     task = regard.train(config).task
-    pair = [(make_batch([[6, 7]], [[8]]), Position()), (make_batch([[6], [7, 8, 9]], [[6, 7, 8], [9]]), Position())]
+    pair = [
+        (task.batch(sources, targets), Position())
+        for sources, targets in (([[6, 7]], [[8]]), ([[6], [7, 8, 9]], [[6, 7, 8], [9]]))
+    ]
     total = torch.zeros(())
     for batch, _ in pair:
         total = total + cross_entropy(task.model(batch.source, batch.inputs).values, batch.outputs.values)
@@ -242,7 +246,8 @@ def test_accumulation_is_one_large_batch(folder: Path) -> None:
     norm = nn.utils.clip_grad_norm_(task.model.parameters(), float("inf"))
     task.model.zero_grad()
     unused: Any = None
-    trainer = Trainer(task.model, unused, config.training, folder, task.device, unused, Watcher())
+    objective = make_objective(task.model, config.training.objective, 0.0, task.first)
+    trainer = Trainer(task.model, objective, unused, config.training, folder, task.device, unused, "bleu", Watcher())
     loss, tokens, accumulated, _ = trainer._update(iter(pair))
     assert tokens == 2 + 4 + 2
     torch.testing.assert_close((loss, accumulated), (total.detach(), norm))

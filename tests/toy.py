@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from regard.config import Config, merge, parse, resolve_paths
+from regard.config import merge, parse, resolve_paths
+from regard.settings import Config
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 

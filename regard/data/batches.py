@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.store import PairStore
-from regard.data.tokens import BOS, EOS, Tokenizer
+from regard.data.sources import Item, Source
+from regard.data.store import PairStore, Store
+from regard.data.tokens import BOS, EOS, MARKS, MASK, Tokenizer
 from regard.ragged import Ragged
 
 Index = NDArray[np.int64]
@@ -23,7 +25,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs ready for a model: sources end in `</s>`, inputs start with `<s>`, outputs end in `</s>`."""
+    """Examples ready for a model, which says of each of `inputs` what it should be followed by (`outputs`)."""
 
     source: Ragged
     inputs: Ragged
@@ -38,13 +40,54 @@ class Batch:
         return Batch(*(x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs)))
 
 
-def make_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
-    """Put the marks in place and pack."""
-    return Batch(
-        Ragged.of([[*x, EOS] for x in sources]),
-        Ragged.of([[BOS, *y] for y in targets]),
-        Ragged.of([[*y, EOS] for y in targets]),
-    )
+def make_batch(source: Ragged, targets: Sequence[Sequence[int]], first: int = BOS) -> Batch:
+    """Put the marks of the target in place and pack; `first` is what the first token is written after."""
+    return Batch(source, Ragged.of([[first, *y] for y in targets]), Ragged.of([[*y, EOS] for y in targets]))
+
+
+class Layout(Protocol):
+    """How examples are laid out for a model; what it draws at random comes from `draw`."""
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+        """A batch of these examples."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A source, and a target to write a token at a time."""
+
+    source: Source
+    first: int = BOS
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+        return make_batch(self.source.pack(sources), targets, self.first)
+
+
+@dataclass(frozen=True)
+class Blanks:
+    """Devlin et al. 2019, 3.1: a share of the tokens is to be told from the others.
+
+    Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
+    positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`.
+    """
+
+    share: float
+    vocabulary: int
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+        texts, places, answers = [], [], []
+        for target in targets:
+            count = max(1, round(self.share * len(target)))
+            chosen = np.sort(draw.choice(len(target), count, replace=False))
+            text = list(target)
+            for place, fate in zip(chosen.tolist(), draw.random(count).tolist(), strict=True):
+                if fate < 0.9:
+                    text[place] = MASK if fate < 0.8 else int(draw.integers(len(MARKS), self.vocabulary))
+            texts.append([BOS, *text, EOS])
+            places.append((chosen + 1).tolist())
+            answers.append([target[place] for place in chosen.tolist()])
+        return Batch(Ragged.of(texts), Ragged.of(places), Ragged.of(answers))
 
 
 @dataclass(frozen=True)
@@ -61,7 +104,9 @@ class Batches:
     """The batches of a corpus, for ever, from any position on."""
 
     pairs: PairStore
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    source: Source
+    target: Tokenizer
+    layout: Layout
     budget: int
     seed: int
     sampling: float = 0.0
@@ -81,31 +126,43 @@ class Batches:
                 epoch, window = epoch + 1, 0
 
     def _window(self, index: Index, epoch: int, window: int, skip: int) -> Iterator[Batch]:
-        drawn = self._draw(index, epoch, window) if self.pairs.text else None
-        if drawn is None:
-            lengths = [store.lengths(index) for store in (self.pairs.source, self.pairs.target)]
-        else:
-            lengths = [np.array([len(ids) for ids in side]) for side in drawn]
-        packs = pack(lengths[0], lengths[1], self.budget)
+        x, y = self._sequences(index, epoch, window)
+        packs = pack(x.lengths, y.lengths, self.budget)
         order = np.random.default_rng((self.seed, epoch, window)).permutation(len(packs))
-        for number in order[skip:]:
-            members = packs[number]
-            if drawn is None:
-                sources = [self.pairs.source[i].tolist() for i in index[members]]
-                targets = [self.pairs.target[i].tolist() for i in index[members]]
-            else:
-                sources, targets = ([side[i] for i in members] for side in drawn)
-            yield make_batch(sources, targets)
+        for place in range(skip, len(order)):
+            members = packs[order[place]]
+            draw = np.random.default_rng((self.seed, epoch, window, place, 0))
+            yield self.layout([x[i] for i in members], [y[i] for i in members], draw)
 
-    def _draw(self, index: Index, epoch: int, window: int) -> tuple[list[list[int]], list[list[int]]]:
+    def _sequences(self, index: Index, epoch: int, window: int) -> tuple[_Window, _Window]:
+        """Both sides of a window; with `text`, tokenised anew from a seed."""
         sides = []
-        for side, (store, tokenizer) in enumerate(
-            zip((self.pairs.source, self.pairs.target), self.tokenizers, strict=True)
-        ):
+        makers: tuple[tuple[Store, Source | Tokenizer, bool], ...] = (
+            (self.pairs.source, self.source, self.source.drawn),
+            (self.pairs.target, self.target, True),
+        )
+        for side, (store, maker, drawn) in enumerate(makers):
+            if not (self.pairs.text and drawn):
+                sides.append(_Window(store.lengths(index), store, index))
+                continue
             texts = [store[i].tobytes().decode() for i in index]
             seed = int(np.random.default_rng((self.seed, epoch, window, side)).integers(2**31))
-            sides.append(tokenizer.encode_many(texts, sampling=self.sampling, seed=seed))
+            tokens = maker.encode_many(texts, sampling=self.sampling, seed=seed)
+            sides.append(_Window(np.array([len(ids) for ids in tokens]), tokens, np.arange(len(index))))
         return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """One side of the examples of a window, in memory or on disk."""
+
+    lengths: Index
+    sequences: Any
+    index: Index
+
+    def __getitem__(self, place: int) -> Any:
+        found = self.sequences[self.index[place]]
+        return found.tolist() if isinstance(found, np.ndarray) and found.ndim == 1 else found
 
 
 def pack(source: Index, target: Index, budget: int) -> list[Index]:

@@ -1,4 +1,4 @@
-"""Files of pairs to examples, a line at a time; what cannot be read is named by file and line."""
+"""Files to examples, a line at a time; what cannot be read is named by file and line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
+from regard.settings import Data
 
 Files = str | Sequence[str]
 Links = frozenset[tuple[int, int]]
@@ -41,13 +42,74 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """Where in a picture the thing is that some words name: words `first` to `last` of the target, and corners as
+    shares of the picture's width and height."""
+
+    first: int
+    last: int
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
-    """A source and its target, and where they stood."""
+    """A source and its target, and where they stood. The source is a text, the path of a picture, or empty."""
 
     source: str
     target: str
     place: str = ""  # file:line
     alignment: Alignment | None = None
+    boxes: tuple[Box, ...] = ()
+
+
+def read_examples(data: Data, split: str) -> Iterator[Example]:
+    """The examples of one split, as the settings say how to read them."""
+    files: Files | None = getattr(data, split)
+    if files is None:
+        raise ConfigError(f"the config names no data.{split}")
+    return read_files(files, data)
+
+
+def read_files(files: Files, data: Data) -> Iterator[Example]:
+    """The examples of some other files of the same form."""
+    match data.source:
+        case "none":
+            return read_texts(files, data.columns)
+        case "picture":
+            return (_beside(example, files) for example in read_pairs(files, data.columns))
+        case _:
+            return read_pairs(files, data.columns)
+
+
+def read_texts(files: Files, columns: Sequence[int | str] | None = None) -> Iterator[Example]:
+    """Plain text, a line each, or one field of a .tsv or .jsonl file."""
+    if not isinstance(files, str):
+        raise DataError(f"data.source none needs one file of text, not {len(files)}: {list(files)}")
+    path = Path(files)
+    match _ending(path):
+        case "tsv":
+            column = int((columns or [1])[0])
+            for number, line in read_lines(path):
+                cells = line.split("\t")
+                if column > len(cells):
+                    raise DataError(f"{path}:{number} has {len(cells)} columns, so no column {column}")
+                yield Example("", cells[column - 1], f"{path}:{number}")
+        case "jsonl":
+            key = str((columns or ["text"])[0])
+            for place, record in _records(path, key):
+                yield Example("", _text(record, key, place), place)
+        case _:
+            for number, line in read_lines(path):
+                yield Example("", line, f"{path}:{number}")
+
+
+def _beside(example: Example, files: Files) -> Example:
+    """The path of a picture is relative to the file that names it."""
+    folder = Path(files if isinstance(files, str) else files[0]).parent
+    return replace(example, source=str(folder / example.source))
 
 
 def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iterator[Example]:
@@ -57,7 +119,7 @@ def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iter
             raise DataError(f"data needs one .tsv or .jsonl file, or two text files; got {len(files)}: {list(files)}")
         return _read_two(Path(files[0]), Path(files[1]))
     path = Path(files)
-    match "".join(path.suffixes[-2:]).removesuffix(".gz").rpartition(".")[2]:
+    match _ending(path):
         case "tsv":
             return _read_tsv(path, columns)
         case "jsonl":
@@ -67,6 +129,10 @@ def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iter
                 f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be two text "
                 "files in a list: [source.txt, target.txt]"
             )
+
+
+def _ending(path: Path) -> str:
+    return "".join(path.suffixes[-2:]).removesuffix(".gz").rpartition(".")[2]
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -140,6 +206,14 @@ def _read_jsonl(path: Path, columns: Sequence[int | str] | None) -> Iterator[Exa
     keys = [str(c) for c in columns or ("source", "target", "alignment")]
     if len(keys) < 2:
         raise DataError(f"data.columns for {path} should name the keys of source and target, such as [source, target]")
+    for place, record in _records(path, keys[0]):
+        source, target = (_text(record, key, place) for key in keys[:2])
+        gold = record.get(keys[2]) if len(keys) > 2 else None
+        yield Example(source, target, place, _alignment(gold, place), _boxes(record, place))
+
+
+def _records(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a .jsonl file, with where they stood."""
     for number, line in read_lines(path):
         place = f"{path}:{number}"
         try:
@@ -147,10 +221,25 @@ def _read_jsonl(path: Path, columns: Sequence[int | str] | None) -> Iterator[Exa
         except json.JSONDecodeError as error:
             raise DataError(f"{place} is not JSON ({error.msg} at character {error.pos + 1})") from None
         if not isinstance(record, dict):
-            raise DataError(f'{place} should be an object such as {{"{keys[0]}": …}}, not {type(record).__name__}')
-        source, target = (_text(record, key, place) for key in keys[:2])
-        gold = record.get(keys[2]) if len(keys) > 2 else None
-        yield Example(source, target, place, _alignment(gold, place))
+            raise DataError(f'{place} should be an object such as {{"{key}": …}}, not {type(record).__name__}')
+        yield place, record
+
+
+def _boxes(record: dict[str, Any], place: str) -> tuple[Box, ...]:
+    """`boxes`, if there: lists of first word, last word, left, top, right, bottom in pixels of `width` x `height`."""
+    if "boxes" not in record:
+        return ()
+    try:
+        width, height = float(record["width"]), float(record["height"])
+        return tuple(
+            Box(int(first), int(last), x0 / width, y0 / height, x1 / width, y1 / height)
+            for first, last, x0, y0, x1, y1 in record["boxes"]
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise DataError(
+            f"{place}: 'boxes' should be lists [first word, last word, left, top, right, bottom] in pixels, with the "
+            "picture's 'width' and 'height' beside them"
+        ) from None
 
 
 def _text(record: dict[str, Any], key: str, place: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.corpora import Example
+from regard.data.sources import Item, Source
 from regard.data.tokens import Tokenizer, clean
 from regard.errors import DataError
 
@@ -24,12 +25,13 @@ CHUNK = 4096
 
 
 class Store:
-    """`store[i]` is sequence `i`: token ids, or the bytes of a text."""
+    """`store[i]` is sequence `i`: token ids, the bytes of a text, or elements of some `shape`."""
 
-    def __init__(self, stem: Path, dtype: str) -> None:
+    def __init__(self, stem: Path, dtype: str, shape: tuple[int, ...] = ()) -> None:
         self.offsets: NDArray[np.int64] = np.memmap(stem.with_suffix(".offsets"), dtype=np.int64, mode="r")
         values = stem.with_suffix(".values")
-        self.values: Ids = np.memmap(values, dtype=dtype, mode="r") if values.stat().st_size else np.zeros(0, dtype)
+        flat: Ids = np.memmap(values, dtype=dtype, mode="r") if values.stat().st_size else np.zeros(0, dtype)
+        self.values = flat.reshape(-1, *shape)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -44,7 +46,7 @@ class Store:
 
 @dataclass
 class Skipped:
-    """Pairs left out, and where the first of them stood."""
+    """Examples left out, and where the first of them stood."""
 
     empty: int = 0
     long: int = 0
@@ -64,7 +66,7 @@ class Skipped:
         if self.long:
             parts.append(f"{self.long} longer than data.max_length={max_length} tokens (first: {self.first['long']})")
         out = self.empty + self.long
-        return f"left out {out} of {kept + out} pairs: {', '.join(parts)}; data.bad_lines=error stops instead"
+        return f"left out {out} of {kept + out} examples: {', '.join(parts)}; data.bad_lines=error stops instead"
 
 
 @dataclass(frozen=True)
@@ -81,53 +83,57 @@ class PairStore:
 
 
 def write_pairs(
-    folder: Path, examples: Iterable[Example], source: Tokenizer, target: Tokenizer, *, max_length: int, bad_lines: str,
+    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, max_length: int, bad_lines: str,
     text: bool, made_from: dict[str, Any],
 ) -> PairStore:  # fmt: skip
-    """Tokenise examples into `folder`, or take what is there if it was made from the same things."""
+    """Put examples as numbers into `folder`, or take what is there if it was made from the same things."""
     facts = folder / "facts.json"
-    dtype = "uint8" if text else "uint16" if max(source.size, target.size) <= 2**16 else "uint32"
-    made_from = {**made_from, "max_length": max_length, "bad_lines": bad_lines, "text": text, "dtype": dtype}
+    as_text = text and source.drawn
+    forms = ("uint8" if as_text else source.dtype), ("uint8" if text else target.dtype)
+    made_from = {**made_from, "max_length": max_length, "bad_lines": bad_lines, "text": text, "forms": list(forms)}
+
+    def opened(report: str | None) -> PairStore:
+        left = Store(folder / "source", forms[0], () if as_text else source.shape)
+        return PairStore(left, Store(folder / "target", forms[1]), text, report)
+
     if facts.exists():
         known = json.loads(facts.read_text())
         if known["made_from"] == made_from:
-            return PairStore(Store(folder / "source", dtype), Store(folder / "target", dtype), text, known["report"])
+            return opened(known["report"])
         facts.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     skipped, kept = Skipped(), 0
-    with _Writer(folder / "source", dtype) as left, _Writer(folder / "target", dtype) as right:
+    with _Writer(folder / "source", forms[0]) as left, _Writer(folder / "target", forms[1]) as right:
         for chunk in _chunks(examples, CHUNK):
             sources = source.encode_many([x.source for x in chunk])
             targets = target.encode_many([x.target for x in chunk])
             for example, x, y in zip(chunk, sources, targets, strict=True):
-                if problem := _problem(x, y, max_length):
+                if problem := find_problem(source, x, y, max_length):
                     if bad_lines == "error":
-                        raise DataError(f"{example.place}: {_say(problem, len(x), len(y), max_length)}")
-                    skipped.note(problem, example.place)
+                        raise DataError(f"{example.place} {problem}; mend or remove it, or set data.bad_lines=skip")
+                    skipped.note("empty" if "empty" in problem else "long", example.place)
                     continue
                 kept += 1
-                left.write(list(clean(example.source).encode()) if text else x)
+                left.write(list(clean(example.source).encode()) if as_text else x)
                 right.write(list(clean(example.target).encode()) if text else y)
     report = skipped.describe(kept, max_length)
     if not kept:
-        raise DataError(f"no pairs left to use: {report or 'the files hold none'}")
+        raise DataError(f"no examples left to use: {report or 'the files hold none'}")
     facts.write_text(json.dumps({"made_from": made_from, "report": report}))
-    return PairStore(Store(folder / "source", dtype), Store(folder / "target", dtype), text, report)
+    return opened(report)
 
 
-def _problem(source: list[int], target: list[int], max_length: int) -> str | None:
-    if not source or not target:
-        return "empty"
-    return "long" if max(len(source), len(target)) > max_length else None
-
-
-def _say(problem: str, source: int, target: int, max_length: int) -> str:
-    if problem == "empty":
-        return f"the {'source' if not source else 'target'} is empty; remove the pair, or set data.bad_lines=skip"
-    return (
-        f"the {'source' if source > max_length else 'target'} has {max(source, target)} tokens, more than "
-        f"data.max_length={max_length}; split it, raise max_length, or set data.bad_lines=skip"
-    )
+def find_problem(source: Source, x: Item, y: Sequence[int], max_length: int) -> str | None:
+    """Why an example cannot be trained on, or None."""
+    if not y:
+        return "has an empty target"
+    if len(y) > max_length:
+        return f"has a target of {len(y)} tokens, longer than data.max_length={max_length}"
+    if source.problem(x, max_length) is None:
+        return None
+    if not len(x):
+        return "has an empty source"
+    return f"has a source of {len(x)} tokens, longer than data.max_length={max_length}"
 
 
 def _chunks(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
@@ -152,7 +158,7 @@ class _Writer:
         self.offsets.write(np.int64(0).tobytes())
         return self
 
-    def write(self, sequence: Sequence[int]) -> None:
+    def write(self, sequence: Item) -> None:
         self.values.write(np.asarray(sequence, dtype=self.dtype).tobytes())
         self.end += len(sequence)
         self.offsets.write(np.int64(self.end).tobytes())

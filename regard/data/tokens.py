@@ -53,6 +53,11 @@ class Tokenizer(ABC):
     def save(self, folder: Path, name: str) -> None:
         """Write what `load` reads."""
 
+    @property
+    def dtype(self) -> str:
+        """The smallest whole numbers that hold every id."""
+        return "uint16" if self.size <= 2**16 else "uint32"
+
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         """Ids of many lines; with `sampling`, subwords are drawn, the same ones for the same seed."""
         return [self.encode(text) for text in texts]

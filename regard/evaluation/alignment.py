@@ -51,3 +51,19 @@ def alignment_error_rate(found: Sequence[Iterable[Link]], gold: Sequence[Alignme
         hits += len(guess & truth.sure) + len(guess & truth.possible)
         total += len(guess) + len(truth.sure)
     return 1.0 - hits / total if total else 0.0
+
+
+def pointing(found: Sequence[Iterable[Link]], gold: Sequence[Alignment], places: Sequence[int]) -> tuple[float, float]:
+    """How often a target word that has gold links is linked to one of them, in percent; and how often by chance.
+
+    `places` says how many words (or cells of a picture) each source has. Zhang et al. 2018 call it the pointing game.
+    """
+    hits, total, luck = 0, 0, 0.0
+    for links_found, truth, size in zip(found, gold, places, strict=True):
+        wanted: dict[int, set[int]] = {}
+        for source, target in truth.possible:
+            wanted.setdefault(target, set()).add(source)
+        hits += sum(source in wanted.get(target, ()) for source, target in links_found)
+        total += len(wanted)
+        luck += sum(len(sources) for sources in wanted.values()) / max(size, 1)
+    return (100.0 * hits / total, 100.0 * luck / total) if total else (0.0, 0.0)

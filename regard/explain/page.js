@@ -6,8 +6,9 @@ const KINDS = { // what looks, and what is looked at
   encoder: { group: "Source looks at itself", query: "source", key: "source" },
   decoder: { group: "Target looks at itself", query: "target so far", key: "target so far" },
 };
-const state = { sentence: 0, layer: null, head: "mean", unit: "pieces" };
-let view; // what is on the screen: { kind, query: places, key: places, weights: [query][key] }
+const DARK = 0.26, GLOW = 0.3; // what is left of a picture where no one looked; how much white is added where one did
+const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null };
+let view; // what is on the screen: { way, kind, query: places, key: places, weights: [query][key], image, heads }
 let map; // where the cells of the heat map lie: { left, top, cell, frame }, and the cell last shown: { q, k }
 
 /* ---- helpers ---- */
@@ -64,8 +65,11 @@ function sides(x, kind, unit) {
   const source = places(x.source, x.source_word, null, unit);
   if (kind === "encoder") return [source, source];
   if (kind === "cross") return [places(x.target, x.target_word, x.log_probs, unit), source];
-  const late = (list, first) => [first, ...list.slice(0, -1)]; // the decoder reads the target one place late
-  const read = places(late(x.target, "<s>"), late(x.target_word, -1), late(x.log_probs, undefined), unit);
+  // The decoder reads the target one place late; a single network reads the source before it.
+  const before = x.inputs.length - x.target.length;
+  const words = [...x.source_word.slice(0, before), -1, ...x.target_word.slice(0, -1)];
+  const logs = [...Array(before + 1).fill(undefined), ...x.log_probs.slice(0, -1)];
+  const read = places(x.inputs, words, logs, unit);
   return [read, read];
 }
 
@@ -102,22 +106,25 @@ function partners(side, index) {
 function draw() {
   const x = data[state.sentence];
   const layer = x.layers.find((l) => l.name === state.layer) ?? x.layers.find((l) => l.name === x.best) ?? x.layers[0];
-  for (const id of ["choices", "linked", "mapped"]) $(id).hidden = !layer;
-  $("none").hidden = Boolean(layer);
+  const way = x.picture && layer?.kind === "cross" ? overPicture : overPieces;
+  const parts = layer ? ["choices", ...way.parts] : ["none"];
+  for (const id of ["none", "choices", "seen", "linked", "mapped"]) $(id).hidden = !parts.includes(id);
   $("tip").hidden = true;
-  $("source").textContent = text(x.source, x.source_word);
-  fill($("target"), "target", places(x.target, x.target_word, x.log_probs, state.unit));
+  $("source").replaceChildren(given(x));
   const total = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
   $("total").textContent = x.log_probs.length === 0 ? "" : "The bar under a target token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
-  if (!layer) return;
+  view = { way };
+  const target = places(x.target, x.target_word, x.log_probs, state.unit);
+  if (!layer) return fill($("target"), "target", target);
   const [query, key] = sides(x, layer.kind, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
   if (state.head >= heads.length) state.head = "mean";
-  view = { kind: KINDS[layer.kind], query, key, weights: combine(heads, state.head) };
+  view = { way, kind: KINDS[layer.kind], query, key, weights: combine(heads, state.head), image: x.image, heads: [] };
+  fill($("target"), "target", target);
   drawChoices(x, layer, heads);
-  drawLinks();
-  drawMap();
+  for (const id of ["words", "links"]) $(id).replaceChildren(); // what the other way drew has the same names
+  way.draw();
 }
 
 function drawChoices(x, layer, heads) {
@@ -131,7 +138,93 @@ function drawChoices(x, layer, heads) {
   $("units").lastChild.replaceChildren(...["pieces", "words"].map((unit) => radio("unit", unit, state.unit, unit)));
   $("heads").hidden = heads.length < 2;
   $("heads").lastChild.replaceChildren(...["mean", "max", ...heads.keys()].map((choice) =>
-    radio("head", choice, state.head, thumbnail(combine(heads, choice)), String(choice))));
+    radio("head", choice, state.head, view.way.thumbnail(combine(heads, choice)), String(choice))));
+}
+
+/* Over pieces, the looks are links between two lines and cells of a map. */
+const overPieces = {
+  parts: ["linked", "mapped"],
+  thumbnail,
+  draw() { drawLinks(); drawMap(); },
+  about: partners,
+  tell,
+  light,
+  calm() {
+    map?.frame.setAttribute("visibility", "hidden");
+    $("links").classList.remove("busy");
+    for (const token of document.querySelectorAll(".here, .lit")) token.classList.remove("here", "lit");
+  },
+  rest() {},
+};
+
+/* Over a picture they are light. The word last pointed at stays, so that one can change the head and compare. */
+const overPicture = {
+  parts: ["seen"],
+  thumbnail(weights) {
+    const canvas = screen(make("canvas", { "aria-hidden": true }), 128);
+    view.heads.push({ canvas, weights });
+    return canvas;
+  },
+  draw() {
+    fill($("words"), "query", view.query);
+    [...$("words").children].forEach((token, q) => {
+      const canvas = screen(make("canvas", { "aria-hidden": true }), 192);
+      paint(canvas, view.weights[q]);
+      token.prepend(canvas);
+    });
+    screen($("picture"), 768);
+    this.light("query", state.word);
+  },
+  about(_, index) {
+    const row = view.weights[index], most = Math.max(...row);
+    return `most of all at ${spoken(view.key[row.indexOf(most)].text)} (row, column): ${percent(most)}`;
+  },
+  tell() {}, // the caption has told already
+  light(_, index) {
+    const place = view.query[index];
+    state.word = place ? index : null;
+    paint($("picture"), place && view.weights[index]);
+    for (const { canvas, weights } of view.heads) paint(canvas, place ? weights[index] : overall(weights));
+    for (const token of document.querySelectorAll(".here")) token.classList.remove("here");
+    for (const side of place ? ["query", "target"] : []) $(`${side}-${index}`).classList.add("here");
+    const about = place ? [make("b", {}, spoken(place.text)), lines(probability(place), this.about("query", index))]
+      : ["The picture as it is."];
+    $("word").replaceChildren(...about);
+    set($("picture"), { "aria-label": $("word").textContent });
+  },
+  calm() {},
+  rest() { this.light("query", null); },
+};
+
+// The source, as it was given.
+const given = (x) => (x.image ? x.image.cloneNode() : text(x.source, x.source_word));
+const overall = (weights) => view.key.map((_, k) => sum(weights.map((row) => row[k]))); // of all words together
+const lines = (...parts) => parts.filter(Boolean).join("\n");
+
+// A canvas in the shape of the picture, with so many dots on its longer side.
+function screen(canvas, longest) {
+  const { naturalWidth: width, naturalHeight: height } = view.image, scale = longest / Math.max(width, height);
+  canvas.classList.add("picture");
+  return Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
+}
+
+// The picture, and over it a veil that is clear and a little white where the weights are greatest, or none.
+function paint(canvas, weights) {
+  const brush = canvas.getContext("2d"), all = [0, 0, canvas.width, canvas.height];
+  brush.imageSmoothingEnabled = view.image.naturalWidth > canvas.width; // few pixels are to be seen as such
+  brush.drawImage(view.image, ...all);
+  if (!weights) return;
+  const side = Math.sqrt(weights.length), most = Math.max(...weights, 1e-9), veil = new ImageData(side, side);
+  weights.forEach((weight, k) => {
+    const bright = Math.max(0, weight) / most;
+    const opaque = 1 - (DARK + (1 - DARK) * bright) * (1 - GLOW * bright);
+    const white = 255 * GLOW * bright / opaque;
+    veil.data.set([white, white, white, 255 * opaque], 4 * k);
+  });
+  const small = make("canvas", { width: side, height: side });
+  small.getContext("2d").putImageData(veil, 0, 0);
+  Object.assign(brush, { imageSmoothingEnabled: true, imageSmoothingQuality: "high" });
+  brush.drawImage(small, ...all);
 }
 
 function thumbnail(weights) {
@@ -148,7 +241,7 @@ function thumbnail(weights) {
 // A line of tokens that can be pointed at, tapped, and walked along with the arrow keys.
 function fill(line, side, list) {
   line.replaceChildren(...list.map((place, i) => {
-    const about = [probability(place), partners(side, i)].filter(Boolean).join("\n");
+    const about = lines(probability(place), view.way.about(side, i));
     // <bdi> keeps a mark such as <s> from setting the direction of a line of Arabic or Hebrew.
     const token = make("li", { class: "token", id: `${side}-${i}`, role: "option", tabindex: i ? -1 : 0,
       "aria-label": `${spoken(place.text)}: ${about.replaceAll("\n", ", ")}` },
@@ -157,7 +250,10 @@ function fill(line, side, list) {
       token.classList.add("scored");
       token.style.setProperty("--p", place.log === null ? 0 : Math.exp(place.log));
     }
-    token.onpointerenter = token.onfocus = () => { light(side, i); tell(token, spoken(place.text), about); };
+    token.onpointerenter = token.onfocus = () => {
+      view.way.light(side, i);
+      view.way.tell(token, spoken(place.text), about);
+    };
     token.onpointerleave = token.onblur = () => { calm(); document.activeElement?.onfocus?.(); };
     return token;
   }));
@@ -252,9 +348,7 @@ function light(side, index) {
 
 function calm() {
   $("tip").hidden = true;
-  map?.frame.setAttribute("visibility", "hidden");
-  $("links").classList.remove("busy");
-  for (const token of document.querySelectorAll(".here, .lit")) token.classList.remove("here", "lit");
+  view?.way.calm();
 }
 
 // Frame a row or a column of the heat map, or with both one cell.
@@ -302,21 +396,26 @@ $("map").onkeydown = (event) => {
   const clamp = (x, length) => Math.max(0, Math.min(x, length - 1));
   showCell(clamp(map.q + step[0], view.query.length), clamp(map.k + step[1], view.key.length));
 };
-document.onkeydown = (event) => { if (event.key === "Escape") calm(); };
+document.onkeydown = (event) => {
+  if (event.key !== "Escape") return;
+  calm();
+  view?.way.rest();
+};
 document.onchange = ({ target }) => {
   const value = /^\d+$/.test(target.value) ? Number(target.value) : target.value;
   state[target.name || target.id] = value;
+  if (["sentence", "unit"].includes(target.name)) state.word = null;
   draw();
   // The buttons were drawn anew: give the keyboard its place among them back.
   if (target.name) document.querySelector(`input[name="${target.name}"]:checked`).focus({ preventScroll: true });
 };
 matchMedia("(prefers-color-scheme: dark)").onchange = draw; // canvases do not follow the style sheet
 
-if (data.length) {
+function start() {
   $("nav").hidden = data.length < 2;
   $("layout").classList.toggle("many", data.length > 1);
   $("sentences").append(...data.map((x, i) => radio("sentence", i, 0,
-    make("span", { dir: "auto" }, text(x.source, x.source_word)),
+    make("span", { dir: "auto" }, given(x)),
     make("span", { dir: "auto", class: "quiet" }, text(x.target, x.target_word)))));
   draw();
   let width = innerWidth;
@@ -324,6 +423,9 @@ if (data.length) {
     if (width !== innerWidth) draw();
     width = innerWidth;
   };
-} else {
-  $("main").replaceChildren("There are no sentences to show.");
 }
+
+for (const x of data) if (x.picture) x.image = make("img", { src: x.picture, alt: "the picture" });
+// A canvas can only be painted with a picture that has been read.
+if (data.length) Promise.all(data.map((x) => x.image?.decode())).then(start);
+else $("main").replaceChildren("There are no sentences to show.");

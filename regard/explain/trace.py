@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import io
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.errors import ConfigError, DataError, OutputError
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
 
 FORMAT = "regard-explanation-1"
+PNG = "data:image/png;base64,"  # a picture in JSON is an address that a browser can show
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Explanation:
 
     Row `i` of a `cross` layer is the look at the source from which target piece `i` was written. `source_word[j]` is
     the word of the text that piece `j` belongs to, -1 for a mark such as `</s>`.
+
+    Where the source is a `picture`, its pieces, and its words, are the cells of a square grid over it, row by row.
     """
 
     source: list[str]
@@ -43,11 +51,24 @@ class Explanation:
     log_probs: list[float]  # of each target piece
     layers: list[Layer]
     best: str | None  # the layer to show first and to align by; None without attention over the source
+    _: KW_ONLY
+    inputs: list[str] = field(default_factory=list)  # what the decoder read; unless given, the target one place late
+    picture: NDArray[np.uint8] | None = None  # (height, width, 3)
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            object.__setattr__(self, "inputs", ["<s>", *self.target[:-1]])
+        if self.picture is not None and self.side**2 != len(self.source):
+            raise DataError(f"a picture is seen as a square grid of cells, which {len(self.source)} cells do not make")
 
     @property
-    def inputs(self) -> list[str]:
-        """What the decoder read at each step: the target, one place late."""
-        return ["<s>", *self.target[:-1]]
+    def side(self) -> int:
+        """How many cells of a picture lie side by side."""
+        return math.isqrt(len(self.source))
+
+    def sees(self, layer: Layer) -> bool:
+        """Whether a layer looks at a picture, to be shown on it, and not at pieces in a row."""
+        return self.picture is not None and layer.kind == "cross"
 
     def axes(self, layer: Layer) -> tuple[list[str], list[str]]:
         """The pieces that attend and the pieces attended to in a layer: what to write beside rows and columns."""
@@ -90,14 +111,36 @@ class Explanation:
         """Links (source word, target word): each target word with the source word it attended to most."""
         return links(self.words(layer, head))
 
+    def steps(self) -> tuple[list[str], list[int]]:
+        """The target's words as they read, a mark such as `</s>` by itself; and which of them each piece belongs to."""
+        texts: list[str] = []
+        numbers: list[int] = []
+        for i, (piece, word) in enumerate(zip(self.target, self.target_word, strict=True)):
+            if i and 0 <= word == self.target_word[i - 1]:
+                texts[-1] += piece.removeprefix("·")  # the dot of a piece that goes on a word
+            else:
+                texts.append(piece)
+            numbers.append(len(texts) - 1)
+        return [text.replace("▁", " ").strip() or "␣" for text in texts], numbers
+
+    def title(self, layer: str | None = None, head: int | None = None) -> str:
+        """What `weights` of the same arguments are, in words."""
+        chosen = self.layer(layer)
+        if head is not None:
+            return f"{chosen.name}, head {head}"
+        return chosen.name + (f", mean of {len(chosen.weights)} heads" if len(chosen.weights) > 1 else "")
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
         layers = [
             {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist()}
             for x in self.layers
         ]
-        plain = {name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "best")}
-        return {"format": FORMAT, **plain, "log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
+        plain = {
+            name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "inputs", "best")
+        }
+        plain |= {"log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
+        return {"format": FORMAT, **plain, **({} if self.picture is None else {"picture": _to_png(self.picture)})}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Explanation:
@@ -106,7 +149,8 @@ class Explanation:
             raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
         layers = [Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32)) for x in data["layers"]]
         plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
-        return Explanation(layers=layers, **plain)
+        picture = _from_png(data["picture"]) if "picture" in data else None
+        return Explanation(layers=layers, inputs=data.get("inputs", []), picture=picture, **plain)
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
         """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`.
@@ -128,14 +172,11 @@ def save(
         case ".png" | ".svg" | ".pdf" if len(explanations) > 1:
             raise ConfigError(f"a picture shows one sentence, not {len(explanations)}; use .html, or one picture each")
         case ".png" | ".svg" | ".pdf":
-            from regard.explain.plots import head_grid, heat_map
+            from regard.explain.plots import draw
 
             explanations[0].layer(layer)  # a wrong name should not leave an empty folder behind
             path.parent.mkdir(parents=True, exist_ok=True)
-            if grid:
-                head_grid(explanations[0], path, layer=layer)
-            else:
-                heat_map(explanations[0], path, layer=layer, head=head)
+            draw(explanations[0], path, layer=layer, head=head, grid=grid)
             return path
         case ".html":
             from regard.explain.page import page
@@ -148,3 +189,21 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def _to_png(picture: NDArray[np.uint8]) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return PNG + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _from_png(text: str) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(text.removeprefix(PNG), validate=True)), formats=["PNG"]) as image:
+            return np.asarray(image.convert("RGB"), dtype=np.uint8)
+    except (binascii.Error, OSError, ValueError) as error:
+        raise DataError(f"the picture of a saved explanation cannot be read ({error}); it should be {PNG}…") from None

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory
+from regard.models.encoders import Embedding, Memory, place
 from regard.nn.attention import Attention, allowed
 from regard.nn.blocks import DecoderBlock, KeysValues
 from regard.nn.recurrence import Recurrence
@@ -31,14 +31,24 @@ class State(Protocol):
 
 
 class Decoder(Protocol):
-    """Any decoder."""
+    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far."""
 
-    def __call__(self, tokens: Ragged, memory: Memory) -> Ragged:
+    bounded: bool
+
+    def __call__(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         """All steps at once: `(total,)` tokens to `(total, d_model)`."""
         ...
 
     def start(self, memory: Memory) -> State:
         """The state before the first token."""
+        ...
+
+    def alone(self, rows: int) -> State:
+        """The state before the first token, where there is nothing to look at."""
+        ...
+
+    def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
+        """Some more tokens at once, where there is nothing to look at; `(total, d_model)` and the state after them."""
         ...
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -51,7 +61,7 @@ class View:
     """What a recurrent decoder sees of the source: the summary, or states to attend to."""
 
     summary: Tensor  # (sources, d_model)
-    values: Tensor  # (sources, source, d_model)
+    values: Tensor  # (sources, heads, source, d_head)
     keys: Tensor  # (sources, heads, source, d_key)
     mask: Tensor  # (sources, source)
     number: Tensor  # (sources,): which row of the batch each is
@@ -66,16 +76,17 @@ class RecurrentState:
 
     carry: Tensor  # (rows, layers, parts, d_model)
     fed: Tensor  # (rows, d_model): the last output, for input feeding
-    view: View
+    view: View | None  # None: a language model
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
-        view = self.view if sources is None else self.view.select(sources)
+        view = self.view if sources is None or self.view is None else self.view.select(sources)
         return RecurrentState(self.carry[rows], self.fed[rows], view)
 
 
 class RecurrentDecoder(nn.Module):
-    """`s_t = f(x_t, s_{t-1})`, and an output of it, under one of five ways to look at the source:
+    """`s_t = f(x_t, s_{t-1})`, and an output of it, under one of six ways to look at the source:
 
+    - `none`: a language model; `x_t = y_{t-1}`, the output is `s_t`
     - `last` (Sutskever et al. 2014): `x_t = y_{t-1}`; only `s_0` knows the source; the output is `s_t`
     - `every` (Cho et al. 2014): `x_t = [y_{t-1}; c]`, output `tanh(W [s_t; c])`, `c` the summary
     - `recurrence` (Bahdanau et al. 2015): `c_t` attended to from `s_{t-1}`; `x_t = [y_{t-1}; c_t]`, output
@@ -89,12 +100,14 @@ class RecurrentDecoder(nn.Module):
         bridge: str, dropout: float,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.bounded = False
         self.way, self.embedding, self.attention = way, embedding, attention
-        d_input = d_model if way in ("last", "output") else 2 * d_model
+        d_input = d_model if way in ("none", "last", "output") else 2 * d_model
         self.recurrence = Recurrence(cell, d_input, d_model, layers, dropout)
         self.carry_shape = (layers, self.recurrence.parts, d_model)
-        self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if bridge == "dense" else None
-        self.join = nn.Linear(2 * d_model, d_model, bias=False) if way != "last" else None
+        dense = bridge == "dense" and way != "none"
+        self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if dense else None
+        self.join = nn.Linear(2 * d_model, d_model, bias=False) if way not in ("none", "last") else None
         self.dropout = nn.Dropout(dropout)
 
     def start(self, memory: Memory) -> RecurrentState:
@@ -103,13 +116,26 @@ class RecurrentDecoder(nn.Module):
         else:
             assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
             carry = memory.carry
-        values = memory.states.padded()
-        keys = self.attention.keys(values) if self.attention is not None else values.unsqueeze(1)
+        states = memory.states.padded()
+        keys = values = states.unsqueeze(1)
+        if self.attention is not None:
+            keys, values = self.attention.keys(states), self.attention.values(states)
         number = torch.arange(len(values), device=values.device)
         view = View(memory.summary, values, keys, memory.states.mask, number)
         return RecurrentState(carry, torch.zeros_like(memory.summary), view)
 
-    def forward(self, tokens: Ragged, memory: Memory) -> Ragged:
+    def alone(self, rows: int) -> RecurrentState:
+        weight = self.embedding.table.weight
+        return RecurrentState(self.recurrence.start(rows, weight), weight.new_zeros(rows, 0), None)
+
+    def read(self, tokens: Ragged, state: RecurrentState) -> tuple[Ragged, RecurrentState]:
+        y = tokens.like(self.embedding(tokens.values))
+        states, carry = self.recurrence(y, state.carry)
+        return y.like(self.dropout(states.values)), replace(state, carry=carry)
+
+    def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
+        if memory is None:
+            return self.read(tokens, self.alone(len(tokens)))[0]
         state = self.start(memory)
         y = tokens.like(self.embedding(tokens.values))
         match self.way:
@@ -122,6 +148,7 @@ class RecurrentDecoder(nn.Module):
                 return y.like(self._output(states.values, c))
             case "output":
                 states, _ = self.recurrence(y, state.carry)
+                assert state.view is not None, "attention needs an encoder"
                 contexts = self._attend(states.padded(), state.view)
                 return y.like(self._output(states.values, y.unpadded(contexts).values))
             case _:
@@ -151,11 +178,13 @@ class RecurrentDecoder(nn.Module):
     def _advance(self, y: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """One step from `(rows, d_model)` embedded tokens."""
         view, carry = state.view, state.carry
+        if self.way in ("none", "last"):
+            s, carry = self.recurrence.step(y, carry)
+            output = self.dropout(s)
+            return output, replace(state, carry=carry)
+        assert view is not None, "this way of looking at the source needs an encoder"
         width = len(y) // len(view.summary)  # rows of one source
         match self.way:
-            case "last":
-                s, carry = self.recurrence.step(y, carry)
-                output = self.dropout(s)
             case "every":
                 c = view.summary.repeat_interleave(width, dim=0)
                 s, carry = self.recurrence.step(torch.cat((y, c), dim=-1), carry)
@@ -187,36 +216,46 @@ class RecurrentDecoder(nn.Module):
 
 @dataclass(frozen=True)
 class TransformerState:
-    """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source."""
+    """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source.
+
+    Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is False there).
+    """
 
     past: tuple[KeysValues, ...]  # a row's
-    source: tuple[KeysValues, ...]  # a source's
-    mask: Tensor  # (sources, source)
-    length: int
+    source: tuple[KeysValues | None, ...]  # a source's; None: a language model
+    mask: Tensor | None  # (sources, source)
+    length: int  # slots of the past
+    real: Tensor | None = None  # (rows, length); None: all are
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
-        state = replace(self, past=_pick(self.past, rows))
-        return state if sources is None else replace(state, source=_pick(self.source, sources), mask=self.mask[sources])
+        state = replace(self, past=_pick(self.past, rows), real=None if self.real is None else self.real[rows])
+        if sources is None or self.mask is None:
+            return state
+        return replace(state, source=_pick(self.source, sources), mask=self.mask[sources])
 
 
-def _pick(blocks: tuple[KeysValues, ...], index: Tensor) -> tuple[KeysValues, ...]:
-    return tuple(KeysValues(keys[index], values[index]) for keys, values in blocks)
+def _pick(blocks: Sequence[KeysValues | None], index: Tensor) -> tuple[KeysValues, ...]:
+    return tuple(KeysValues(both.keys[index], both.values[index]) for both in blocks if both is not None)
 
 
 class TransformerDecoder(nn.Module):
-    """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017)."""
+    """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017).
+
+    Without a source it is a language model (GPT, Radford et al. 2018): its blocks then have no attention over one.
+    """
 
     def __init__(
-        self, embedding: Embedding, positions: nn.Module, blocks: list[DecoderBlock], final: nn.Module
+        self, embedding: Embedding, positions: nn.Module | None, blocks: list[DecoderBlock], final: nn.Module
     ) -> None:
         super().__init__()
+        self.bounded = True
         self.embedding, self.positions, self.final = embedding, positions, final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
-    def forward(self, tokens: Ragged, memory: Memory) -> Ragged:
-        x = tokens.like(self.embedding(tokens.values, self.positions(tokens.position)))
+    def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
+        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position)))
         for block in self.blocks:
-            x = block(x, memory.states)
+            x = block(x, None if memory is None else memory.states)
         return x.like(self.final(x.values))
 
     def start(self, memory: Memory) -> TransformerState:
@@ -228,10 +267,38 @@ class TransformerDecoder(nn.Module):
             past.append(KeysValues(*(x[:, :, :0] for x in padded)))
         return TransformerState(tuple(past), tuple(source), allowed(memory.states)[:, 0, 0, :], 0)
 
+    def alone(self, rows: int) -> TransformerState:
+        past = tuple(block.start(rows) for block in self.blocks)
+        return TransformerState(past, (None,) * len(past), None, 0)
+
+    def read(self, tokens: Ragged, state: TransformerState) -> tuple[Ragged, TransformerState]:
+        """Rows are set flush right, so that what comes next has the same slot in all of them."""
+        if not tokens.longest:
+            return tokens.like(self.embedding(tokens.values)), state
+        before = state.length if state.real is None else state.real.sum(1)[tokens.row]
+        x = self.embedding(tokens.values, place(self.positions, tokens.position + before))
+        empty = tokens.longest - tokens.lengths  # (rows,)
+        slot = tokens.slot + empty[tokens.row]
+        padded = x.new_zeros(len(tokens) * tokens.longest, x.shape[-1]).index_copy(0, slot, x)
+        padded = padded.unflatten(0, (len(tokens), -1))
+        fresh = torch.arange(tokens.longest, device=x.device) >= empty[:, None]
+        old = fresh.new_ones(len(tokens), state.length) if state.real is None else state.real
+        real = torch.cat((old, fresh), dim=1)
+        after = []
+        for block, past in zip(self.blocks, state.past, strict=True):
+            padded, past = block.extend(padded, past, real)
+            after.append(past)
+        outputs = tokens.like(self.final(padded).flatten(0, 1)[slot])
+        return outputs, replace(state, past=tuple(after), length=real.shape[1], real=real)
+
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        x = self.embedding(tokens, self.positions(torch.full_like(tokens, state.length)))  # (rows, d_model)
+        if state.real is None:
+            real, position = None, torch.full_like(tokens, state.length)
+        else:
+            real, position = torch.cat((state.real, state.real.new_ones(len(tokens), 1)), dim=1), state.real.sum(1)
+        x = self.embedding(tokens, place(self.positions, position))  # (rows, d_model)
         after = []
         for block, past, source in zip(self.blocks, state.past, state.source, strict=True):
-            x, past = block.step(x, past, source, state.mask)
+            x, past = block.step(x, past, source, state.mask, real=real)
             after.append(past)
-        return self.final(x), replace(state, past=tuple(after), length=state.length + 1)
+        return self.final(x), replace(state, past=tuple(after), length=state.length + 1, real=real)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,11 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         x = self.table(tokens) * self.scale
         return self.dropout(x if positions is None else x + positions.to(x.dtype))
+
+
+def place(positions: nn.Module | None, position: Tensor) -> Tensor | None:
+    """Vectors of positions; None where order is told inside attention."""
+    return None if positions is None else positions(position)
 
 
 class RecurrentEncoder(nn.Module):
@@ -82,18 +88,50 @@ class RecurrentEncoder(nn.Module):
         return Memory(x.like(self.dropout(x.values)), self.dropout(carry[:, -1, 0]), carry)
 
 
+class ConvolutionEncoder(nn.Module):
+    """Convolutions over pictures, to a grid of vectors, as Show, Attend and Tell reads them (Xu et al. 2015, 3.1.1).
+
+    A source is a sequence of scanlines `(height, 3 width)` of bytes. Each halving is a convolution of stride 2; one
+    more, of stride 1, looks around at the end. With `coordinates` two more channels say where a pixel is. The states
+    are the cells of the grid, row by row; the summary is their mean.
+    """
+
+    def __init__(self, d_model: int, halvings: int, channels: int, *, coordinates: bool, dropout: float) -> None:
+        super().__init__()
+        self.coordinates, self.dropout = coordinates, nn.Dropout(dropout)
+        widths = [3 + 2 * coordinates, *(channels * 2**i for i in range(halvings))]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], d_model, 3, padding=1))
+        self.norm = nn.LayerNorm(d_model)
+
+    def forward(self, source: Ragged) -> Memory:
+        kind = self.norm.weight.dtype
+        pixels = source.values.view(len(source), source.longest, -1, 3).to(kind) / 127.5 - 1.0
+        x = pixels.permute(0, 3, 1, 2)  # (rows, channels, height, width)
+        if self.coordinates:
+            height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
+            where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
+            x = torch.cat((x, where.expand(len(x), -1, -1, -1)), dim=1)
+        grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
+        cells = self.dropout(self.norm(grid.flatten(0, 1)))
+        states = Ragged.from_lengths(cells, [grid.shape[1]] * len(grid))
+        return Memory(states, states.mean())
+
+
 class TransformerEncoder(nn.Module):
     """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
 
     def __init__(
-        self, embedding: Embedding, positions: nn.Module, blocks: list[EncoderBlock], final: nn.Module
+        self, embedding: Embedding, positions: nn.Module | None, blocks: list[EncoderBlock], final: nn.Module
     ) -> None:
         super().__init__()
         self.embedding, self.positions = embedding, positions
         self.blocks, self.final = nn.ModuleList(blocks), final
 
     def forward(self, source: Ragged) -> Memory:
-        x = source.like(self.embedding(source.values, self.positions(source.position)))
+        x = source.like(self.embedding(source.values, place(self.positions, source.position)))
         for block in self.blocks:
             x = block(x)
         x = x.like(self.final(x.values))

@@ -1,8 +1,9 @@
-"""A model: an encoder, a decoder and an output layer."""
+"""Models: an encoder and a decoder, a decoder alone, an encoder alone; each with an output layer."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.decoders import Decoder, State
@@ -26,12 +27,40 @@ class Head(nn.Module):
         return self.linear(x)
 
 
-class EncoderDecoder(nn.Module):
+class Writer(nn.Module):
+    """What writes a token at a time: a decoder and an output layer, and something to begin from."""
+
+    decoder: Decoder
+    head: Head
+
+    def start(self, source: Ragged) -> State:
+        """The state from which `step` writes."""
+        raise NotImplementedError
+
+    def encode(self, source: Ragged) -> Memory:
+        """What is made of the source."""
+        raise NotImplementedError
+
+    def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """`(rows,)` tokens to `(rows, d_model)`, from which `predict` tells the next, and the state after them."""
+        return self.decoder.step(tokens, state)
+
+    def predict(self, output: Tensor) -> Tensor:
+        """`(rows, vocabulary)` log-probabilities."""
+        return torch.log_softmax(self.head(output).float(), dim=-1)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
+        output, state = self.advance(tokens, state)
+        return self.predict(output), state
+
+
+class EncoderDecoder(Writer):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head) -> None:
         super().__init__()
-        self.encoder, self.decoder, self.head = encoder, decoder, head
+        self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
 
     def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
         """Logits `(total, vocabulary)` for the token after each of `inputs`."""
@@ -43,12 +72,55 @@ class EncoderDecoder(nn.Module):
         return memory
 
     def start(self, source: Ragged) -> State:
-        """The state from which `step` writes."""
-        decoder: Decoder = self.decoder  # type: ignore[assignment]
-        return decoder.start(self.encode(source))
+        return self.decoder.start(self.encode(source))
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
-        decoder: Decoder = self.decoder  # type: ignore[assignment]
-        output, state = decoder.step(tokens, state)
-        return torch.log_softmax(self.head(output).float(), dim=-1), state
+
+class OneNetwork(Writer):
+    """A decoder alone. Without a source, a language model, `p(y) = Π_t p(y_t given y_<t)`; with one, that of source,
+    `<sep>` and target as one text, of which the target is predicted: the state at `<sep>` is the encoding."""
+
+    def __init__(self, decoder: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.decoder, self.head = decoder, head  # type: ignore[assignment]
+
+    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """Logits `(total, vocabulary)` for the token after each of `inputs`, which stand after the source."""
+        if not source.longest:
+            states = self.decoder(inputs, None)
+            return states.like(self.head(states.values))
+        both, place = source.joined(inputs)
+        return inputs.like(self.head(self.decoder(both, None).values[place]))
+
+    def start(self, source: Ragged) -> State:
+        return self.read(source, self.decoder.alone(len(source)))[1]
+
+    def encode(self, source: Ragged) -> Memory:
+        """What the network has made of the source when it ends."""
+        states = self.decoder(source, None)
+        return Memory(states, states.last())
+
+    def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
+        """Some more text at once, its outputs, and the state after it."""
+        return self.decoder.read(tokens, state)
+
+
+class FillIn(nn.Module):
+    """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
+    `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
+
+    def __init__(self, encoder: nn.Module, d_model: int, head: Head) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model)
+
+    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """Logits `(total, vocabulary)` for the token at each of the positions `inputs` of the source."""
+        states = self.encode(source).states.values[source.offsets.long()[:-1][inputs.row] + inputs.values]
+        return inputs.like(self.head(self.norm(F.gelu(self.transform(states)))))
+
+    def encode(self, source: Ragged) -> Memory:
+        memory: Memory = self.encoder(source)
+        return memory
+
+
+Model = EncoderDecoder | OneNetwork | FillIn

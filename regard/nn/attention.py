@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn.positions import Relative, distances
 from regard.nn.scores import Score
 from regard.ragged import Ragged
 
@@ -62,38 +63,68 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention of a recurrent decoder over encoder states, with any score. Bahdanau et al. 2015, eq. 5 and 6."""
+    """Attention of a recurrent decoder over encoder states, with any score. Bahdanau et al. 2015, eq. 5 and 6.
 
-    def __init__(self, score: Score) -> None:
+    The states themselves are keys and values. With `heads`, projections of them are, as in Vaswani et al. 2017, 3.2.2:
+    the score then compares a query and a key of `d_model / heads`, the same score in every head, and the heads'
+    contexts are joined.
+    """
+
+    def __init__(self, score: Score, heads: int | None = None, d_model: int | None = None) -> None:
         super().__init__()
-        self.score = score
+        self.score, self.heads = score, heads
+        if heads is not None:
+            assert d_model is not None, "heads need a d_model to split"
+            assert d_model % heads == 0, f"d_model ({d_model}) is not divisible by heads ({heads})"
+            self.query, self.key, self.value = (nn.Linear(d_model, d_model, bias=False) for _ in range(3))
+            for linear in (self.query, self.key, self.value):
+                nn.init.xavier_uniform_(linear.weight)
 
     def keys(self, states: Tensor) -> Tensor:
-        """What the score needs of `(rows, source, d_model)`, once for a source."""
-        return self.score.keys(states).unsqueeze(1)
+        """What the score needs of `(rows, source, d_model)`, once for a source: `(rows, heads, source, …)`."""
+        return self.score.keys(self._split(states if self.heads is None else self.key(states)))
+
+    def values(self, states: Tensor) -> Tensor:
+        """What contexts are made of, `(rows, heads, source, d_head)`, once for a source."""
+        return self._split(states if self.heads is None else self.value(states))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-        """Contexts `(rows, target, d_model)` for queries of that shape, from `(rows, source, d_model)` values.
+        """Contexts `(rows, target, d_model)` for queries of that shape, from what `keys` and `values` gave.
 
-        `rows` says which rows of the batch these are, for `capture`.
+        Without heads the values may also be the states as they are, `(rows, source, d_model)`. `rows` says which rows
+        of the batch these are, for `capture`.
         """
-        scores = self.score(queries.unsqueeze(1), keys)  # (rows, 1, target, source)
-        weights = attention_weights(scores, mask[:, None, None, :])
+        queries = self._split(queries if self.heads is None else self.query(queries))
+        values = values if values.dim() == 4 else values.unsqueeze(1)
+        scores = self.score(queries, keys)  # (rows, heads, target, source)
+        weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if (trace := _trace.get()) is not None:
             trace.record(self, lambda: weights, rows.tolist())
-        return (weights @ values.unsqueeze(1)).squeeze(1)
+        return (weights @ values).transpose(1, 2).flatten(2)
+
+    def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """The weights that are used; soft attention uses all of them."""
+        return weights
+
+    def _split(self, x: Tensor) -> Tensor:
+        """`(rows, length, d_model)` to `(rows, heads, length, d_head)`."""
+        return x.unflatten(-1, (self.heads or 1, -1)).transpose(1, 2)
 
 
 class MultiHeadAttention(nn.Module):
-    """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`."""
+    """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`.
 
-    def __init__(self, d_model: int, heads: int, *, causal: bool = False) -> None:
+    `relative` is for self-attention, where query and key are counted on the same slots.
+    """
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
         self.query = nn.Linear(d_model, d_model)
         self.key = nn.Linear(d_model, d_model)
         self.value = nn.Linear(d_model, d_model)
         self.output = nn.Linear(d_model, d_model)
+        self.relative = relative
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -101,9 +132,11 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Ragged, memory: Ragged) -> Ragged:
         """Every position of `x` attends to its row of `memory` (to itself and before, if causal)."""
         q, k, v = self._split(self.query(x.values)), *self.keys_values(memory.values)  # (total, heads, d_head)
+        if self.relative is not None:
+            q, k = self.relative.turn(q, k, x.position)
         if (trace := _trace.get()) is not None:
             trace.record(self, lambda: self._weights(x.like(q), memory.like(k)))
-        context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal)
+        context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
     def keys_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,25 +150,49 @@ class MultiHeadAttention(nn.Module):
         context = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
         return self.output(context.transpose(1, 2).flatten(2))
 
+    def extend(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Causal attention of `(rows, new, d_model)` to itself and to a past `(rows, heads, length, d_head)`.
+
+        Gives the output, and keys and values of past and new. `mask` `(rows, length + new)` is True where a slot is
+        real: rows that start late are padded on the left.
+        """
+        assert self.causal, "only what looks back can go on from a past"
+        q, k, v = self._split(self.query(x)), *self.keys_values(x)  # (rows, new, heads, d_head)
+        length, new = keys.shape[2], x.shape[1]
+        if self.relative is not None:
+            q, k = self.relative.turn(q, k, torch.arange(length, length + new, device=x.device))
+        q = q.transpose(1, 2)
+        keys, values = torch.cat((keys, k.transpose(1, 2)), dim=2), torch.cat((values, v.transpose(1, 2)), dim=2)
+        if mask is None:
+            context = attend_padded(q, keys, values, None, self.relative)
+        else:
+            seen = mask[:, None, None, :] & (distances(new, length + new, x.device) <= 0)
+            nowhere = ~seen.any(-1, keepdim=True)  # kernels differ in what they make of a row without keys
+            context = attend_padded(q, keys, values, seen | nowhere, self.relative).masked_fill(nowhere, 0.0)
+        return self.output(context.transpose(1, 2).flatten(2)), keys, values
+
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1))
 
     def _weights(self, q: Ragged, k: Ragged) -> Tensor:
         query, key = q.padded().transpose(1, 2), k.padded().transpose(1, 2)  # (rows, heads, length, d_head)
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-        mask = k.mask[:, None, None, :] & q.mask[:, None, :, None]
+        seen = k.mask[:, None, None, :] & q.mask[:, None, :, None]
         if self.causal:
-            mask = mask & torch.ones(scores.shape[-2:], dtype=torch.bool, device=mask.device).tril()
-        return attention_weights(scores, mask)
+            seen = seen & (distances(query.shape[2], key.shape[2], seen.device) <= 0)
+        return padded_weights(query, key, seen, self.relative)
 
 
-def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False) -> Ragged:
-    """`softmax(q kᵀ / √d_head) v` within each row; `(total, heads, d_head)` in and out.
+def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:
+    """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out.
 
-    In half precision on a GPU the variable-length flash kernel reads the packed form as it is. Elsewhere the rows are
-    padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros.
+    In half precision on a GPU the variable-length flash kernel reads the packed form as it is, unless something is
+    added. Elsewhere the rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields
+    zeros.
     """
-    if q.values.is_cuda and q.values.dtype in (torch.bfloat16, torch.float16):
+    plain = relative is None or not relative.adds
+    if plain and q.values.is_cuda and q.values.dtype in (torch.bfloat16, torch.float16):
         from torch.nn.attention.varlen import varlen_attn
 
         window = (-1, 0) if causal else (-1, -1)
@@ -147,11 +204,40 @@ def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False) -> Ragged:
     # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
     kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
     query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)
-    if causal:  # padding stands after every real position, so the causal rule hides it
-        padded = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    else:
-        padded = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed(k))
+    seen = None if causal else allowed(k)  # padding stands after every real position, so the causal rule hides it
+    with torch.autocast(q.values.device.type, enabled=False):  # which would go back to half precision
+        padded = attend_padded(query, key, value, seen, relative)
     return q.unpadded(padded.transpose(1, 2).to(q.values.dtype))
+
+
+def attend_padded(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, relative: Relative | None) -> Tensor:
+    """The same of `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
+
+    `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see. None looks back: the last
+    query stands where the last key does, and each sees its own slot and those before.
+    """
+    targets, sources = q.shape[2], k.shape[2]
+    if relative is None or not relative.adds:
+        if seen is None and targets in (1, sources):  # a single query is the last and sees all
+            return F.scaled_dot_product_attention(q, k, v, is_causal=targets == sources)
+        seen = distances(targets, sources, q.device) <= 0 if seen is None else seen
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    distance = distances(targets, sources, q.device)
+    seen = distance <= 0 if seen is None else seen
+    values = relative.values(distance)
+    if values is None:
+        added = relative.scores(q, distance).masked_fill(~seen, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
+    weights = padded_weights(q, k, seen, relative).to(v.dtype)
+    return weights @ v + torch.einsum("rhts,tsd->rhtd", weights, values.to(v.dtype))
+
+
+def padded_weights(q: Tensor, k: Tensor, seen: Tensor, relative: Relative | None) -> Tensor:
+    """`softmax(q kᵀ / √d_head)` of `(rows, heads, length, d_head)` with what `relative` adds, in full precision."""
+    scores = q @ k.mT / q.shape[-1] ** 0.5  # (rows, heads, target, source)
+    if relative is not None and relative.adds:
+        scores = scores + relative.scores(q, distances(q.shape[2], k.shape[2], q.device))
+    return attention_weights(scores.to(torch.promote_types(scores.dtype, torch.float32)), seen)
 
 
 def allowed(k: Ragged) -> Tensor:

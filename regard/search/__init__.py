@@ -1,1 +1,1 @@
-"""Search: one beam search and one sampler for every model, over a step function and an opaque state."""
+"""Search: beam search, sampling and contrastive search for every model, over a step function and an opaque state."""

@@ -1,33 +1,37 @@
 """Beam search over a step function, all sources at once; a source whose search is over leaves the batch.
 
-All bookkeeping is in tensors: open hypotheses `(sources, width)`, and the best closed ones so far beside them.
-Greedy search is a beam of one.
+All bookkeeping is in tensors: open hypotheses `(beams, width)`, and the best closed ones so far beside them. A source
+has one beam, or as many as there are groups. Greedy search is a beam of one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.errors import ConfigError
+from regard.search.choice import Choice, Chooser, Diverse
+from regard.search.constraints import Constrained
 from regard.search.limits import Hypothesis, Limits, Step, length_penalty
 
 
 @dataclass
 class _Board:
-    """Open and closed hypotheses of the sources that are still searched."""
+    """Open and closed hypotheses of the beams that are still searched."""
 
-    number: Tensor  # (sources,): which source this is
-    longest: Tensor  # (sources,)
-    written: Tensor  # (sources, width, length + 1): open hypotheses, from bos on
-    log_prob: Tensor  # (sources, width)
-    closed: Tensor  # (sources, width, most + 1): closed hypotheses without marks, padded
-    closed_length: Tensor  # (sources, width)
-    closed_log_prob: Tensor  # (sources, width)
-    closed_score: Tensor  # (sources, width): -inf where there is none
+    number: Tensor  # (beams,): which beam this is
+    written: Tensor  # (beams, width, length + 1): open hypotheses, from bos on
+    log_prob: Tensor  # (beams, width)
+    over: Tensor  # (beams,): waits for other beams of its source
+    closed: Tensor  # (beams, width, most + 1): closed hypotheses without marks, padded
+    closed_length: Tensor  # (beams, width)
+    closed_log_prob: Tensor  # (beams, width)
+    closed_score: Tensor  # (beams, width): -inf where there is none
 
     def keep(self, stay: Tensor) -> None:
         for name, value in vars(self).items():
@@ -44,60 +48,94 @@ def beam_search(
     penalty: str = "none",
     alpha: float = 1.0,
     exact: bool = False,
+    constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    groups: int = 1,
+    diversity: float = 0.5,
 ) -> list[list[Hypothesis]]:
     """The `nbest` highest-scoring outputs of each source, best first.
 
-    A source is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
+    A beam is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
     with `exact`, when no open one could ever (its log-probability cannot rise, so it is held against the mildest
     penalty it may still reach). A source with nothing closed, because the limits left no way on, gives its best open
     hypothesis.
+
+    `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
+    source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
+    `nbest` at or above `groups` the best of each is among the results.
     """
     sources, device = len(limits.longest), limits.longest.device
+    chooser = _chooser(limits, width, constraints, groups, diversity)
+    width //= groups
     most = int(limits.longest.max()) if sources else 0
+    beams = sources * groups
     board = _Board(
-        number=torch.arange(sources, device=device),
-        longest=limits.longest,
-        written=torch.full((sources, 1, 1), limits.bos, device=device),
-        log_prob=torch.zeros(sources, 1, device=device),
-        closed=torch.zeros(sources, width, most + 1, dtype=torch.long, device=device),
-        closed_length=torch.zeros(sources, width, dtype=torch.long, device=device),
-        closed_log_prob=torch.full((sources, width), -math.inf, device=device),
-        closed_score=torch.full((sources, width), -math.inf, device=device),
+        number=torch.arange(beams, device=device),
+        written=torch.full((beams, 1, 1), limits.bos, device=device),
+        log_prob=torch.zeros(beams, 1, device=device),
+        over=torch.zeros(beams, dtype=torch.bool, device=device),
+        closed=torch.zeros(beams, width, most + 1, dtype=torch.long, device=device),
+        closed_length=torch.zeros(beams, width, dtype=torch.long, device=device),
+        closed_log_prob=torch.full((beams, width), -math.inf, device=device),
+        closed_score=torch.full((beams, width), -math.inf, device=device),
     )
-    results: list[list[Hypothesis]] = [[] for _ in range(sources)]
+    if groups > 1:
+        state = state.select(board.number // groups)
+    results: list[list[Hypothesis]] = [[] for _ in range(beams)]
     for length in range(1, most + 2):  # tokens of a hypothesis that closes now, its closing mark counted
         if not len(board.number):
             break
-        log_probs, state = step(board.written[:, :, -1].flatten(), state)
-        log_probs = log_probs.unflatten(0, board.log_prob.shape)  # (sources, open, vocabulary)
-        log_probs = limits.apply(log_probs, board.written, board.longest)
-        total = (board.log_prob.unsqueeze(-1) + log_probs).flatten(1)
-        # Twice the width: even if half of them close, enough stay open.
-        log_prob, place = total.topk(min(2 * width, total.shape[1]), dim=1)
-        parent, token = place // log_probs.shape[-1], place % log_probs.shape[-1]
-        closes = token == limits.eos
-        _close(board, log_prob.masked_fill(~closes, -math.inf)[:, :width], parent[:, :width],
-               length_penalty(penalty, alpha, length))  # fmt: skip
+        source = board.number // groups
+        given, state = step(board.written[:, :, -1].flatten(), state)
+        given = given.unflatten(0, board.log_prob.shape)  # (beams, open, vocabulary)
+        log_probs = chooser.restrict(limits.apply(given, board.written, source), given, length - 1)
+        choice = chooser.choose(board.log_prob.unsqueeze(-1) + log_probs)
+        _close(board, choice.closing, choice.closing_parent, length_penalty(penalty, alpha, length))
 
         open_before = board.written[:, 0, 1:]  # the best open one, before candidates that cannot be take its place
-        board.log_prob, best = log_prob.masked_fill(closes, -math.inf).topk(min(width, place.shape[1]), dim=1)
-        parent, token = parent.gather(1, best), token.gather(1, best)
-        rows = (parent + torch.arange(len(parent), device=device)[:, None] * board.written.shape[1]).flatten()
-        history = board.written.gather(1, parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
-        board.written = torch.cat((history, token.unsqueeze(-1)), dim=-1)
+        rows = (choice.parent + torch.arange(len(source), device=device)[:, None] * board.written.shape[1]).flatten()
+        history = board.written.gather(1, choice.parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
+        board.written = torch.cat((history, choice.token.unsqueeze(-1)), dim=-1)
+        board.log_prob = choice.log_prob
 
         mildest = length_penalty(penalty, alpha, most + 1 if exact else length)
-        hope = board.log_prob[:, 0] / mildest
-        done = (hope <= board.closed_score[:, -1]) | (board.longest < length)
-        if done.any():
-            stay = (~done).nonzero().flatten()
-            _collect(board, open_before, done.nonzero().flatten().tolist(), results, nbest)
-            rows = rows.view(len(done), -1)[stay].flatten()
-            board.keep(stay)
-            state = state.select(rows, stay)
-        elif width > 1:  # greedy rows never change places
+        over = (_hope(board, choice, exact) / mildest <= board.closed_score[:, -1]) | (limits.longest[source] < length)
+        ends = over & ~board.over
+        if ends.any():
+            _collect(board, open_before, ends.nonzero().flatten(), results, limits, nbest)
+            board.over = over
+            board.log_prob = board.log_prob.masked_fill(over.unsqueeze(-1), -math.inf)  # so that nothing more closes
+            stays = (~over).view(-1, groups).any(1)  # (sources,)
+            if groups == 1 or not stays.all():
+                stay = stays.repeat_interleave(groups).nonzero().flatten()
+                board.keep(stay)
+                chooser.keep(stay)
+                state = state.select(rows.view(len(over), -1)[stay].flatten(), stays.nonzero().flatten())
+                continue
+        if width > 1:  # greedy rows never change places
             state = state.select(rows)
-    return results
+    return [_merge(results[i : i + groups], nbest) for i in range(0, beams, groups)]
+
+
+def _chooser(
+    limits: Limits, width: int, constraints: Sequence[Sequence[Sequence[int]]] | None, groups: int, diversity: float
+) -> Chooser:
+    if width % groups:
+        raise ConfigError(f"beam ({width}) is not divisible by groups ({groups}); try {-(-width // groups) * groups}")
+    if constraints is not None and any(phrase for phrases in constraints for phrase in phrases):
+        if groups > 1:
+            raise ConfigError(f"constraints cannot be combined with groups ({groups}); set groups to 1")
+        return Constrained(width, limits, constraints)
+    return Diverse(width // groups, limits.eos, groups, diversity) if groups > 1 else Chooser(width, limits.eos)
+
+
+def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
+    """`log p` of the best open hypothesis, `(beams,)`. Once enough have closed, one that may not close yet counts only
+    in an exact search: what it still has to write is not in its score."""
+    hope = board.log_prob
+    if choice.ready is not None and not exact:
+        enough = board.closed_score[:, -1:] > -math.inf
+        hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
+    return hope.amax(1)
 
 
 def _close(board: _Board, log_prob: Tensor, parent: Tensor, penalty: float) -> None:
@@ -114,17 +152,29 @@ def _close(board: _Board, log_prob: Tensor, parent: Tensor, penalty: float) -> N
     board.closed = both.gather(1, best.unsqueeze(-1).expand(-1, -1, both.shape[-1]))
 
 
-def _collect(board: _Board, open_before: Tensor, rows: list[int], results: list[list[Hypothesis]], nbest: int) -> None:
-    """Hand in the hypotheses of sources whose search is over."""
-    numbers = board.number.tolist()
-    for row in rows:
-        scores = board.closed_score[row].tolist()
-        lengths, log_probs = board.closed_length[row].tolist(), board.closed_log_prob[row].tolist()
-        hypotheses = [
-            Hypothesis(board.closed[row, i, : lengths[i]].tolist(), log_probs[i], scores[i])
-            for i in range(min(nbest, len(scores)))
-            if scores[i] > -math.inf
-        ]
-        if not hypotheses:
-            hypotheses = [Hypothesis(open_before[row].tolist(), -math.inf, -math.inf)]
-        results[numbers[row]] = hypotheses
+def _collect(
+    board: _Board, open_before: Tensor, rows: Tensor, results: list[list[Hypothesis]], limits: Limits, nbest: int
+) -> None:
+    """Hand in the hypotheses of beams whose search is over."""
+    groups = len(results) // len(limits.longest)
+    best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
+    closed = zip(*(x[rows, :nbest].tolist() for x in best), strict=True)  # all at once: each copy waits for the device
+    numbers, last = board.number[rows].tolist(), open_before[rows].tolist()
+    for number, tokens, hypotheses in zip(numbers, last, closed, strict=True):
+        results[number] = [
+            Hypothesis(written[:length], log_prob, score)
+            for written, length, log_prob, score in zip(*hypotheses, strict=True)
+            if score > -math.inf
+        ] or [Hypothesis(limits.begin(tokens, number // groups), -math.inf, -math.inf)]
+
+
+def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:
+    """The `nbest` of all groups, each output once; with room for all, the best of each group goes before the others."""
+    if len(groups) == 1:
+        return groups[0]
+    ranked = sorted((h for group in groups for h in group), key=lambda h: -h.score)
+    if nbest >= len(groups):
+        firsts = [group[0] for group in groups]
+        ranked.sort(key=lambda h: h not in firsts)
+    found = {tuple(h.tokens): h for h in reversed(ranked) if h.score > -math.inf} or {(): ranked[0]}
+    return sorted(list(found.values())[::-1][:nbest], key=lambda h: -h.score)

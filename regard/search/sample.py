@@ -24,7 +24,7 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits."""
     sources, device = len(limits.longest), limits.longest.device
-    number, longest = torch.arange(sources, device=device), limits.longest
+    number = torch.arange(sources, device=device)
     written = torch.full((sources, 1, 1), limits.bos, device=device)
     log_prob = torch.zeros(sources, 1, device=device)
     ended = torch.zeros(sources, 1, dtype=torch.bool, device=device)
@@ -38,11 +38,11 @@ def sample(
             log_probs, written, log_prob, ended = (
                 x.expand(-1, count, *x.shape[2:]) for x in (log_probs, written, log_prob, ended)
             )
-        odds = filter_top(limits.apply(log_probs, written, longest) / temperature, top_k, top_p)
+        odds = filter_top(limits.apply(log_probs, written, number) / temperature, top_k, top_p)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
         token = torch.multinomial(odds.softmax(-1).flatten(0, 1), 1, generator=generator).view(odds.shape[:2])
-        token = token.masked_fill(ended | nowhere, limits.eos)
+        token = limits.hold(token.masked_fill(ended | nowhere, limits.eos), number, written.shape[-1] - 1)
         log_prob = log_prob + log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).masked_fill(ended, 0.0)
         written = torch.cat((written, token.unsqueeze(-1)), dim=-1)
         ended = ended | (token == limits.eos)
@@ -52,8 +52,8 @@ def sample(
                 results[int(number[row])] = _hypotheses(written[row, :, 1:], log_prob[row], limits.eos)
             stay = (~done).nonzero().flatten()
             rows = torch.arange(done.numel() * count, device=device).view(-1, count)[stay].flatten()
-            number, longest, written = number[stay], longest[stay], written[stay]
-            log_prob, ended, state = log_prob[stay], ended[stay], state.select(rows, stay)
+            number, written, log_prob, ended = number[stay], written[stay], log_prob[stay], ended[stay]
+            state = state.select(rows, stay)
     return results
 
 

@@ -112,6 +112,7 @@ class Progress:
     early: bool = False  # stopped because validation got no better
     finished: bool = False
     scores: dict[str, float] = field(default_factory=dict)  # of the best
+    memory: dict[str, float] = field(default_factory=dict)  # what the objective keeps from batch to batch
 
 
 def save_checkpoint(

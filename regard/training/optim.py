@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from regard.config import Training
+from regard.settings import Training
 
 
 def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.AdamW:
@@ -19,12 +19,15 @@ def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=1e-9, fused=True)
 
 
-def learning_rate(step: int, settings: Training) -> float:
-    """The rate of update `step`, counted from 1: a straight rise over the warm-up, then the schedule's fall."""
+def learning_rate(step: int, settings: Training, done: float = 0.0) -> float:
+    """The rate of update `step`, counted from 1: a straight rise over the warm-up, then the schedule's fall.
+
+    Where another limit than updates will end training, `done` is the share of it that is behind.
+    """
     peak, warmup, steps = settings.learning_rate, settings.warmup, settings.steps
     if step <= warmup:
         return peak * step / warmup
-    past = min((step - warmup) / max(steps - warmup, 1), 1.0)
+    past = min(max((step - warmup) / max(steps - warmup, 1), done if settings.tokens or settings.seconds else 0.0), 1.0)
     match settings.schedule:
         case "constant":
             return peak

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.config import Training
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import TrainingError
+from regard.settings import Training
 from regard.training.checkpoint import (
     WEIGHTS,
     Progress,
@@ -32,7 +32,7 @@ from regard.training.checkpoint import (
     weights,
     write_text,
 )
-from regard.training.losses import cross_entropy
+from regard.training.objectives import Objective
 from regard.training.optim import learning_rate, make_optimizer
 
 
@@ -41,7 +41,7 @@ class Update:
     """What a display is told after each update."""
 
     step: int
-    steps: int
+    done: float  # the share of training that is behind
     loss: float | None  # a mean per token, every `log_every` updates
     tokens_per_second: float
 
@@ -57,17 +57,17 @@ class Watcher:
 
 
 class Trainer:
-    """Trains `model` on `batches` and leaves everything in `folder`.
+    """Trains `model` on `batches` towards `objective` and leaves everything in `folder`.
 
-    `validate` gives scores of the model as it is; `settings.metric` names the one that decides.
+    `validate` gives scores of the model as it is; `metric` names the one that decides.
     """
 
     def __init__(
-        self, model: nn.Module, batches: Batches, settings: Training, folder: Path, device: torch.device,
-        validate: Callable[[], dict[str, float]], watcher: Watcher,
+        self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, folder: Path,
+        device: torch.device, validate: Callable[[], dict[str, float]], metric: str, watcher: Watcher,
     ) -> None:  # fmt: skip
-        self.model, self.batches, self.settings, self.device = model, batches, settings, device
-        self.folder, self.validate, self.watcher = folder, validate, watcher
+        self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
+        self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
         self.optimizer = make_optimizer(model, settings)
         self.progress = Progress()
         self.stop = False
@@ -90,7 +90,7 @@ class Trainer:
         stream = self.batches.since(Position(progress.epoch, progress.window, progress.batch))
         began, pace = time.monotonic() - progress.seconds, _Pace()
         losses, tokens = torch.zeros((), device=self.device), 0
-        while progress.step < settings.steps and not progress.early and not self.stop:
+        while self._done() < 1.0 and not progress.early and not self.stop:
             loss, count, norm, position = self._update(stream)
             progress.step, progress.tokens = progress.step + 1, progress.tokens + count
             progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
@@ -101,24 +101,31 @@ class Trainer:
                 mean = float(losses) / tokens
                 self._check(mean)
                 log.write(step=progress.step, loss=mean, gradient_norm=float(norm), tokens=progress.tokens,
-                          learning_rate=learning_rate(progress.step, settings), tokens_per_second=speed,
+                          learning_rate=self.optimizer.param_groups[0]["lr"], tokens_per_second=speed,
                           epoch=progress.epoch, seconds=progress.seconds)  # fmt: skip
                 losses, tokens = torch.zeros((), device=self.device), 0
-            self.watcher.update(Update(progress.step, settings.steps, mean, speed))
-            if progress.step % settings.validate_every == 0 or progress.step == settings.steps:
+            done = self._done()
+            self.watcher.update(Update(progress.step, done, mean, speed))
+            if progress.step % settings.validate_every == 0 or done >= 1.0:
+                paused = time.monotonic()
                 scores = self._validated()
-                log.write(step=progress.step, **{f"valid_{name}": score for name, score in scores.items()})
+                began += time.monotonic() - paused  # only training counts as training
+                log.write(step=progress.step, tokens=progress.tokens, seconds=progress.seconds,
+                          **{f"valid_{name}": score for name, score in scores.items()})  # fmt: skip
                 progress.early = 0 < settings.patience <= progress.worse
                 if progress.early:
                     self.watcher.message(f"validation got no better {progress.worse} times: stopping early")
                 pace = _Pace()
-            if (
-                progress.step % settings.save_every == 0
-                or progress.step == settings.steps
-                or progress.early
-                or self.stop
-            ):
+            if progress.step % settings.save_every == 0 or done >= 1.0 or progress.early or self.stop:
                 self._save()
+
+    def _done(self) -> float:
+        """The share of training that is behind: of updates, tokens or seconds, whichever comes first."""
+        settings, progress = self.settings, self.progress
+        shares = [progress.step / settings.steps]
+        shares += [progress.tokens / settings.tokens] if settings.tokens else []
+        shares += [progress.seconds / settings.seconds] if settings.seconds else []
+        return max(shares)
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss):
@@ -128,6 +135,7 @@ class Trainer:
             )
 
     def _save(self) -> None:
+        self.progress.memory = dict(self.objective.memory)
         save_checkpoint(
             self.folder / "checkpoints", self.model, self.optimizer, self.progress, keep=self.settings.keep_last
         )
@@ -137,18 +145,17 @@ class Trainer:
         settings = self.settings
         taken = [next(stream) for _ in range(settings.accumulate)]
         count = sum(batch.tokens for batch, _ in taken)
-        total = torch.zeros((), device=self.device)
+        total, done = torch.zeros((), device=self.device), self._done()
         self.model.train()
         for batch, _ in taken:
             batch = batch.to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-                logits = self.model(batch.source, batch.inputs)
-                loss = cross_entropy(logits.values, batch.outputs.values, settings.label_smoothing)
+                loss = self.objective(batch, done)
             (loss / count).backward()
             total += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step + 1, settings)
+            group["lr"] = learning_rate(self.progress.step + 1, settings, done)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total, count, norm, taken[-1][1]
@@ -158,7 +165,8 @@ class Trainer:
         if not found:
             return
         self.progress = load_checkpoint(found[-1], self.model, self.optimizer)
-        if self.progress.step < self.settings.steps and not self.progress.early:
+        self.objective.memory.update(self.progress.memory)
+        if self._done() < 1.0 and not self.progress.early:
             self.progress.finished = False  # more updates are asked for now than then
         if not self.progress.finished:
             self.watcher.message(f"going on from update {self.progress.step}")
@@ -166,8 +174,8 @@ class Trainer:
     def _validated(self) -> dict[str, float]:
         """Score the model, and keep its weights if they are the best so far."""
         scores = self.validate()
-        value = scores[self.settings.metric]
-        better = -value if self.settings.metric == "loss" else value
+        value = scores[self.metric]
+        better = -value if self.metric == "loss" else value
         shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
         progress = self.progress
         if progress.best is None or better > progress.best:

@@ -1,0 +1,67 @@
+"""What training costs, counted rather than timed: operations of a target token, and memory of a batch.
+
+Both are counted on the CPU, in the plain kernels that can be counted, so they do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.data.batches import Batch
+from regard.settings import Training
+from regard.tasks.task import Task
+from regard.training.objectives import Objective, make_objective
+
+BYTES_A_WEIGHT = 16  # a weight, its gradient and AdamW's two moments, in float32
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one model on one corpus."""
+
+    parameters: int
+    flops_per_token: float  # forward and backward: multiplications and additions of all matrix products
+    tokens_per_batch: float  # target tokens
+    memory: int  # bytes: weights, gradients, moments, and what the largest batch keeps for its backward pass
+
+
+def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost:
+    """Count on some batches."""
+    model = copy.deepcopy(task.model).cpu().train()
+    objective = make_objective(model, settings.objective, settings.label_smoothing, task.first)
+    tokens, flops, kept = 0, 0, 0
+    for batch in batches:
+        kept = max(kept, _kept(model, objective, batch))
+        # oneDNN's recurrent kernel and fused attention tell the counter nothing; without them it sees their products.
+        with warnings.catch_warnings(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            warnings.simplefilter("ignore")
+            with FlopCounterMode(display=False) as counter:
+                objective(batch, 0.5).backward()
+        flops, tokens = flops + counter.get_total_flops(), tokens + batch.tokens
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Cost(parameters, flops / tokens, tokens / len(batches), BYTES_A_WEIGHT * parameters + kept)
+
+
+def _kept(model: nn.Module, objective: Objective, batch: Batch) -> int:
+    """Bytes that a batch's forward pass keeps for its backward pass, weights not counted, each storage once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = objective(batch, 0.5)
+    del loss
+    return sum(sizes.values())

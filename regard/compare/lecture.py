@@ -1,0 +1,102 @@
+"""The standing experiment: what the lectures argue, as something to run.
+
+From the last state alone, to the encoding at every step, to attention with each score, to the Transformer; on the
+phrasebook, whose sentences can be of any length, also far beyond those of training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regard.compare.runner import Budget, Entry, Plan
+from regard.config import merge, override_settings, parse, resolve_paths
+from regard.data.synthetic import phrasebook
+from regard.training.checkpoint import write_text
+
+PAIRS = 20000
+WORDS = (5, 16)  # of an English sentence in training
+GROUPS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 28), (29, 40))
+SENTENCES = 100  # of each group
+TOKENS = 2_000_000
+SEEDS = (1, 2, 3)
+
+_SHARED: dict[str, Any] = {
+    "tokens": {"kind": "unigram", "size": 3500},
+    "model": {"dropout": 0.0, "share_embeddings": True},
+    "training": {"batch_tokens": 2048, "learning_rate": 3e-3, "warmup": 100, "schedule": "cosine",
+                 "validate_sentences": 100, "label_smoothing": 0.1, "tensorboard": False},
+    "search": {"beam": 5},
+}  # fmt: skip
+
+
+def _recurrent(encoder: dict[str, Any] | None = None, **decoder: Any) -> dict[str, Any]:
+    return {"model": {"d_model": 256, "encoder": {"kind": "lstm", **(encoder or {})},
+                      "decoder": {"kind": "lstm", **decoder}}}  # fmt: skip
+
+
+def _transformer(positions: str) -> dict[str, Any]:
+    part = {"kind": "transformer", "layers": 2, "heads": 4, "d_ff": 512, "positions": positions}
+    return {"model": {"d_model": 128, "encoder": dict(part), "decoder": dict(part)}}
+
+
+def _attention(score: str) -> dict[str, Any]:
+    return _recurrent(context="attention", score=score, place="output")
+
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "last state": (
+        "an LSTM starts from the last state of another, which read the source backwards (Sutskever et al. 2014)",
+        _recurrent({"bidirectional": False, "reverse": True}, context="last", bridge="copy"),
+    ),
+    "last state, both ways": (
+        "the same with an encoder that reads both ways, through a dense layer",
+        _recurrent(context="last"),
+    ),
+    "context at every step": (
+        "the encoding enters the decoder at every step (Cho et al. 2014)",
+        _recurrent(context="every"),
+    ),
+    "attention, dot": ("`hᵀs` (Luong et al. 2015)", _attention("dot")),
+    "attention, bilinear": ("`hᵀWs` (Luong et al. 2015)", _attention("bilinear")),
+    "attention, additive": ("`vᵀtanh(W[h;s])` (Bahdanau et al. 2015)", _attention("additive")),
+    "attention, mlp": ("a multi-layer perceptron on `[h;s]`", _attention("mlp")),
+    "attention, scaled dot": ("`(Wh)ᵀ(Us)/√d` (Vaswani et al. 2017)", _attention("scaled_dot")),
+    "Transformer": ("sinusoidal positions (Vaswani et al. 2017)", _transformer("sinusoidal")),
+    "Transformer, relative": ("the same with T5's relative positions (Raffel et al. 2020)", _transformer("t5")),
+}
+
+
+def lecture(folder: Path, budget: Budget | None, seeds: tuple[int, ...], command: str, overrides: list[str]) -> Plan:
+    """The plan of the experiment, its corpus made in `folder` if it is not there."""
+    corpus = folder / "corpus"
+    files = {split: corpus / f"{split}.tsv" for split in phrasebook.SPLITS}
+    if not all(path.exists() for path in files.values()):
+        phrasebook.write(corpus, train=PAIRS, words=WORDS)
+    lengths = corpus / "lengths.tsv"
+    if not lengths.exists():
+        lines = [
+            f"{pair.source}\t{pair.target}\t{pair.alignment}\n"
+            for group in GROUPS
+            for pair in phrasebook.pairs(SENTENCES, split="test", words=group, seed=2)
+        ]
+        write_text(lengths, "".join(lines))
+    data = {"data": {split: str(path.absolute()) for split, path in files.items()}}
+    given = override_settings(overrides)
+    entries = [
+        Entry(name, idea, resolve_paths(parse(merge(merge(merge(_SHARED, data), own), given), name), folder))
+        for name, (idea, own) in MODELS.items()
+    ]
+    return Plan(
+        title="From the last state to the Transformer",
+        entries=entries,
+        budget=budget or Budget(tokens=TOKENS),
+        seeds=seeds,
+        folder=folder / "runs",
+        command=command,
+        data=f"The phrasebook corpus, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} English "
+        f"words, 500 test pairs of the same lengths, and {SENTENCES} test pairs of each of the length groups below.",
+        lengths=str(lengths.absolute()),
+        groups=GROUPS,
+        trained=WORDS,
+    )

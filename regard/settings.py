@@ -1,0 +1,470 @@
+"""Every setting of Regard, typed, validated and documented in one place. `config.py` reads files of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Cell = Literal["rnn", "lstm", "gru"]
+ScoreKind = Literal["dot", "bilinear", "additive", "mlp", "scaled_dot"]
+Place = Literal["recurrence", "output", "feeding"]
+Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
+
+
+class Section(BaseModel):
+    """A group of settings; a name it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class Data(Section):
+    """What to learn from."""
+
+    train: str | list[str] = Field(
+        "train.tsv",
+        description="training pairs: one .tsv or .jsonl file, or two text files of equal length in a list "
+        "[source, target]; with source none, one text file; each may end in .gz",
+    )
+    valid: str | list[str] = Field("valid.tsv", description="pairs to steer by, in the same form")
+    test: str | list[str] | None = Field(None, description="pairs to report on when training ends")
+    columns: list[int | str] | None = Field(
+        None,
+        description="where to find source, target and (if there) word alignment: column numbers from 1 in .tsv, keys "
+        "in .jsonl; default [1, 2, 3] and [source, target, alignment]",
+    )
+    source: Literal["text", "none", "picture"] = Field(
+        "text",
+        description="what is given: a text; nothing (lines of plain text, for language models and for filling in "
+        "blanks); or a picture, whose path (relative to the data file) stands where a source text would",
+    )
+    picture: int = Field(64, ge=8, description="pictures are brought to so many pixels a side")
+    max_length: int = Field(256, ge=1, description="longest sequence, in tokens, on either side")
+    bad_lines: Literal["skip", "error"] = Field(
+        "skip", description="pairs with an empty or too long side: leave them out and say so, or stop"
+    )
+
+
+class Tokens(Section):
+    """How text becomes numbers. Learnt from the training data and saved with the model."""
+
+    kind: Literal["unigram", "bpe", "char", "word", "byte"] = Field(
+        "unigram", description="unigram and bpe are SentencePiece subwords"
+    )
+    size: int = Field(8000, ge=8, description="largest vocabulary (subwords and words)")
+    shared: bool = Field(True, description="one vocabulary for source and target")
+    sampling: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
+        "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
+    )
+
+
+class RecurrentEncoder(Section):
+    """A stack of recurrent layers over the source."""
+
+    kind: Cell = Field("lstm", description="rnn, lstm or gru")
+    layers: int = Field(1, ge=1, description="how many on top of one another")
+    bidirectional: bool = Field(True, description="read both ways, each with half of d_model, and join")
+    reverse: bool = Field(False, description="read the source back to front (Sutskever et al. 2014)")
+
+
+class TransformerSettings(Section):
+    """What Transformer encoders and decoders share."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = Field(3, ge=1, description="how many blocks")
+    heads: int = Field(4, ge=1, description="attention heads; must divide d_model")
+    d_ff: int = Field(1024, ge=1, description="width inside the feed-forward part")
+    norm: Literal["pre", "post"] = Field("pre", description="a norm before each part, or after as published")
+    normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
+    positions: Positions = Field(
+        "sinusoidal",
+        description="how order is told: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
+        "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022)",
+    )
+    activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")
+    gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
+
+
+class TransformerEncoder(TransformerSettings):
+    """Blocks of self-attention over the source (Vaswani et al. 2017)."""
+
+
+class ConvolutionEncoder(Section):
+    """Convolutions over a picture, to a grid of vectors."""
+
+    kind: Literal["convolution"] = "convolution"
+    halvings: int = Field(3, ge=1, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels")
+    channels: int = Field(32, ge=1, description="after the first convolution; doubled with each halving")
+    coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
+
+
+class NoEncoder(Section):
+    """None: the decoder alone, as a language model, or with the source before the target and <sep> between."""
+
+    kind: Literal["none"] = "none"
+
+
+class RecurrentDecoder(Section):
+    """A recurrent language model of the target that looks at the source in one of three ways."""
+
+    kind: Cell = Field("lstm", description="rnn, lstm or gru")
+    layers: int = Field(1, ge=1, description="how many on top of one another")
+    context: Literal["last", "every", "attention"] | None = Field(
+        None,
+        description="last: the encoding only starts the state; every: it enters at every step; attention: a new "
+        "mixture of encoder states at every step (default attention, where there is an encoder)",
+    )
+    score: ScoreKind | None = Field(
+        None, description="how attention compares: dot, bilinear, additive, mlp or scaled_dot (default additive)"
+    )
+    place: Place | None = Field(
+        None,
+        description="where the mixture goes: recurrence (into the state), output (before the output layer) or feeding "
+        "(before the output layer, and back in at the next step) (default feeding)",
+    )
+    heads: int | None = Field(
+        None,
+        ge=1,
+        description="project queries, keys and values, with so many heads (default: attend to the states themselves)",
+    )
+    hard: bool = Field(
+        False, description="attend to one place, drawn at random in training (Xu et al. 2015), the likeliest in use"
+    )
+    bridge: Literal["dense", "copy"] = Field(
+        "dense", description="how the state starts: from a dense layer over the encoding, or as a copy of it"
+    )
+
+    @model_validator(mode="after")
+    def _attention_settings_need_attention(self) -> RecurrentDecoder:
+        for name in ("score", "place", "heads", "hard"):
+            if self.context not in ("attention", None) and getattr(self, name):
+                raise ValueError(f"'{name}' needs context: attention; here context is '{self.context}'")
+        return self
+
+
+class TransformerDecoder(TransformerSettings):
+    """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017)."""
+
+
+class NoDecoder(Section):
+    """None: the encoder alone, trained to fill in blanks (Devlin et al. 2019)."""
+
+    kind: Literal["none"] = "none"
+
+
+EncoderSettings = Annotated[
+    RecurrentEncoder | TransformerEncoder | ConvolutionEncoder | NoEncoder, Field(discriminator="kind")
+]
+DecoderSettings = Annotated[RecurrentDecoder | TransformerDecoder | NoDecoder, Field(discriminator="kind")]
+_cells = ("rnn", "lstm", "gru")
+ENCODERS: dict[str, type[Section]] = {
+    **dict.fromkeys(_cells, RecurrentEncoder), "transformer": TransformerEncoder, "convolution": ConvolutionEncoder,
+    "none": NoEncoder,
+}  # fmt: skip
+DECODERS: dict[str, type[Section]] = {
+    **dict.fromkeys(_cells, RecurrentDecoder), "transformer": TransformerDecoder, "none": NoDecoder,
+}  # fmt: skip
+
+
+class Model(Section):
+    """The network: any encoder with any decoder."""
+
+    d_model: int = Field(256, ge=2, description="the one width: embeddings, states, blocks")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
+    tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
+    share_embeddings: bool = Field(False, description="source and target use one embedding; needs tokens.shared")
+    share_layers: bool = Field(
+        False, description="encoder and decoder use the same weights wherever both have the same part"
+    )
+    encoder: EncoderSettings = Field(default_factory=RecurrentEncoder)
+    decoder: DecoderSettings = Field(default_factory=RecurrentDecoder)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kinds_default_to_lstm(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        parts = {name: settings[name] for name in ("encoder", "decoder") if isinstance(settings.get(name), dict)}
+        return {**settings, **{name: {"kind": "lstm", **part} for name, part in parts.items()}}
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> Model:
+        for name, part in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if isinstance(part, RecurrentDecoder) and part.heads and self.d_model % part.heads:
+                raise ValueError(_heads(name, self.d_model, part.heads))
+            if isinstance(part, TransformerSettings):
+                if self.d_model % part.heads:
+                    raise ValueError(_heads(name, self.d_model, part.heads))
+                if part.positions == "sinusoidal" and self.d_model % 2:
+                    raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+                if part.positions == "rotary" and self.d_model // part.heads % 2:
+                    raise ValueError(
+                        f"{name}.positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model "
+                        f"({self.d_model}) / heads ({part.heads}) is {self.d_model // part.heads}"
+                    )
+        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.bidirectional and self.d_model % 2:
+            raise ValueError(f"a bidirectional encoder needs an even d_model, not {self.d_model}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Model:
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(decoder, NoDecoder):
+            if not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
+                raise ValueError(f"decoder.kind none needs an encoder of text, not '{encoder.kind}'")
+            return self
+        if isinstance(decoder, RecurrentDecoder):
+            if isinstance(encoder, NoEncoder):
+                for name in ("context", "score", "place", "heads", "hard"):
+                    if getattr(decoder, name):
+                        raise ValueError(f"decoder.{name} needs an encoder to look at; here encoder.kind is none")
+            elif decoder.bridge == "copy":
+                same = isinstance(encoder, RecurrentEncoder) and (encoder.kind, encoder.layers) == (
+                    decoder.kind,
+                    decoder.layers,
+                )
+                if not same:
+                    layers = getattr(encoder, "layers", 1)
+                    raise ValueError(
+                        "decoder.bridge 'copy' needs an encoder of the same kind and layers "
+                        f"(here {encoder.kind} x {layers} to {decoder.kind} x {decoder.layers}); use bridge: dense"
+                    )
+        if self.share_layers:
+            self._sharing_fits()
+        return self
+
+    def _sharing_fits(self) -> None:
+        """Sharing needs parts of one shape."""
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, TransformerEncoder) and isinstance(decoder, TransformerDecoder):
+            for name in TransformerSettings.model_fields:
+                one, other = getattr(encoder, name), getattr(decoder, name)
+                if one != other:
+                    raise ValueError(f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}")
+        elif isinstance(encoder, RecurrentEncoder) and isinstance(decoder, RecurrentDecoder):
+            if (encoder.kind, encoder.layers, encoder.bidirectional) != (decoder.kind, decoder.layers, False):
+                raise ValueError(
+                    "share_layers needs an encoder that reads one way, of the decoder's kind and layers "
+                    f"(here {encoder.kind} x {encoder.layers}, bidirectional {str(encoder.bidirectional).lower()}, and "
+                    f"{decoder.kind} x {decoder.layers})"
+                )
+            if decoder.context != "last" and decoder.place != "output":
+                raise ValueError(
+                    "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
+                )
+        else:
+            raise ValueError(f"share_layers needs two of a kind, not {encoder.kind} and {decoder.kind}")
+
+
+def _heads(name: str, d_model: int, heads: int) -> str:
+    fitting = [h for h in (1, 2, 4, 8, 16, 32) if d_model % h == 0]
+    nearest = min(fitting, key=lambda other: abs(other - heads))
+    return f"d_model ({d_model}) is not divisible by {name}.heads ({heads}); try {nearest}"
+
+
+class Start(Section):
+    """Trained models to begin from, each a folder; their tokens come along."""
+
+    model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
+    encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
+    decoder: str | None = Field(
+        None, description="the decoder's weights, of a model with such a decoder, or of a language model"
+    )
+
+    @model_validator(mode="after")
+    def _one_or_parts(self) -> Start:
+        if self.model is not None and (self.encoder or self.decoder):
+            raise ValueError("model already brings both parts; leave out encoder and decoder, or model")
+        return self
+
+
+class Objective(Section):
+    """What training makes small."""
+
+    kind: Literal["likelihood", "scheduled_sampling", "minimum_risk"] = Field(
+        "likelihood",
+        description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
+        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
+    )
+    own_tokens: float = Field(
+        0.25, ge=0, le=1, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
+    )
+    passes: int = Field(
+        1, ge=1, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens"
+    )
+    samples: int = Field(8, ge=2, description="minimum_risk: outputs drawn for each source, the reference not counted")
+    sharpness: float = Field(0.005, gt=0, description="minimum_risk: exponent of p among the outputs drawn")
+    likelihood: float = Field(0.0, ge=0, description="minimum_risk: weight of -log p of the target beside the risk")
+    blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
+    reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
+    entropy: float = Field(0.01, ge=0, description="hard attention: weight of the entropy of where to look")
+    soft: float = Field(0.5, ge=0, le=1, description="hard attention: share of sentences that attend softly")
+
+
+class Training(Section):
+    """How to learn."""
+
+    objective: Objective = Field(default_factory=Objective)
+    steps: int = Field(20000, ge=1, description="updates in all")
+    tokens: int = Field(0, ge=0, description="stop after so many target tokens (0: no such limit)")
+    seconds: float = Field(0.0, ge=0, description="stop after so many seconds of training (0: no such limit)")
+    batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, the larger of source and target")
+    accumulate: int = Field(1, ge=1, description="batches to an update")
+    learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
+        "inverse_sqrt", description="how the rate falls after the warm-up"
+    )
+    warmup: int = Field(1000, ge=0, description="updates over which the rate rises from 0")
+    weight_decay: float = Field(0.01, ge=0, description="of AdamW; not on biases, norms and embeddings")
+    betas: tuple[float, float] = Field((0.9, 0.98), description="of AdamW")
+    clip: float = Field(1.0, ge=0, description="largest norm of the gradient (0: no limit)")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the probability spread over all tokens")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="bfloat16 computes in half precision, weights stay in float32"
+    )
+    device: str = Field("auto", description="cpu, cuda, or auto: the GPU if there is one")
+    seed: int = Field(1, ge=0, description="of everything drawn at random")
+    validate_every: int = Field(1000, ge=1, description="updates between validations")
+    validate_sentences: int = Field(500, ge=1, description="how many validation sentences to decode for the metric")
+    metric: Literal["bleu", "chrf", "exact", "loss"] | None = Field(
+        None, description="what 'best' means (default bleu, or loss where there is no source)"
+    )
+    patience: int = Field(0, ge=0, description="validations without a better one before stopping (0: never stop early)")
+    save_every: int = Field(500, ge=1, description="updates between checkpoints")
+    keep_last: int = Field(3, ge=1, description="how many latest checkpoints to keep, beside the best")
+    average: int = Field(
+        1, ge=1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
+    )
+    log_every: int = Field(50, ge=1, description="updates between lines in log.jsonl")
+    tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
+
+    @model_validator(mode="after")
+    def _enough_kept(self) -> Training:
+        if self.average > self.keep_last:
+            raise ValueError(f"average ({self.average}) needs keep_last at least as large (now {self.keep_last})")
+        return self
+
+
+class Search(Section):
+    """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
+
+    beam: int = Field(5, ge=1, description="hypotheses kept at each step (1: greedy)")
+    nbest: int = Field(1, ge=1, description="how many outputs to give for an input; at most beam, or any with sample")
+    length_penalty: Literal["none", "gnmt", "average"] = Field(
+        "average",
+        description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016), or by length ** alpha",
+    )
+    alpha: float = Field(1.0, ge=0, description="strength of the length penalty")
+    coverage: float = Field(
+        0.0, ge=0, description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention"
+    )
+    groups: int = Field(1, ge=1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
+    diversity: float = Field(0.5, ge=0, description="how hard groups are pushed apart")
+    no_repeat: int = Field(0, ge=0, description="never write an n-gram of this size twice (0: may)")
+    min_length: int = Field(0, ge=0, description="fewest tokens")
+    max_length: int = Field(256, ge=1, description="most tokens")
+    max_ratio: float = Field(3.0, gt=0, description="most tokens for each source token (and 10 more)")
+    exact: bool = Field(False, description="search on until no open hypothesis could still win")
+    sample: bool = Field(False, description="draw from the model instead of searching for the best")
+    temperature: float = Field(1.0, gt=0, description="below 1 sharpens what sample draws from, above flattens")
+    top_k: int = Field(0, ge=0, description="sample among this many likeliest tokens (0: all)")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample among the likeliest tokens that hold this share")
+    mbr: int = Field(
+        0, ge=0, description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)"
+    )
+    utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
+    contrastive: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight against tokens like those before (contrastive search, Su et al. 2022; try 0.6), among "
+        "top_k tokens (4 if 0)",
+    )
+    unknown: bool = Field(False, description="may write <unk>")
+    seed: int = Field(1, ge=0, description="of what sample draws")
+    max_source: int = Field(1024, ge=1, description="longest source, in tokens; a longer one gets no output")
+    batch_tokens: int = Field(8192, ge=1, description="source tokens times beam to work on at once")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Search:
+        if not (self.sample or self.mbr) and self.nbest > self.beam:
+            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam or use sample")
+        if self.nbest > max(self.mbr, 1) and self.mbr:
+            raise ValueError(f"nbest ({self.nbest}) is more than mbr ({self.mbr}); raise mbr")
+        ways = [name for name in ("sample", "mbr", "contrastive") if getattr(self, name)]
+        ways += ["groups"] if self.groups > 1 else []
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} are ways to search that exclude each other; choose one")
+        if self.beam % self.groups:
+            raise ValueError(f"beam ({self.beam}) is not divisible by groups ({self.groups})")
+        if self.contrastive and self.nbest > 1:
+            raise ValueError("contrastive search gives one output; leave nbest at 1")
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length ({self.min_length}) is more than max_length ({self.max_length})")
+        return self
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    preset: str | None = Field(None, description="start from a named model (see `regard models`)")
+    run: str = Field("runs/model", description="folder for the trained model and all that belongs to it")
+    data: Data = Field(default_factory=Data)
+    tokens: Tokens = Field(default_factory=Tokens)
+    model: Model = Field(default_factory=Model)
+    start: Start = Field(default_factory=Start)
+    training: Training = Field(default_factory=Training)
+    search: Search = Field(default_factory=Search)
+
+    @staticmethod
+    def parse(settings: dict[str, Any], base: str | Path = ".") -> Config:
+        """Settings as in a config file, with paths relative to `base`; all that is wrong is said at once."""
+        from regard.config import parse, resolve_paths  # reading stands after what is read
+
+        return resolve_paths(parse(settings), Path(base))
+
+    @staticmethod
+    def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+        """A config file, with `a.b=c` overrides."""
+        from regard.config import load
+
+        return load(path, overrides)
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Config:
+        encoder, decoder = self.model.encoder, self.model.decoder
+        if self.model.share_embeddings and not self.tokens.shared:
+            raise ValueError("model.share_embeddings needs tokens.shared: true")
+        if self.tokens.sampling and self.tokens.kind not in ("unigram", "bpe"):
+            raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {self.tokens.kind}")
+        if (self.data.source == "picture") != isinstance(encoder, ConvolutionEncoder):
+            raise ValueError(
+                f"data.source '{self.data.source}' and model.encoder.kind '{encoder.kind}' clash: pictures go with "
+                "convolution, and only they do"
+            )
+        if self.data.source == "none" and not isinstance(encoder, NoEncoder) and not isinstance(decoder, NoDecoder):
+            raise ValueError(
+                "data.source none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
+                "or model.decoder.kind none (filling in blanks)"
+            )
+        if isinstance(decoder, NoDecoder) and self.data.source != "none":
+            raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
+        if isinstance(decoder, NoDecoder) and self.training.objective.kind != "likelihood":
+            raise ValueError(f"training.objective.kind '{self.training.objective.kind}' needs a decoder")
+        if isinstance(encoder, NoEncoder) and self.data.source == "text" and not self.tokens.shared:
+            raise ValueError("model.encoder.kind none reads source and target as one text, so it needs tokens.shared")
+        if self.data.source != "text" and self.model.share_embeddings:
+            raise ValueError(f"model.share_embeddings needs data.source text, not {self.data.source}")
+        if self.data.source == "none" and self.training.metric not in (None, "loss"):
+            raise ValueError(f"training.metric '{self.training.metric}' needs a source; where there is none, use loss")
+        return self
+
+    @property
+    def metric(self) -> str:
+        """What 'best' means here."""
+        return self.training.metric or ("loss" if self.data.source == "none" else "bleu")

@@ -1,0 +1,237 @@
+"""What tasks share: how inputs are grouped, run and scored, and what comes back."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.batches import Batch, Layout, pack
+from regard.data.corpora import Example
+from regard.data.sources import Item, Source
+from regard.data.tokens import BOS, Tokenizer
+from regard.evaluation.alignment import Kind
+from regard.evaluation.exposure import Exposure
+from regard.evaluation.metrics import Score
+from regard.models.model import Model
+from regard.nn.attention import capture
+from regard.settings import Config, NoEncoder, Search
+
+Tokens = Sequence[int]
+Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
+Problem = Callable[[int, str], None]  # which input, and what is wrong with it
+Warn = Callable[[str], None]
+Advance = Callable[[int], None]  # how many more inputs are done
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output for a source."""
+
+    text: str
+    score: float  # what it was ranked by
+    log_prob: float
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What some outputs have to keep to: how each begins, and phrases that each must hold."""
+
+    prefixes: Sequence[str] | None = None
+    phrases: Sequence[Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How probable a target is given its source: `log p` in all, and of each token."""
+
+    log_prob: float
+    tokens: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        """`exp` of the mean of `-log p` over its tokens."""
+        return math.exp(-self.log_prob / len(self.tokens))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores, what they are scores of, and what it was held against."""
+
+    scores: dict[str, Score]
+    outputs: list[str]
+    examples: list[Example]
+    exposure: Exposure | None = field(default=None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An example in pieces to show: those of the source and of the target, the words they belong to (-1: none), and
+    what the decoder reads at each step."""
+
+    source: list[str]
+    source_word: list[int]
+    target: list[str]
+    target_word: list[int]
+    inputs: list[str]
+
+
+@dataclass
+class Task(ABC):
+    """A source, a tokenizer and a model, with everything that can be done with them."""
+
+    config: Config
+    source: Source
+    target: Tokenizer
+    model: Model
+    device: torch.device
+
+    first = BOS  # what the first token of an output is written after
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """How examples are laid out to train on."""
+
+    @abstractmethod
+    def outputs(
+        self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        given: Given | None = None,
+    ) -> list[list[Output]]:  # fmt: skip
+        """The best outputs of each input, best first; none for one that cannot be used, which `problem` hears of."""
+
+    @abstractmethod
+    def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
+        """`log p` of each target given its source, the end included."""
+
+    @abstractmethod
+    def evaluate(
+        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
+    ) -> Evaluation:
+        """All scores of the examples."""
+
+    @abstractmethod
+    def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
+        """The few numbers that training steers by, `loss` among them."""
+
+    @abstractmethod
+    def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
+        """Examples to run through the model for what it attends to."""
+
+    @abstractmethod
+    def shown(self, source: Item, target: Tokens) -> Shown:
+        """An example in pieces, as its attention is to be labelled."""
+
+    @property
+    def longest(self) -> int:
+        """The most positions the model has room for; see `build`."""
+        return longest_sequence(self.config)
+
+    @property
+    def best_layer(self) -> str | None:
+        """The attention over the source to show first and to align by; None if there is none.
+
+        Of many layers the last but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer
+        the last, since the first ones mostly look around.
+        """
+        modules = (name for name, _ in self.model.named_modules())
+        names = [name for name in modules if name.endswith(("decoder.attention", "cross_attention"))]
+        if not names:
+            return None
+        return names[-1] if len(names) <= 3 else names[-2]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
+        """`log p(target given source)` of each pair, the end of the target included."""
+        return self.score_items(self.source.encode_many(sources), self.target.encode_many(targets))
+
+    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """One vector for each source, `(texts, d_model)`: what its encoder makes of the whole."""
+        items = self.source.encode_many(texts)
+        found = np.zeros((len(texts), self.config.model.d_model), np.float32)
+        for group in self.groups(items, self.config.training.batch_tokens):
+            with self.inference():
+                memory = self.model.encode(self.source.pack([items[i] for i in group]).to(self.device))
+            found[group] = memory.summary.float().cpu().numpy()
+        return found
+
+    def attention(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[Attention]:
+        """What each pair attends to in every attention of the model, cut to its own length."""
+        results: list[Attention] = [{} for _ in sources]
+        for group in self.groups(sources, self.config.training.batch_tokens, targets):
+            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+            with self.inference(), capture(self.model) as trace:
+                self.model(batch.source, batch.inputs)
+            for name in trace.found:
+                sides = SIDES[attention_kind(name)]
+                for row, i in enumerate(group):
+                    queries, keys = (self.length(side, sources[i], targets[i]) for side in sides)
+                    results[i][name] = trace.weights(name, row)[:, :queries, :keys].numpy()
+        return results
+
+    @abstractmethod
+    def length(self, side: str, source: Item, target: Tokens) -> int:
+        """How many positions of the `source` or the `target` side attend or are attended to."""
+
+    def loss(self, examples: Sequence[Example]) -> float:
+        """The mean of `-log p` over all target tokens."""
+        scored = self.score([x.source for x in examples], [x.target for x in examples])
+        return -math.fsum(pair.log_prob for pair in scored) / sum(len(pair.tokens) for pair in scored)
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """As in use: no dropout, no gradients."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(training)
+
+    @staticmethod
+    def groups(sources: Sequence[Item], budget: int, targets: Sequence[Tokens] | None = None) -> list[list[int]]:
+        """Indices in groups of like length within a budget of tokens."""
+        if not sources:
+            return []
+        lengths = np.array([len(x) for x in sources])
+        others = lengths if targets is None else np.array([len(y) for y in targets])
+        return [group.tolist() for group in pack(lengths, others, budget)]
+
+
+def chosen(logits: Tensor, batch: Batch) -> list[list[float]]:
+    """`log p` of each of a batch's outputs, by row."""
+    log_probs = logits.float().log_softmax(-1).gather(1, batch.outputs.values[:, None]).squeeze(1).tolist()
+    bounds = batch.outputs.offsets.tolist()
+    return [log_probs[start:end] for start, end in pairwise(bounds)]
+
+
+SIDES: dict[Kind, tuple[str, str]] = {
+    "cross": ("target", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+}
+
+
+def attention_kind(name: str) -> Kind:
+    """What attends to what in the attention of this name; see `SIDES`."""
+    if "encoder" in name.split("."):
+        return "encoder"
+    return "decoder" if name.endswith("self_attention") else "cross"
+
+
+def longest_sequence(config: Config) -> int:
+    """Positions a model needs: the longest of training and of search, and marks; without an encoder, both sides."""
+    source = max(config.data.max_length, config.search.max_source)
+    target = max(config.data.max_length, config.search.max_length)
+    if config.data.source == "none":
+        return target + 2
+    return source + target + 2 if isinstance(config.model.encoder, NoEncoder) else max(source, target) + 1

@@ -1,0 +1,186 @@
+"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk.
+
+Each is a sum over the batch, to be divided by its number of target tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from regard.data.batches import Batch, make_batch
+from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
+from regard.models.model import Model, Writer
+from regard.nn.hard import HardAttention, choices
+from regard.ragged import Ragged
+from regard.search.limits import Limits
+from regard.search.sample import sample
+from regard.settings import Objective as Settings
+from regard.training.losses import cross_entropy
+
+BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, eq. 12)
+
+
+class Objective(Protocol):
+    """What a batch costs; `memory` is what it keeps from batch to batch, and is saved with the run."""
+
+    memory: dict[str, float]
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        """The loss, summed over the batch; `done` is the share of training that is behind."""
+        ...
+
+
+class Likelihood:
+    """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
+
+    def __init__(self, model: Model, settings: Settings, smoothing: float) -> None:
+        self.model, self.settings, self.smoothing = model, settings, smoothing
+        self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
+        self.memory: dict[str, float] = {}
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        if self.hard:
+            return self._hard(batch)
+        return cross_entropy(self.model(batch.source, batch.inputs).values, batch.outputs.values, self.smoothing)
+
+    def _hard(self, batch: Batch) -> Tensor:
+        """Xu et al. 2015, eq. 11 to 13: the places drawn are credited with `log p` of the tokens they bear on.
+
+        Where the context goes to the output alone, that is the one token written from it; the gradient is then exact
+        with far less variance than with the whole sentence's `log p`. Elsewhere it is all tokens from there on. The
+        baseline is the moving mean of what is credited, and so is its spread, by which the credit is divided.
+        """
+        with choices(len(batch.inputs), self.settings.soft, batch.inputs.values.device) as made:
+            logits = self.model(batch.source, batch.inputs).values
+        loss = cross_entropy(logits, batch.outputs.values, self.smoothing)
+        log_alpha, entropy = made.laid_out(batch.outputs)
+        with torch.no_grad():
+            reward = -torch.nn.functional.cross_entropy(logits.float(), batch.outputs.values, reduction="none")
+            if self.model.decoder.way != "output":  # type: ignore[union-attr]
+                reward = _from_here_on(batch.outputs, reward)
+            credit = self._centred(reward)
+        return loss - self.settings.reward * (credit * log_alpha).sum() - self.settings.entropy * entropy.sum()
+
+    def _centred(self, reward: Tensor) -> Tensor:
+        mean, spread = float(reward.mean()), float(reward.std()) if len(reward) > 1 else 1.0
+        for name, value in (("baseline", mean), ("spread", spread)):
+            self.memory[name] = BASELINE * self.memory.get(name, value) + (1.0 - BASELINE) * value
+        return (reward - self.memory["baseline"]) / max(self.memory["spread"], 1.0)
+
+
+def _from_here_on(like: Ragged, values: Tensor) -> Tensor:
+    """For each position the mean of its value and all after it in its row."""
+    padded = like.like(values).padded()
+    after = padded.flip(1).cumsum(1).flip(1)
+    left = like.lengths[:, None] - torch.arange(padded.shape[1], device=padded.device)
+    return like.unpadded(after / left.clamp(min=1)).values
+
+
+class ScheduledSampling(Likelihood):
+    """Bengio et al. 2015, with the two passes of Mihaylova and Martins 2019, which fit any decoder.
+
+    A first pass tells what the model itself would write at each place; a share of the inputs, rising from 0 to
+    `own_tokens` over the training, is replaced by draws from that; the second pass learns from the mixture. With more
+    `passes` the replaced tokens are themselves drawn after mixed prefixes.
+    """
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        share = self.settings.own_tokens * done
+        inputs = batch.inputs
+        for _ in range(self.settings.passes):
+            with torch.no_grad():
+                logits = self.model(batch.source, inputs).values.float()
+                drawn = torch.multinomial(logits.softmax(-1), 1).squeeze(1)
+            after = torch.roll(drawn, 1)  # what was written at a place is read at the next one
+            mixed = (torch.rand(len(after), device=after.device) < share) & (inputs.position > 0)
+            inputs = batch.inputs.like(torch.where(mixed, after, batch.inputs.values))
+        return super().__call__(Batch(batch.source, inputs, batch.outputs), done)
+
+
+class MinimumRisk:
+    """Shen et al. 2016: `Σ_y Q(y) Δ(y, y*)` over outputs drawn from the model, and the reference among them,
+    `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
+
+    def __init__(self, model: Writer, settings: Settings, smoothing: float, first: int) -> None:
+        self.model, self.settings, self.first = model, settings, first
+        self.likelihood = Likelihood(model, settings, smoothing)  # type: ignore[arg-type]
+        self.memory = self.likelihood.memory
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        targets = [row[:-1] for row in batch.outputs.tolist()]
+        groups = [_unique([target, *drawn]) for target, drawn in zip(targets, self._draw(batch, targets), strict=True)]
+        rows = torch.tensor([i for i, group in enumerate(groups) for _ in group], device=batch.inputs.values.device)
+        tried = make_batch(batch.source.select(rows), [y for group in groups for y in group], self.first)
+        tried = tried.to(rows.device)
+        logits = self.model(tried.source, tried.inputs).values.float()
+        log_probs = logits.log_softmax(-1).gather(1, tried.outputs.values[:, None]).squeeze(1)
+        each = log_probs.new_zeros(len(rows)).index_add(0, tried.outputs.row, log_probs)  # log p of each output
+        risk = torch.tensor(
+            [1.0 - sentence_bleu(y, target) for target, group in zip(targets, groups, strict=True) for y in group],
+            device=each.device,
+        )
+        bounds = torch.tensor([len(group) for group in groups])
+        together = Ragged.from_lengths(each * self.settings.sharpness, bounds.tolist())
+        q = together.unpadded(together.padded(-math.inf).softmax(-1)).values
+        weight = batch.outputs.lengths[rows]  # the trainer divides by tokens
+        loss = (q * risk * weight).sum()
+        if self.settings.likelihood:
+            loss = loss + self.settings.likelihood * self.likelihood(batch, done)
+        return loss
+
+    def _draw(self, batch: Batch, targets: Sequence[Sequence[int]]) -> list[list[list[int]]]:
+        training = self.model.training
+        self.model.eval()
+        device = batch.inputs.values.device
+        try:
+            with torch.no_grad():
+                room = torch.tensor([2 * len(target) + 5 for target in targets], device=device)
+                limits = Limits(room, self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
+                seed = int(torch.randint(2**31, (1,)))
+                found = sample(
+                    self.model.step, self.model.start(batch.source), limits=limits, count=self.settings.samples,
+                    generator=torch.Generator(device).manual_seed(seed),
+                )  # fmt: skip
+        finally:
+            self.model.train(training)
+        return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found]
+
+
+def _unique(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [list(tokens) for tokens in dict.fromkeys(tuple(sequence) for sequence in sequences)]
+
+
+def sentence_bleu(output: Sequence[int], reference: Sequence[int]) -> float:
+    """BLEU of one sentence, from 0 to 1, n-grams above single tokens counted from 1 (Lin and Och 2004)."""
+    total = 0.0
+    for size in range(1, 5):
+        ours, theirs = _grams(output, size), _grams(reference, size)
+        right, all_ = sum((ours & theirs).values()), sum(ours.values())
+        extra = size > 1
+        if right + extra == 0:
+            return 0.0
+        total += math.log((right + extra) / (all_ + extra)) / 4
+    short = 1.0 - (len(reference) + 1) / (len(output) + 1)  # the ends counted
+    return math.exp(total + min(0.0, short))
+
+
+def _grams(tokens: Sequence[int], size: int) -> Counter[tuple[int, ...]]:
+    return Counter(tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1))
+
+
+def make_objective(model: Model, settings: Settings, smoothing: float, first: int) -> Objective:
+    """The objective that the settings name."""
+    match settings.kind:
+        case "likelihood":
+            return Likelihood(model, settings, smoothing)
+        case "scheduled_sampling":
+            return ScheduledSampling(model, settings, smoothing)
+        case "minimum_risk":
+            assert isinstance(model, Writer), "risk needs a model that writes"
+            return MinimumRisk(model, settings, smoothing, first)
