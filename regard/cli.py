@@ -284,6 +284,10 @@ def compare(
     seconds: Annotated[float, typer.Option(help="Budget: seconds of training.")] = 0.0,
     flops: Annotated[float, typer.Option(help="Budget: floating-point operations of training.")] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="Train each model with seeds 1 to this.")] = 3,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="With --lecture: some of its models; a wrong name lists all."),
+    ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Markdown page to write, with figures beside it (FOLDER/compare.md).")
     ] = None,
@@ -309,7 +313,7 @@ def compare(
     if lecture == bool(configs):
         raise ConfigError("give configs to compare, or --lecture")
     if lecture:
-        plan = standing(folder, budget, numbers, command, settings or [])
+        plan = standing(folder, budget, numbers, command, settings or [], only or [])
     else:
         assert budget is not None
         entries = [Entry(_model_name(path), str(path), load(path, settings)) for path in configs or []]
@@ -317,8 +321,9 @@ def compare(
         plan = Plan("A comparison", entries, budget, numbers, folder, command, f"Trained on {data.train}.")
     results = run(plan, _train, lambda text: typer.echo(text, err=True))
     show(table(results))
-    written = write_page(results, page or folder / "compare.md")
-    typer.echo(f"wrote {written}, with figures and results.json in {written.with_suffix('')}")
+    page = page or folder / "compare.md"
+    write_page(results, page)
+    typer.echo(f"wrote {page}, with figures and results.json in {page.with_suffix('')}")
 
 
 def _model_name(path: Path) -> str:

@@ -147,7 +147,7 @@ PRESETS: dict[str, Preset] = {
     "hard2015": Preset(
         f"{_XU} (4.1, over text)",
         "attends to one place, drawn at random, and learns where by trial",
-        _recurrent("lstm", {}, {"score": "bilinear", "place": "output", "hard": True}, d_model=256),
+        _recurrent("lstm", {}, {"score": "additive", "place": "output", "hard": True}, d_model=256),
     ),
     "attentive-small": Preset(
         "Luong, Pham, Manning 2015, small, with a bidirectional encoder",

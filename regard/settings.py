@@ -214,14 +214,12 @@ class Model(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Model:
         encoder, decoder = self.encoder, self.decoder
-        if isinstance(decoder, NoDecoder):
-            if not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
-                raise ValueError(f"decoder.kind none needs an encoder of text, not '{encoder.kind}'")
-            return self
+        if isinstance(decoder, NoDecoder) and not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
+            raise ValueError(f"decoder.kind none needs an encoder of text, not '{encoder.kind}'")
         if isinstance(decoder, RecurrentDecoder):
             if isinstance(encoder, NoEncoder):
-                for name in ("context", "score", "place", "heads", "hard"):
-                    if getattr(decoder, name):
+                for name in ("context", "score", "place", "heads", "hard", "bridge"):
+                    if getattr(decoder, name) not in (None, False, "dense"):
                         raise ValueError(f"decoder.{name} needs an encoder to look at; here encoder.kind is none")
             elif decoder.bridge == "copy":
                 same = isinstance(encoder, RecurrentEncoder) and (encoder.kind, encoder.layers) == (
@@ -302,7 +300,7 @@ class Objective(Section):
     likelihood: float = Field(0.0, ge=0, description="minimum_risk: weight of -log p of the target beside the risk")
     blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
     reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
-    entropy: float = Field(0.01, ge=0, description="hard attention: weight of the entropy of where to look")
+    entropy: float = Field(0.05, ge=0, description="hard attention: weight of the entropy of where to look")
     soft: float = Field(0.5, ge=0, le=1, description="hard attention: share of sentences that attend softly")
 
 

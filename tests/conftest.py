@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from hypothesis import settings as hypothesis_settings
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import settings as config
 from regard.models.build import build
@@ -23,6 +23,7 @@ hypothesis_settings.load_profile("regard")
 
 Part = dict[str, Any]  # settings of an encoder or a decoder
 Pair = tuple[str, str]  # the names of an encoder and a decoder
+M = TypeVar("M", bound=nn.Module)
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST, D_MODEL = 11, 13, 8, 8
 CELLS = ("rnn", "lstm", "gru")
@@ -34,13 +35,26 @@ TRANSFORMERS: dict[str, Part] = {
     }
     for norm, positions in product(("pre", "post"), ("sinusoidal", "learned"))
 }  # fmt: skip
+# Positions inside attention, with the other options spread over them.
+RELATIVE: dict[str, Part] = {
+    f"transformer-{positions}": {
+        "kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12, "positions": positions, **options,
+    }
+    for positions, options in (
+        ("shaw", {"norm": "post", "activation": "silu"}),
+        ("t5", {"norm": "pre", "normalize": "rms", "activation": "relu"}),
+        ("rotary", {"norm": "pre", "normalize": "rms", "activation": "silu", "gated": True}),
+        ("alibi", {"norm": "post", "normalize": "rms", "activation": "gelu", "gated": True}),
+    )
+}  # fmt: skip
+ALL_TRANSFORMERS = TRANSFORMERS | RELATIVE
 
 ENCODERS: dict[str, Part] = {
     f"{cell}-{'bi' if both else 'uni'}{'-reversed' if reverse else ''}": {
         "kind": cell, "layers": 1 if reverse else 2, "bidirectional": both, "reverse": reverse,
     }
     for cell, both, reverse in product(CELLS, (False, True), (False, True))
-} | TRANSFORMERS  # fmt: skip
+} | ALL_TRANSFORMERS  # fmt: skip
 
 # Decoders by kind. Within a kind each model differs in cell, score, depth or norm.
 DECODER_KINDS: dict[str, dict[str, Part]] = {
@@ -57,20 +71,38 @@ DECODER_KINDS: dict[str, dict[str, Part]] = {
         }
         for place in PLACES
     },
-    "transformer": TRANSFORMERS,
+    "transformer": ALL_TRANSFORMERS,
     "copy": {f"{cell}-copy": {"kind": cell, "layers": 2, "context": "every", "bridge": "copy"} for cell in CELLS},
+    "heads": {
+        f"{cell}-{score}-{place}-heads{heads}": {
+            "kind": cell, "layers": 1, "score": score, "place": place, "heads": heads,
+        }
+        for cell, score, place, heads in (
+            ("lstm", "additive", "recurrence", 2), ("gru", "scaled_dot", "feeding", 2), ("rnn", "mlp", "output", 1),
+        )
+    },
+    "hard": {
+        f"{cell}-{score}-{place}-hard": {
+            "kind": cell, "layers": 1, "score": score, "place": place, "hard": True, "heads": heads,
+        }
+        for cell, score, place, heads in (
+            ("gru", "bilinear", "output", None), ("lstm", "additive", "feeding", 2), ("rnn", "dot", "recurrence", None),
+        )
+    },
 }  # fmt: skip
 DECODERS: dict[str, Part] = {name: part for group in DECODER_KINDS.values() for name, part in group.items()}
+HARD = set(DECODER_KINDS["hard"])
 
 
 def _pairs() -> list[Pair]:
-    """Every encoder with every kind of decoder, every decoder at least once."""
+    """Every encoder with every kind of decoder, every decoder at least once; heads and hard ones with a few."""
     pairs = []
     for kind, group in DECODER_KINDS.items():
         if kind == "copy":  # this one fits only an encoder of its own cell and depth
             pairs += [(f"{cell}-{way}", f"{cell}-copy") for cell in CELLS for way in ("uni", "bi")]
             continue
         encoders, decoders = list(ENCODERS), list(group)
+        encoders = encoders[::3] if kind in ("heads", "hard") else encoders
         count = max(len(encoders), len(decoders))
         pairs += [(encoders[i % len(encoders)], decoders[(i + i // 4) % len(decoders)]) for i in range(count)]
         pairs += [(encoders[0], name) for name in decoders if all(name != other for _, other in pairs)]
@@ -95,11 +127,16 @@ def tiny(pair: Pair, seed: int = 1, **model: Any) -> EncoderDecoder:
     """
     made = build(settings(pair, **model), SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST)
     assert isinstance(made, EncoderDecoder)
+    return redrawn(made, seed)
+
+
+def redrawn(module: M, seed: int = 1) -> M:
+    """The module itself in float64, not training, with every weight drawn anew."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in made.double().parameters():
+        for parameter in module.double().parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return made.eval()
+    return module.eval()
 
 
 def draw(lengths: list[int], vocabulary: int, seed: int) -> Ragged:

@@ -35,6 +35,11 @@ def softmax(scores: list[float]) -> list[float]:
     return [e / sum(exps) for e in exps]
 
 
+def likeliest(scores: list[float]) -> list[float]:
+    """Xu et al. 2015, 4.1, in use: all of the weight on the place of the highest score."""
+    return [float(j == scores.index(max(scores))) for j in range(len(scores))]
+
+
 # Attention
 
 
@@ -95,12 +100,19 @@ def layer_norm(w: Weights, x: Array) -> Array:
     return np.array([(v - mean) / math.sqrt(variance + 1e-5) for v in x]) * w["weight"] + w["bias"]
 
 
+def activate(kind: str, x: Array) -> Array:
+    """gelu is `x Φ(x)` (Hendrycks and Gimpel 2016), silu `x σ(x)`."""
+    f = {
+        "relu": lambda v: max(0.0, v),
+        "gelu": lambda v: v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))),
+        "silu": lambda v: v / (1.0 + math.exp(-v)),
+    }[kind]
+    return np.array([f(v) for v in x])
+
+
 def feed_forward(w: Weights, x: Array, activation: str) -> Array:
-    """Vaswani et al. 2017, eq. 2; gelu is `x Φ(x)` (Hendrycks and Gimpel 2016)."""
-    inner = affine(w, "inner", x)
-    if activation == "relu":
-        return affine(w, "outer", np.array([max(0.0, v) for v in inner]))
-    return affine(w, "outer", np.array([v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))) for v in inner]))
+    """Vaswani et al. 2017, eq. 2."""
+    return affine(w, "outer", activate(activation, affine(w, "inner", x)))
 
 
 def encoder_block(w: Weights, xs: list[Array], *, heads: int, norm: str, activation: str) -> list[Array]:
@@ -272,25 +284,66 @@ def rms_norm(w: Weights, x: Array) -> Array:
 
 
 def gated_feed_forward(w: Weights, x: Array, activation: str) -> Array:
-    """Shazeer 2020, eq. 5 and 6: `W₂ (f(W₁ x) ⊙ V x)`; silu is `x σ(x)`."""
-    inner, gate = w["inner.weight"] @ x, w["gate.weight"] @ x
-    f = {
-        "relu": lambda v: max(0.0, v),
-        "gelu": lambda v: v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))),
-        "silu": lambda v: v / (1.0 + math.exp(-v)),
-    }[activation]
-    y: Array = w["outer.weight"] @ np.array([f(a) * b for a, b in zip(inner, gate, strict=True)])
+    """Shazeer 2020, eq. 5 and 6: `W₂ (f(W₁ x) ⊙ V x)`."""
+    inner, gate = activate(activation, w["inner.weight"] @ x), w["gate.weight"] @ x
+    y: Array = w["outer.weight"] @ np.array([a * b for a, b in zip(inner, gate, strict=True)])
     return y
 
 
+def block_alone(
+    w: Weights, xs: list[Array], *, heads: int, norm: str, activation: str, positions: str, normalize: str = "layer",
+    gated: bool = False, buckets: int = 32, longest: int = 128, clip: int = 16,
+) -> list[Array]:  # fmt: skip
+    """A decoder's block without a source (Radford et al. 2018), under any options: look back, then feed forward."""
+    n1, n2 = under(w, "around_self.norm"), under(w, "around_feed_forward.norm")
+    back, ff = under(w, "self_attention"), under(w, "feed_forward")
+    normed = rms_norm if normalize == "rms" else layer_norm
+    feed = gated_feed_forward if gated else feed_forward
+
+    def look(xs: list[Array]) -> list[Array]:
+        if positions in ("sinusoidal", "learned"):
+            return multi_head(back, heads, xs, xs, causal=True)
+        return relative_attention(positions, back, heads, xs, causal=True, buckets=buckets, longest=longest, clip=clip)
+
+    if norm == "pre":
+        xs = [x + y for x, y in zip(xs, look([normed(n1, x) for x in xs]), strict=True)]
+        return [x + feed(ff, normed(n2, x), activation) for x in xs]
+    xs = [normed(n1, x + y) for x, y in zip(xs, look(xs), strict=True)]
+    return [normed(n2, x + feed(ff, x, activation)) for x in xs]
+
+
 def heads_over_states(
-    kind: str, w: Weights, heads: int, s: Array, states: list[Array]
+    kind: str, w: Weights, heads: int, s: Array, states: list[Array], *, hard: bool = False
 ) -> tuple[list[list[float]], Array]:
     """The weights of each head and the joined contexts of one decoder state over encoder states."""
     size, alphas, joined = len(s) // heads, [], []
     for head in range(heads):
         part = slice(head * size, (head + 1) * size)
         q, keys = (w["query.weight"] @ s)[part], [(w["key.weight"] @ h)[part] for h in states]
-        alphas.append(softmax([score(kind, under(w, "score"), q, k) for k in keys]))
+        scores = [score(kind, under(w, "score"), q, k) for k in keys]
+        alphas.append(likeliest(scores) if hard else softmax(scores))
         joined.append(context(alphas[-1], [(w["value.weight"] @ h)[part] for h in states], size))
     return alphas, np.concatenate(joined)
+
+
+# Pictures
+
+
+def convolve(w: Weights, x: Array, stride: int) -> Array:
+    """Kernels of 3 x 3 over `(channels, height, width)`, edges filled up with zeros, a number at a time."""
+    kernel, bias = w["weight"], w["bias"]
+    channels, height, width = x.shape
+    y = np.zeros((len(kernel), height // stride, width // stride))
+    for o, row, column in np.ndindex(*y.shape):
+        y[o, row, column] = bias[o]
+        for c, i, j in np.ndindex(channels, 3, 3):
+            at = row * stride + i - 1, column * stride + j - 1
+            if 0 <= at[0] < height and 0 <= at[1] < width:
+                y[o, row, column] += kernel[o, c, i, j] * x[c, at[0], at[1]]
+    return y
+
+
+def group_norm(w: Weights, x: Array) -> Array:
+    """Wu and He 2018, eq. 1 and 2, with one group: over all channels and places; a gain and a shift a channel."""
+    normed = (x - x.sum() / x.size) / math.sqrt(((x - x.sum() / x.size) ** 2).sum() / x.size + 1e-5)
+    return normed * w["weight"][:, None, None] + w["bias"][:, None, None]

@@ -114,8 +114,13 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
     outputs, fed = [], np.zeros(D_MODEL)
 
     def attend(s: Array) -> Array:
+        if part.get("heads"):
+            _, c = eq.heads_over_states(
+                part["score"], eq.under(w, "attention"), part["heads"], s, h, hard=part.get("hard", False)
+            )
+            return c
         e = [eq.score(part["score"], eq.under(w, "attention.score"), s, state) for state in h]
-        return eq.context(eq.softmax(e), h, D_MODEL)
+        return eq.context(eq.likeliest(e) if part.get("hard") else eq.softmax(e), h, D_MODEL)
 
     def output(s: Array, context: Array) -> Array:
         y: Array = np.tanh(w["join.weight"] @ np.concatenate([s, context]))

@@ -21,10 +21,13 @@ from regard.training.checkpoint import load_tensors, save_tensors, set_weights, 
 from regard.training.losses import cross_entropy
 from tests.conftest import (
     D_MODEL,
+    DECODER_KINDS,
     DECODERS,
     ENCODERS,
+    HARD,
     LONGEST,
     PAIRS,
+    RELATIVE,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     Pair,
@@ -46,6 +49,9 @@ FEW = [
     ("transformer-pre-sinusoidal", "rnn-scaled_dot-output"),
     ("transformer-pre-sinusoidal", "transformer-pre-sinusoidal"),
     ("transformer-post-learned", "transformer-post-learned"),
+    ("lstm-bi", "gru-scaled_dot-feeding-heads2"),
+    ("transformer-shaw", "transformer-t5"),
+    ("transformer-rotary", "transformer-alibi"),
 ]
 a_few_models = pytest.mark.parametrize("pair", FEW, ids=[f"{encoder}_{decoder}" for encoder, decoder in FEW])
 
@@ -72,8 +78,8 @@ def step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, S
 def test_the_models_under_test_are_all_there() -> None:
     assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
     assert {decoder for _, decoder in PAIRS} == set(DECODERS)
-    assert len(ENCODERS) == 16
-    assert len(DECODERS) == 6 + 45 + 4 + 3
+    assert len(ENCODERS) == 12 + 4 + 4
+    assert len(DECODERS) == 6 + 45 + 8 + 3 + 3 + 3
     kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
     met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
     assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}
@@ -159,6 +165,8 @@ def test_capture_changes_no_output_and_finds_proper_weights(pair: Pair) -> None:
             assert matrix.le(1).all()
             assert matrix[..., long:].eq(0).all()
             same(matrix.sum(-1), torch.full(matrix.shape[:-1], float(long > 0)), 1e-6)
+            if pair[1] in HARD and name == "decoder.attention":
+                assert matrix.eq(0).logical_or(matrix.eq(1)).all()  # all of it on one place
             if looks_back(name):
                 assert matrix.triu(1).eq(0).all()
             elif long > 1 and wide > 0:
@@ -204,7 +212,8 @@ def test_every_source_token_and_their_order_matter(pair: Pair) -> None:
     model, target = tiny(pair), draw([3], TARGET_VOCABULARY, seed=10)
     tokens = [1, 2, 3, 4]
     before = model(Ragged.of([tokens]), target).values
-    for other in ([5, 2, 3, 4], [1, 5, 3, 4], [1, 2, 5, 4], [1, 2, 3, 5], [4, 3, 2, 1], [1, 2, 3]):
+    # No mirror image: alibi counts distances alike both ways, so only the mark at the end tells it the direction.
+    for other in ([5, 2, 3, 4], [1, 5, 3, 4], [1, 2, 5, 4], [1, 2, 3, 5], [4, 2, 3, 1], [1, 2, 3]):
         change = (model(Ragged.of([other]), target).values - before).abs().max()
         assert change > 1e-6, other
 
@@ -216,6 +225,9 @@ def test_a_gradient_reaches_every_parameter(pair: Pair) -> None:
     parameters = dict(model.named_parameters())
     gradients = torch.autograd.grad(logits.values.square().sum(), list(parameters.values()), allow_unused=True)
     for name, gradient in zip(parameters, gradients, strict=True):
+        if pair[1] in HARD and name.startswith("decoder.attention") and "value" not in name:
+            assert gradient is None or gradient.eq(0).all(), name  # which place is likeliest does not move a little
+            continue
         assert gradient is not None, name
         # A constant added to all keys moves no weight: softmax sees differences alone.
         assert gradient.abs().max() > 1e-9 or name.endswith("key.bias"), name
@@ -256,7 +268,7 @@ def test_it_overfits_eight_examples(pair: Pair) -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if loss.item() / len(target.values) < 0.05:
+        if loss.item() / len(target.values) < 0.01:  # well below what is asked: the last step comes after the measure
             break
     assert loss.item() / len(target.values) < 0.05
     model.eval()
@@ -299,12 +311,17 @@ def test_a_tied_table_learns_from_both_its_uses() -> None:
     assert torch.equal(model.head.linear.weight, model.encoder.embedding.table.weight)  # type: ignore[union-attr, arg-type]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", [name for name in ENCODERS if name not in RELATIVE])
 def test_the_four_laws_hold_with_every_decoder_and_score(encoder: str) -> None:
-    """The whole product, without thinning; a copied state fits only an encoder of its own cell and depth."""
+    """The whole product, without thinning; a copied state fits only an encoder of its own cell and depth.
+
+    Positions inside attention, heads over states and hard attention change a part alone, and are left to `PAIRS`.
+    """
     shape = ENCODERS[encoder]["kind"], ENCODERS[encoder]["layers"]
     for name, part in DECODERS.items():
         if part.get("bridge") == "copy" and shape != (part["kind"], part["layers"]):
+            continue
+        if name in {**RELATIVE, **DECODER_KINDS["heads"], **DECODER_KINDS["hard"]}:
             continue
         test_stepping_equals_the_full_pass((encoder, name))
         test_a_batch_of_one_equals_a_batch_of_many((encoder, name))

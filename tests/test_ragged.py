@@ -143,3 +143,39 @@ def test_to_a_device_keeps_all() -> None:
     assert (moved.values.device.type, moved.offsets.device.type, moved.longest) == ("meta", "meta", 2)
     assert x.to("cpu").tolist() == x.tolist()
     assert Ragged.of([[1, 2]], device="meta").values.device.type == "meta"
+
+
+@given(filled, st.data())
+def test_select_takes_rows_in_any_order_and_several_times(rows: list[list[int]], data: st.DataObject) -> None:
+    order = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
+    picked = Ragged.of(rows).select(torch.tensor(order, dtype=torch.long))
+    assert picked.tolist() == [rows[i] for i in order]
+    assert picked.longest == max((len(rows[i]) for i in order), default=0)
+    assert (picked.values.dtype, picked.offsets.dtype) == (torch.long, torch.int32)
+    pairs = vectors(rows).select(torch.tensor(order, dtype=torch.long))
+    assert pairs.values[:, 1].tolist() == [-n for i in order for n in rows[i]]
+
+
+@given(st.lists(st.tuples(*[st.lists(st.integers(1, 99), max_size=5)] * 2), max_size=6))
+def test_joined_puts_one_row_after_the_other_and_says_where(pairs: list[tuple[list[int], list[int]]]) -> None:
+    left, right = ([pair[side] for pair in pairs] for side in (0, 1))
+    x, y = Ragged.of(left), Ragged.of(right)
+    both, place = x.joined(y)
+    assert both.tolist() == [a + b for a, b in pairs]
+    assert both.longest == max((len(a) + len(b) for a, b in pairs), default=0)
+    assert both.offsets.dtype == torch.int32
+    assert both.values[place].tolist() == y.values.tolist()
+    assert place.shape == y.values.shape
+    assert (x.tolist(), y.tolist()) == (left, right)
+    assert vectors(left).joined(vectors(right))[0].values[:, 1].tolist() == [-n for a, b in pairs for n in a + b]
+
+
+def test_joined_passes_gradients_to_both() -> None:
+    x, y = (Ragged.from_lengths(torch.ones(3, requires_grad=True), [1, 2]) for _ in range(2))
+    both, place = x.joined(y)
+    (both.values * torch.arange(6.0)).sum().backward()
+    assert x.values.grad is not None
+    assert y.values.grad is not None
+    assert x.values.grad.tolist() == [0, 2, 3]
+    assert y.values.grad.tolist() == [1, 4, 5]
+    assert place.tolist() == [1, 4, 5]

@@ -12,6 +12,7 @@ from typing import Any
 from regard.compare.runner import Budget, Entry, Plan
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import phrasebook
+from regard.errors import ConfigError
 from regard.training.checkpoint import write_text
 
 PAIRS = 20000
@@ -24,9 +25,9 @@ SEEDS = (1, 2, 3)
 _SHARED: dict[str, Any] = {
     "tokens": {"kind": "unigram", "size": 3500},
     "model": {"dropout": 0.0, "share_embeddings": True},
-    "training": {"batch_tokens": 2048, "learning_rate": 3e-3, "warmup": 100, "schedule": "cosine",
+    "training": {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup": 100, "schedule": "cosine",
                  "validate_sentences": 100, "label_smoothing": 0.1, "tensorboard": False},
-    "search": {"beam": 5},
+    "search": {"beam": 5, "max_ratio": 2.0},
 }  # fmt: skip
 
 
@@ -67,8 +68,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def lecture(folder: Path, budget: Budget | None, seeds: tuple[int, ...], command: str, overrides: list[str]) -> Plan:
-    """The plan of the experiment, its corpus made in `folder` if it is not there."""
+def lecture(
+    folder: Path, budget: Budget | None, seeds: tuple[int, ...], command: str, overrides: list[str], only: list[str]
+) -> Plan:
+    """The plan of the experiment, its corpus made in `folder` if it is not there; of all models or `only` some."""
+    for name in only:
+        if name not in MODELS:
+            raise ConfigError(f"no model '{name}' in the lecture; there are: {', '.join(MODELS)}")
     corpus = folder / "corpus"
     files = {split: corpus / f"{split}.tsv" for split in phrasebook.SPLITS}
     if not all(path.exists() for path in files.values()):
@@ -86,6 +92,7 @@ def lecture(folder: Path, budget: Budget | None, seeds: tuple[int, ...], command
     entries = [
         Entry(name, idea, resolve_paths(parse(merge(merge(merge(_SHARED, data), own), given), name), folder))
         for name, (idea, own) in MODELS.items()
+        if not only or name in only
     ]
     return Plan(
         title="From the last state to the Transformer",
@@ -94,7 +101,7 @@ def lecture(folder: Path, budget: Budget | None, seeds: tuple[int, ...], command
         seeds=seeds,
         folder=folder / "runs",
         command=command,
-        data=f"The phrasebook corpus, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} English "
+        data=f"The synthetic phrasebook, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} English "
         f"words, 500 test pairs of the same lengths, and {SENTENCES} test pairs of each of the length groups below.",
         lengths=str(lengths.absolute()),
         groups=GROUPS,

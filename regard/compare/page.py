@@ -14,6 +14,7 @@ import numpy as np
 
 from regard.compare import plots
 from regard.compare.results import (
+    DIGITS,
     LOWER_IS_BETTER,
     Group,
     Measure,
@@ -78,10 +79,10 @@ def _setting(results: Results) -> Iterator[str]:
     models = results.models
     each = [len(results.of(x)) for x in models]
     seeds = count(each[0], "seed") if len(set(each)) == 1 else f"{min(each)} to {max(each)} seeds"
-    yield _paragraph(
-        [f"{count(len(models), 'model')} trained on the same data under the same budget, {results.budget}, "
-         f"from {seeds}{' each' * (len(models) > 1)}:"]
-    )  # fmt: skip
+    opening = (
+        f"{count(len(models), 'model')} {'was' if len(models) == 1 else 'were'} trained on the same data under the "
+    )
+    yield _paragraph([f"{opening} same budget, {results.budget}, from {seeds}{' each' * (len(models) > 1)}:"])
     yield "\n".join(f"- {name(x)}: {idea}" if (idea := results.ideas.get(x)) else f"- {name(x)}" for x in models)
     yield _paragraph([sentence(results.data)])
     yield _paragraph([sentence(f"Measured on {results.date} on {results.hardware}, with {results.versions}"),
@@ -110,14 +111,14 @@ def caveats(results: Results) -> Iterator[str]:
     sizes = sorted(results.mean(x, "parameters") for x in results.models)
     low, high = amount(sizes[0]), amount(sizes[-1])
     corpus = "one synthetic corpus" if "synthetic" in results.data.lower() else "one corpus"
-    yield f"This is {corpus}, one budget ({results.budget}) and one setting of each model."
+    yield f"This is {corpus} and one budget ({results.budget})."
     yield f"The models have {low if low == high else f'{low} to {high}'} parameters; larger ones may stand otherwise."
     if max(each) == 1:
         yield "With one seed (n = 1) a difference between two models cannot be told from chance."
     else:
         n = f"n = {max(each)}" if len(each) == 1 else f"n = {min(each)} to {max(each)}"
         yield f"A standard deviation of so few seeds ({n}) is itself uncertain."
-    yield "Settings that all models share, such as the learning rate, were not tuned for each of them."
+    yield "Whether another setting, such as another learning rate, suits some of the models better was not tried."
     if not ranked(results, "aer"):
         yield "No alignment error rate was measured."
 
@@ -162,9 +163,9 @@ def by_cost(results: Results) -> Iterator[str]:
     """Who gets most for the operations spent, and whom another beats in both."""
     models = [x for x in results.models if results.measure(x) is not None and results.mean(x, "flops") > 0]
     costs = {x: results.mean(x, "flops") for x in models}
-    yield "A small mark is a run, a large one the mean of a model; the faint lines are validation quality on the way." \
-        if any(results.trajectory(x, "flops", "quality") for x in models) \
-        else "A small mark is a run, a large one the mean of a model."  # fmt: skip
+    paths = any(results.trajectory(x, "flops", "quality") for x in models)
+    way = "; the faint lines are validation quality on the way there" if paths else ""
+    yield f"A small mark is a run, a large one the mean of a model{way}."
     if len(models) == 1:
         yield f"{name(models[0])} took {flops(costs[models[0]])} FLOPs."
         return
@@ -186,7 +187,7 @@ def by_cost(results: Results) -> Iterator[str]:
 def _dominated(results: Results, models: Sequence[str]) -> Iterator[str]:
     best = frontier(results)
     if len(best) == len(models):
-        yield "By the means, none is both dearer and worse than another: all pay for quality with cost."
+        yield "By the means, no model is beaten by another in both cost and quality."
         return
     if len(best) == 1:
         yield f"By the means, {name(best[0])} is both cheaper and better than every other, or as cheap and better."
@@ -252,7 +253,7 @@ def alignment(results: Results) -> Iterator[str]:
     yield from order(ranking)
     without = [x for x in results.models if results.measure(x, "aer") is None]
     if without:
-        yield f"{listed(without)} {'has' if len(without) == 1 else 'have'} none."
+        yield f"{listed(without)} {'has' if len(without) == 1 else 'have'} no attention that was scored so."
     both = ranked(results, results.metric, [x for x, _ in ranking])
     if len(both) < 2:
         return
@@ -292,7 +293,8 @@ def lead(ranking: Ranking, metric: str, start: str) -> Iterator[str]:
         text = f"The next is {name(x)} with {shown(second, metric)}"
     else:
         x, second = behind[0]
-        ahead = plain(abs(first.mean - second.mean), metric)
+        # Of the numbers as they are shown, so that a reader who subtracts them finds the same.
+        ahead = _apart_as_shown(first, second, metric)
         way = "below" if metric in LOWER_IS_BETTER else "ahead of"
         text = f"{start}, {name(best)} is best with {shown(first, metric)}, "
         text += f"{ahead} {way} {name(x)} ({shown(second, metric)})"
@@ -447,6 +449,11 @@ def _join(words: Sequence[str], word: str = "and") -> str:
 def sentence(text: str) -> str:
     text = text.strip()
     return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _apart_as_shown(a: Measure, b: Measure, metric: str) -> str:
+    digits = DIGITS.get(metric, 1)
+    return plain(abs(round(a.mean, digits) - round(b.mean, digits)), metric)
 
 
 def _size(measure: Measure, metric: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,7 +119,7 @@ def cost_figure(results: Results) -> Figure:
     """The drawing of `quality_by_cost`."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    figure, (axes,) = _figure(results, (4.4,), names=False)
+    figure, (axes,) = _figure(results, (4.7,), names=False)
     axes.set_xscale("log")
     ends: list[End] = []
     marks: list[tuple[float, float]] = []
@@ -279,7 +280,7 @@ def _length_ticks(axes: Axes, groups: Sequence[Group], x: Numbers) -> None:
     labels = [f"{low}–{high}" if low < high else f"{low}" for low, high in groups]
     axes.set_xticks(x, labels)
     boxes = [_extent(label) for label in axes.get_xticklabels()]
-    if any(a.x1 + 4 > b.x0 for a, b in zip(boxes, boxes[1:], strict=False)):
+    if any(a.x1 + 4 > b.x0 for a, b in pairwise(boxes)):
         axes.set_xticks(x, labels, rotation=60, rotation_mode="anchor", ha="right", va="center")
 
 
@@ -295,10 +296,8 @@ def _shade(axes: Axes, trained: Group, groups: Sequence[Group]) -> None:
         if not outside or end <= start:
             continue
         axes.axvspan(start, end, color=SHADE, zorder=0, linewidth=0)
-        if start > left:
-            axes.axvline(start, color=QUIET, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
-        else:
-            axes.axvline(end, color=QUIET, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
+        edge = start if start > left else end
+        axes.axvline(edge, color=QUIET, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1, label="_edge of training")
         width = (end - start) / (right - left) * axes.get_window_extent().width
         label = axes.text((start + end) / 2, 0.985, words, transform=axes.get_xaxis_transform(), ha="center", va="top",
                           fontsize=SMALL, color=QUIET, style="italic", zorder=5)  # fmt: skip
@@ -308,8 +307,11 @@ def _shade(axes: Axes, trained: Group, groups: Sequence[Group]) -> None:
 
 def _name_lines(axes: Axes, results: Results) -> None:
     """The name of each line beside its end, with its marker, moved apart where lines end close together."""
-    ends = [End(str(line.get_label()), float(line.get_xdata()[-1]), float(line.get_ydata()[-1]))
-            for line in axes.get_lines() if line.get_label() in results.models]  # fmt: skip
+    ends = []
+    for line in axes.get_lines():
+        if line.get_label() in results.models:
+            x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
+            ends.append(End(str(line.get_label()), float(x[-1]), float(y[-1])))
     box = axes.get_window_extent()
     low, high = axes.get_ylim()
     ends.sort(key=lambda end: end.y)
@@ -374,50 +376,65 @@ def _name_points(axes: Axes, ends: Sequence[End], marks: Sequence[tuple[float, f
     away from its mark and, far more, what it covers; one that is nearer to another model's mark would be misread.
     """
     pixels = axes.transData.transform([(end.x, end.y) for end in ends])
-    dots = [(x - 7, y - 7, x + 7, y + 7) for x, y in axes.transData.transform(marks)]
-    frame = axes.get_window_extent()
-    texts = [axes.text(end.x, end.y, _short(end.model), fontsize=SMALL, zorder=6, va="center", ha="center")
-             for end in ends]  # fmt: skip
-    options: list[list[tuple[float, Box]]] = []
-    for i, text in enumerate(texts):
-        size = _extent(text)
-        half = np.array([size.width / 2 + 3, size.height / 2])
-        others = np.delete(pixels, i, axis=0)
-        found = []
-        for away in range(9, 160, 8):
-            for angle in np.radians(range(0, 360, 15)):
-                way = np.round([np.cos(angle), np.sin(angle)], 6)
-                middle = pixels[i] + way * away + np.sign(way) * half * np.minimum(1, np.abs(way) * 2)
-                box: Box = (*(middle - half), *(middle + half))
-                cost = away + 8 * abs(way[1]) + 0.5 * sum(_overlap(box, dot) for dot in dots)
-                cost += (
-                    0.0 if frame.x0 < box[0] and box[2] < frame.x1 and frame.y0 < box[1] and box[3] < frame.y1 else 1e5
-                )
-                own = _distance(pixels[i], box)
-                cost += 60 * sum(_distance(other, box) < own + 12 for other in others)
-                if own > LEADER:
-                    tip = np.clip(pixels[i], middle - half, middle + half)
-                    between = pixels[i] + (tip - pixels[i]) * np.linspace(0.2, 1, 9)[:, None]
-                    cost += 60 * sum(bool((np.hypot(*(between - other).T) < 9).any()) for other in others)
-                found.append((float(cost), box))
-        options.append(sorted(found)[:200])
-    chosen = [option[0][1] for option in options]
+    dots = axes.transData.transform(marks)
+    style: dict[str, Any] = {"fontsize": SMALL, "zorder": 6, "va": "center", "ha": "center"}
+    texts = [axes.text(end.x, end.y, _short(end.model), **style) for end in ends]
+    frame = axes.get_window_extent().extents
+    options = [_places(pixels, i, _extent(text), dots, frame) for i, text in enumerate(texts)]
+    chosen = [min(option)[1] for option in options]
     for _ in range(6):
         for i, option in enumerate(options):
             rest = chosen[:i] + chosen[i + 1 :]
-            chosen[i] = min(option, key=lambda c: c[0] + 5 * sum(_overlap(c[1], other) for other in rest))[1]
+            chosen[i] = min((cost + 5 * sum(_overlap(box, other) for other in rest), box) for cost, box in option)[1]
     back = axes.transData.inverted()
     for end, at, text, box, color in zip(ends, pixels, texts, chosen, colors, strict=True):
+        text.set_color(_dark(color))
         text.set_position(tuple(back.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))))
         if _distance(at, box) > LEADER:
-            tip = np.clip(at, box[:2], box[2:])
-            axes.annotate("", xy=(end.x, end.y), xytext=tuple(back.transform(tip)), zorder=2,
-                          arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.7,
-                                      "shrinkA": 1, "shrinkB": 4})  # fmt: skip
+            line = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
+            tip = tuple(back.transform(_nearest(at, box)))
+            axes.annotate("", xy=(end.x, end.y), xytext=tip, zorder=2, arrowprops=line)
+
+
+def _places(pixels: Numbers, i: int, size: Bbox, dots: Numbers, frame: Box) -> list[tuple[float, Box]]:
+    """Where the name of the mean at `pixels[i]` may stand, and what each place costs by itself."""
+    at, others = pixels[i], np.delete(pixels, i, axis=0)
+    half = np.array([size.width / 2 + 3, size.height / 2])
+    covered: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in dots]
+    found = []
+    for away in range(9, 200, 8):
+        for angle in np.radians(range(0, 360, 15)):
+            way = np.round([np.cos(angle), np.sin(angle)], 6)
+            middle = at + way * away + np.sign(way) * half * np.minimum(1, np.abs(way) * 2)
+            left, bottom, right, top = (float(x) for x in (*(middle - half), *(middle + half)))
+            box = (left, bottom, right, top)
+            inside = frame[0] < left and frame[1] < bottom and right < frame[2] and top < frame[3]
+            own = _distance(at, box)
+            cost = away + 8 * abs(float(way[1])) + 0.5 * sum(_overlap(box, dot) for dot in covered)
+            cost += 0.0 if inside else 1e5
+            cost += 200 * sum(_distance(other, box) < min(own + 20, 40) for other in others)
+            if own > LEADER:
+                line = at + (_nearest(at, box) - at) * np.linspace(0.2, 1, 9)[:, None]
+                cost += 60 * sum(bool((np.hypot(*(line - other).T) < 9).any()) for other in others)
+            found.append((cost, box))
+    return sorted(found)[:200]
+
+
+def _dark(color: str) -> str:
+    """The colour, dark enough to read words in."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    shade = np.array(to_rgb(color))
+    red, green, blue = shade * min(1.0, 0.42 / float(shade @ (0.30, 0.59, 0.11)))  # what each adds to lightness
+    return to_hex((float(red), float(green), float(blue)))
+
+
+def _nearest(point: Numbers, box: Box) -> Numbers:
+    return np.clip(point, box[:2], box[2:])
 
 
 def _distance(point: Numbers, box: Box) -> float:
-    return float(np.hypot(*(np.clip(point, box[:2], box[2:]) - point)))
+    return float(np.hypot(*(_nearest(point, box) - point)))
 
 
 def _overlap(a: Box, b: Box) -> float:

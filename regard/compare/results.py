@@ -228,9 +228,11 @@ class Results:
             if trained is not None and len(trained) != 2:
                 raise DataError(f"trained of the comparison should be two numbers, not {len(trained)}")
             return cls(
-                *(read.text(x) for x in ("title", "budget", "data", "hardware", "versions", "command", "date")),
-                None if trained is None else (trained[0], trained[1]), read.text("metric"), read.by_name("ideas", str),
-                read.each("runs", Run.from_json), read.flag("gpu"),
+                title=read.text("title"), budget=read.text("budget"), data=read.text("data"),
+                hardware=read.text("hardware"), versions=read.text("versions"), command=read.text("command"),
+                date=read.text("date"), trained=None if trained is None else (trained[0], trained[1]),
+                metric=read.text("metric"), ideas=read.by_name("ideas", str), runs=read.each("runs", Run.from_json),
+                gpu=read.flag("gpu"),
             )  # fmt: skip
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
@@ -302,7 +304,7 @@ def table(results: Results) -> Table:
     header, rows = cells(results)
     drawn = Table(title=results.title, title_justify="left", box=None, pad_edge=False)
     for i, name in enumerate(header):
-        drawn.add_column(name, justify="right" if i else "left", no_wrap=not i)
+        drawn.add_column(name, justify="right" if i else "left", no_wrap=not i, overflow="fold")
     for row in rows:
         drawn.add_row(*row)
     return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -82,36 +83,48 @@ class Plan:
 def compare(plan: Plan, train: Train, say: Say) -> Results:
     """Train and score every model with every seed; what is done already is taken as it is."""
     _check(plan.entries)
-    runs = []
+    runs: list[Run] = []
+    places: list[dict[str, Any]] = []
+    made_from = {
+        "budget": asdict(plan.budget), "groups": [list(group) for group in plan.groups or ()],
+        "lengths": hashlib.sha256(Path(plan.lengths).read_bytes()).hexdigest() if plan.lengths else None,
+    }  # fmt: skip
     for entry in plan.entries:
         cost: Cost | None = None
         for seed in plan.seeds:
             folder = plan.folder / _folder_name(entry.name) / f"seed-{seed}"
             report = folder / "compared.json"
-            made_from = {"budget": asdict(plan.budget), "groups": plan.groups, "lengths": plan.lengths}
-            if report.exists():
-                known = json.loads(report.read_text())
-                if known["made_from"] == json.loads(json.dumps(made_from)):
-                    runs.append(Run.from_json(known["run"]))
-                    say(f"{entry.name}, seed {seed}: done before")
-                    continue
-            config = _seeded(entry.config, seed, folder)
-            cost = cost or _count(config)
-            config = _within(config, plan.budget, cost)
-            say(f"{entry.name}, seed {seed}: {config.training.tokens or config.training.seconds:,.0f} "
-                f"{'tokens' if config.training.tokens else 'seconds'}, {cost.parameters:,} parameters")  # fmt: skip
-            system = train(config)
-            run = _score(plan, entry, seed, system, cost)
-            write_text(report, json.dumps({"made_from": made_from, "run": run.to_json()}))
-            runs.append(run)
-    device = choose_device(plan.entries[0].config.training.device)
+            known = json.loads(report.read_text()) if report.exists() else {}
+            if known.get("made_from") != made_from:
+                config = _seeded(entry.config, seed, folder)
+                cost = cost or _count(config)
+                config = _within(config, plan.budget, cost)
+                say(f"{entry.name}, seed {seed}: {cost.parameters:,} parameters, {plan.budget}")
+                run = _score(plan, entry, seed, train(config), cost)
+                known = {"made_from": made_from, "where": _where(config), "run": run.to_json()}
+                write_text(report, json.dumps(known))
+            else:
+                say(f"{entry.name}, seed {seed}: done before")
+            runs.append(Run.from_json(known["run"]))
+            places.append(known["where"])
     return Results(
-        title=plan.title, budget=str(plan.budget), data=plan.data, hardware=_hardware(device),
-        versions=f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        command=plan.command, date=datetime.now(UTC).strftime("%Y-%m-%d"), trained=plan.trained,
-        metric=plan.entries[0].config.metric, gpu=device.type == "cuda",
-        ideas={entry.name: entry.idea for entry in plan.entries}, runs=tuple(runs),
+        title=plan.title, budget=str(plan.budget), data=plan.data, command=plan.command, trained=plan.trained,
+        hardware="; ".join(dict.fromkeys(place["hardware"] for place in places)),
+        versions="; ".join(dict.fromkeys(place["versions"] for place in places)),
+        date=max(place["date"] for place in places), gpu=all(place["gpu"] for place in places),
+        metric=plan.entries[0].config.metric, ideas={entry.name: entry.idea for entry in plan.entries},
+        runs=tuple(runs),
     )  # fmt: skip
+
+
+def _where(config: Config) -> dict[str, Any]:
+    device = choose_device(config.training.device)
+    return {
+        "hardware": _hardware(device),
+        "versions": f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "gpu": device.type == "cuda",
+    }
 
 
 def _check(entries: Sequence[Entry]) -> None:
@@ -164,19 +177,17 @@ def _within(config: Config, budget: Budget, cost: Cost) -> Config:
 
 def _score(plan: Plan, entry: Entry, seed: int, system: System, cost: Cost) -> Run:
     task, data = system.task, system.config.data
-    test = list(read_examples(data, "test"))
-    began = time.perf_counter()
-    outputs = _outputs(task, test)
-    seconds = time.perf_counter() - began
-    written = sum(len(task.target.encode(text)) + 1 for text in outputs)
     scores = {name: score.value for name, score in system.test().scores.items()}
-    many = list(read_files(plan.lengths, data)) if plan.lengths else test
+    many = list(read_files(plan.lengths, data) if plan.lengths else read_examples(data, "test"))
+    began = time.perf_counter()
+    lengths, written = _by_length(task, many, plan.groups or _even_groups(many))
+    seconds = time.perf_counter() - began
     progress = json.loads(max((system.folder / "checkpoints").glob("[0-9]*/progress.json")).read_text())
     return Run(
         model=entry.name, seed=seed, parameters=cost.parameters, tokens=progress["tokens"], steps=progress["step"],
         seconds=progress["seconds"], flops=cost.flops_per_token * progress["tokens"], memory=cost.memory,
         decode_speed=written / seconds, scores=scores,
-        lengths=tuple(_by_length(task, many, plan.groups or _even_groups(many))),
+        lengths=tuple(lengths),
         curve=tuple(_curve(system.folder / "log.jsonl", cost, system.config.metric)),
     )  # fmt: skip
 
@@ -186,17 +197,21 @@ def _outputs(task: Task, examples: Sequence[Example]) -> list[str]:
     return [clean(best[0].text) if best else "" for best in found]
 
 
-def _by_length(task: Task, examples: Sequence[Example], groups: Sequence[tuple[int, int]]) -> Iterator[Length]:
+def _by_length(task: Task, examples: Sequence[Example], groups: Sequence[tuple[int, int]]) -> tuple[list[Length], int]:
+    """Scores of each group of lengths, and how many tokens were written for them in all."""
+    found, written = [], 0
     for shortest, longest in groups:
         members = [x for x in examples if shortest <= _words(x) <= longest]
         if not members:
             continue
         outputs, references = _outputs(task, members), [clean(x.target) for x in members]
+        written += sum(len(tokens) + 1 for tokens in task.target.encode_many(outputs))
         scores = {
             name: metric(outputs, references).value
             for name, metric in (("bleu", bleu_score), ("chrf", chrf_score), ("exact", exact_match))
         }
-        yield Length(shortest, longest, len(members), scores)
+        found.append(Length(shortest, longest, len(members), scores))
+    return found, written
 
 
 def _words(example: Example) -> int:

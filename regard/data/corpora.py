@@ -91,7 +91,12 @@ def read_texts(files: Files, columns: Sequence[int | str] | None = None) -> Iter
     path = Path(files)
     match _ending(path):
         case "tsv":
-            column = int((columns or [1])[0])
+            chosen = str((columns or [1])[0])
+            column = int(chosen) if chosen.isdigit() else 0
+            if not column:
+                raise DataError(
+                    f"data.columns for {path} should be a column number from 1, such as [1]; not [{chosen}]"
+                )
             for number, line in read_lines(path):
                 cells = line.split("\t")
                 if column > len(cells):

@@ -155,13 +155,14 @@ class Pictures(Source):
 
         try:
             with Image.open(path) as image:
-                picture = image.convert("RGB")
+                deep = image.mode.startswith("I;16")  # which `convert` would cut off at 255 instead of scaling
+                picture = (Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if deep else image).convert("RGB")
                 if picture.size != (self.side, self.side):
                     picture = picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
                 return np.asarray(picture, dtype=np.uint8).reshape(self.side, -1)
         except FileNotFoundError:
             raise DataError(f"no picture {path}; paths are relative to the file that names them") from None
-        except (UnidentifiedImageError, OSError, ValueError) as error:
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{path} cannot be read as a picture ({error}); PNG and JPEG will do") from None
 
     def pack(self, items: Sequence[Item]) -> Ragged:

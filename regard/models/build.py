@@ -128,7 +128,8 @@ def share(encoder: nn.Module, decoder: nn.Module) -> None:
         other = own.get(name)
         if other is not None and other.shape == parameter.shape and not name.startswith("embedding."):
             where, _, last = name.rpartition(".")
-            setattr(decoder.get_submodule(where), last, other)
+            if not where.endswith("relative.table"):  # of T5: a row is another distance where it looks both ways
+                setattr(decoder.get_submodule(where), last, other)
 
 
 def _twin(name: str) -> str:

@@ -238,6 +238,23 @@ def _pick(blocks: Sequence[KeysValues | None], index: Tensor) -> tuple[KeysValue
     return tuple(KeysValues(both.keys[index], both.values[index]) for both in blocks if both is not None)
 
 
+def _flush_right(
+    blocks: Sequence[DecoderBlock], past: list[KeysValues], real: Tensor, by: Tensor
+) -> tuple[list[KeysValues], Tensor]:
+    """The past of each row, moved `by` `(rows,)` slots, which are empty at its end; keys keep their distances."""
+    slots = real.shape[1]
+    index = (torch.arange(slots, device=by.device) - by[:, None]) % slots  # (rows, slots)
+    moved = []
+    for block, both in zip(blocks, past, strict=True):
+        where = index[:, None, :, None].expand_as(both.keys)
+        keys, values = both.keys.gather(2, where), both.values.gather(2, where)
+        if (relative := block.self_attention.relative) is not None:
+            turned = keys.permute(2, 0, 1, 3)  # (slots, rows, heads, d_head): each row by its own distance
+            keys = relative.turn(turned, turned, by)[1].permute(1, 2, 0, 3)
+        moved.append(KeysValues(keys, values))
+    return moved, real.gather(1, index)
+
+
 class TransformerDecoder(nn.Module):
     """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017).
 
@@ -276,19 +293,16 @@ class TransformerDecoder(nn.Module):
         if not tokens.longest:
             return tokens.like(self.embedding(tokens.values)), state
         before = state.length if state.real is None else state.real.sum(1)[tokens.row]
-        x = self.embedding(tokens.values, place(self.positions, tokens.position + before))
-        empty = tokens.longest - tokens.lengths  # (rows,)
-        slot = tokens.slot + empty[tokens.row]
-        padded = x.new_zeros(len(tokens) * tokens.longest, x.shape[-1]).index_copy(0, slot, x)
-        padded = padded.unflatten(0, (len(tokens), -1))
-        fresh = torch.arange(tokens.longest, device=x.device) >= empty[:, None]
-        old = fresh.new_ones(len(tokens), state.length) if state.real is None else state.real
-        real = torch.cat((old, fresh), dim=1)
-        after = []
+        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position + before)))
+        padded, after = x.padded(), []
+        old = tokens.mask.new_ones(len(tokens), state.length) if state.real is None else state.real
+        real = torch.cat((old, tokens.mask), dim=1)
         for block, past in zip(self.blocks, state.past, strict=True):
             padded, past = block.extend(padded, past, real)
             after.append(past)
-        outputs = tokens.like(self.final(padded).flatten(0, 1)[slot])
+        if len(tokens.values) < tokens.mask.numel():
+            after, real = _flush_right(self.blocks, after, real, tokens.longest - tokens.lengths)
+        outputs = tokens.unpadded(self.final(padded))
         return outputs, replace(state, past=tuple(after), length=real.shape[1], real=real)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:

@@ -1,0 +1,356 @@
+"""What is given: texts, pictures or nothing, from files to numbers; and texts with blanks to fill in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+import zlib
+from collections import Counter
+from itertools import islice, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from regard.data.batches import Batches, Blanks, Pairs, Position
+from regard.data.corpora import Box, Example, read_files, read_texts
+from regard.data.sources import Nothing, Pictures, Text
+from regard.data.store import Store, write_pairs
+from regard.data.tokens import BOS, EOS, MARKS, MASK, Bytes, train_tokenizer
+from regard.errors import DataError
+from regard.settings import Data
+
+BYTES = Bytes()
+SIDE, GRID = 16, 4
+
+
+def pixels(seed: int, side: int = SIDE) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(256, size=(side, side, 3), dtype=np.uint8)
+
+
+def painted(folder: Path, seed: int, side: int = SIDE, name: str = "") -> Path:
+    path = folder / (name or f"{seed}.png")
+    Image.fromarray(pixels(seed, side)).save(path)
+    return path
+
+
+# Texts and nothing
+
+
+def test_a_text_is_packed_with_its_end() -> None:
+    tokenizer = train_tokenizer(["ein Haus am See"], "word", 20)
+    source, open_ = Text(tokenizer), Text(tokenizer, end=False)
+    items = source.encode_many(["ein Haus", "See", ""])
+    assert source.pack(items).tolist() == [[*items[0], EOS], [*items[1], EOS], [EOS]]
+    assert open_.pack(items).tolist() == [items[0], items[1], []]
+    assert source.pieces(items[0]) == ["ein", "Haus", "</s>"]
+    assert open_.pieces(items[0]) == ["ein", "Haus"]
+    assert source.words(items[0]) == [0, 1, -1]
+    assert open_.words(items[0]) == [0, 1]
+    assert (source.room(items[0], 2.0), open_.room(items[0], 2.0)) == (16, 14)
+    assert (source.size, source.dtype, source.shape, source.drawn) == (tokenizer.size, "uint16", (), True)
+    assert source.tokenizer is tokenizer
+    assert source.problem([], 3) == "is empty"
+    assert source.problem([7, 7, 7], 3) is None
+    assert "has 4 tokens, more than search.max_source=3" in str(source.problem([7] * 4, 3))
+    assert source.prompt("how it begins") == ""
+    assert source.picture(items[0]) is None
+
+
+def test_nothing_leaves_all_to_the_prompt() -> None:
+    source = Nothing()
+    items = source.encode_many(["how it begins", ""])
+    assert items == [[], []]
+    assert source.pack(items).tolist() == [[], []]
+    assert source.problem([], 0) is None
+    assert (source.pieces([]), source.words([]), source.gold(Example("", "a"))) == ([], [], None)
+    assert source.prompt("how it begins") == "how it begins"
+    assert source.room([], 1.0) == sys.maxsize
+
+
+# Pictures
+
+
+def test_pictures_are_scanlines_and_come_back_as_they_were(tmp_path: Path) -> None:
+    source = Pictures(SIDE, GRID)
+    items = source.encode_many([str(painted(tmp_path, seed)) for seed in (1, 2)])
+    for item, seed in zip(items, (1, 2), strict=True):
+        assert item.shape == (SIDE, 3 * SIDE)
+        assert item.dtype == np.uint8
+        picture = source.picture(item)
+        assert picture is not None
+        np.testing.assert_array_equal(picture, pixels(seed))
+    packed = source.pack(items)
+    assert (packed.values.shape, packed.values.dtype) == ((2 * SIDE, 3 * SIDE), torch.uint8)
+    assert (packed.lengths.tolist(), packed.longest) == ([SIDE, SIDE], SIDE)
+    np.testing.assert_array_equal(packed.values.numpy().reshape(2, SIDE, SIDE, 3)[1], pixels(2))
+    assert len(source.pack([])) == 0
+    assert (source.shape, source.dtype, source.drawn, source.tokenizer) == ((3 * SIDE,), "uint8", False, None)
+    assert source.problem(items[0], 1) is None
+
+
+def test_a_picture_has_a_piece_and_a_word_for_each_cell_row_by_row() -> None:
+    source, item = Pictures(SIDE, 3), pixels(1).reshape(SIDE, -1)
+    assert source.pieces(item) == ["1,1", "1,2", "1,3", "2,1", "2,2", "2,3", "3,1", "3,2", "3,3"]
+    assert source.words(item) == list(range(9))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "I;16"])
+def test_pictures_of_other_kinds_and_sizes_are_brought_to_one(tmp_path: Path, mode: str) -> None:
+    grey = np.full((40, 24), 128, np.uint8)
+    if mode == "I;16":
+        image = Image.fromarray(grey.astype(np.uint16) * 257)
+    else:
+        image = Image.fromarray(np.repeat(grey[..., None], 3, 2)).convert(mode)
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
+    image.save(path)
+    (item,) = Pictures(SIDE, GRID).encode_many([str(path)])
+    assert item.shape == (SIDE, 3 * SIDE)
+    assert item.mean() == pytest.approx(128, abs=12)  # of one bit, half of them are white
+
+
+def test_resizing_keeps_what_is_where(tmp_path: Path) -> None:
+    """Twice as large, black but for the top right: the same of the size wanted, but for where they meet."""
+    image = np.zeros((2 * SIDE, 2 * SIDE, 3), np.uint8)
+    image[:SIDE, SIDE:] = 255
+    Image.fromarray(image).save(tmp_path / "x.png")
+    (item,) = Pictures(SIDE, GRID).encode_many([str(tmp_path / "x.png")])
+    top, bottom = np.split(item.reshape(SIDE, SIDE, 3).astype(int), 2)
+    half = SIDE // 2
+    for part, white in ((top[:-3, : half - 3], 0), (top[:-3, half + 3 :], 255), (bottom[3:], 0)):
+        assert abs(part - white).max() <= 2
+
+
+def test_what_is_no_picture_is_named(tmp_path: Path) -> None:
+    source = Pictures(SIDE, GRID)
+    with pytest.raises(DataError, match=r"no picture .*gone\.png; paths are relative to the file that names them"):
+        source.encode_many([str(tmp_path / "gone.png")])
+    (tmp_path / "x.png").write_text("no picture")
+    whole = painted(tmp_path, 1).read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    header = whole[12:16] + struct.pack(">II", 60_000, 60_000) + whole[24:29]  # IHDR, of an enormous picture
+    (tmp_path / "huge.png").write_bytes(whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:])
+    for name in ("x.png", "cut.png", "huge.png", "."):
+        with pytest.raises(DataError, match="cannot be read as a picture"):
+            source.encode_many([str(tmp_path / name)])
+
+
+def cells(source: Pictures, *boxes: Box) -> set[tuple[int, int]]:
+    gold = source.gold(Example("p", "a red ball", boxes=boxes))
+    assert gold is not None
+    assert gold.sure == frozenset()
+    return set(gold.possible)
+
+
+def test_boxes_become_the_cells_they_reach_into() -> None:
+    source = Pictures(SIDE, GRID)
+    assert source.gold(Example("p", "a red ball")) is None
+    # the second and third cell of the first row, for words 1 and 2
+    assert cells(source, Box(1, 2, 0.3, 0.0, 0.6, 0.2)) == set(product((1, 2), (1, 2)))
+    # exactly one cell: edges belong to no neighbour
+    assert cells(source, Box(0, 0, 0.25, 0.5, 0.5, 0.75)) == {(9, 0)}
+    # all of it, and beyond
+    assert cells(source, Box(2, 2, 0.0, 0.0, 1.0, 1.0)) == {(cell, 2) for cell in range(16)}
+    assert cells(source, Box(2, 2, -0.5, 0.8, 1.5, 1.5)) == {(cell, 2) for cell in range(12, 16)}
+    # several boxes of one word and of others
+    both = cells(source, Box(0, 0, 0.0, 0.0, 0.1, 0.1), Box(0, 1, 0.9, 0.9, 1.0, 1.0))
+    assert both == {(0, 0), (15, 0), (15, 1)}
+
+
+def test_boxes_are_read_in_pixels_and_pictures_beside_their_file(tmp_path: Path) -> None:
+    record = {
+        "source": "in/1.png", "target": "a red ball", "width": 64, "height": 32, "boxes": [[1, 2, 16, 8, 32, 32]],
+    }  # fmt: skip
+    (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
+    (example,) = read_files(str(tmp_path / "x.jsonl"), Data(source="picture"))
+    assert example.source == str(tmp_path / "in" / "1.png")
+    assert example.boxes == (Box(1, 2, 0.25, 0.25, 0.5, 1.0),)
+    (tmp_path / "x.tsv").write_text("1.png\ta ball\n")
+    (example,) = read_files(str(tmp_path / "x.tsv"), Data(source="picture"))
+    assert (example.source, example.target, example.boxes) == (str(tmp_path / "1.png"), "a ball", ())
+    (tmp_path / "x.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    (example,) = read_files(str(tmp_path / "x.jsonl"), Data(source="text"))
+    assert example.source == "a"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": None}, {"height": 0}, {"boxes": [[1, 2, 3]]}, {"boxes": 3}, {"boxes": None},
+        {"boxes": [[1, 2, "a", 1, 2, 3]]}, {"width": "wide"},
+    ],
+)  # fmt: skip
+def test_bad_boxes_are_named(tmp_path: Path, change: dict[str, object]) -> None:
+    record = {"source": "1.png", "target": "a", "width": 64, "height": 32, "boxes": [[0, 0, 1, 1, 2, 2]], **change}
+    record = {key: value for key, value in record.items() if value is not None or key == "boxes"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(DataError, match=r"x\.jsonl:1: 'boxes' should be lists \[first word, last word, left"):
+        list(read_files(str(tmp_path / "x.jsonl"), Data(source="picture")))
+
+
+def test_pictures_go_through_store_and_batches(tmp_path: Path) -> None:
+    source = Pictures(SIDE, GRID)
+    examples = [Example(str(painted(tmp_path, seed)), "a" * (1 + seed), f"f:{seed}") for seed in range(5)]
+    pairs = write_pairs(
+        tmp_path / "store", examples, source, BYTES, max_length=100, bad_lines="error", text=False, made_from={}
+    )
+    assert len(pairs) == 5
+    assert pairs.source[3].shape == (SIDE, 3 * SIDE)
+    np.testing.assert_array_equal(pairs.source[3].reshape(SIDE, SIDE, 3), pixels(3))
+    assert pairs.source.lengths(np.arange(5)).tolist() == [SIDE] * 5
+    seen = set()
+    for batch, position in Batches(pairs, source, BYTES, Pairs(source), 2 * SIDE + 5, seed=1).since(Position()):
+        if position.epoch:
+            break
+        for row, outputs in enumerate(batch.outputs.tolist()):
+            number = len(outputs) - 2
+            found = batch.source.select(torch.tensor([row])).values.numpy()
+            np.testing.assert_array_equal(found.reshape(SIDE, SIDE, 3), pixels(number))
+            seen.add(number)
+    assert seen == set(range(5))
+
+
+def test_a_store_holds_elements_of_any_shape(tmp_path: Path) -> None:
+    np.arange(24, dtype=np.uint8).tofile(tmp_path / "x.values")
+    np.array([0, 1, 1, 4], dtype=np.int64).tofile(tmp_path / "x.offsets")
+    store = Store(tmp_path / "x", "uint8", (3, 2))
+    assert [store[i].shape for i in range(len(store))] == [(1, 3, 2), (0, 3, 2), (3, 3, 2)]
+    assert store[2][0].tolist() == [[6, 7], [8, 9], [10, 11]]
+    flat = Store(tmp_path / "x", "uint8")
+    assert flat[2].tolist() == [1, 2, 3]
+    (tmp_path / "x.values").write_bytes(b"")
+    np.array([0, 0], dtype=np.int64).tofile(tmp_path / "x.offsets")
+    assert Store(tmp_path / "x", "uint8", (3, 2))[0].shape == (0, 3, 2)
+
+
+# Plain texts
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_texts_in_every_form(tmp_path: Path, ending: str) -> None:
+    lines = ["eine Zeile", "", "noch eine"]
+    plain = write(tmp_path / f"x.txt{ending}", "".join(f"{line}\n" for line in lines))
+    named = write(tmp_path / f"plain{ending}", "".join(f"{line}\n" for line in lines))
+    table = write(tmp_path / f"x.tsv{ending}", "".join(f"{line}\tother\n" for line in lines))
+    records = write(tmp_path / f"x.jsonl{ending}", "".join(json.dumps({"text": line}) + "\n" for line in lines))
+    for path in (plain, named, table, records):
+        found = list(read_files(path, Data(source="none")))
+        assert [(x.source, x.target) for x in found] == [("", line) for line in lines]
+        assert found[2].place == f"{path}:3"
+
+
+def test_fields_of_texts_can_be_chosen(tmp_path: Path) -> None:
+    table = write(tmp_path / "x.tsv", "a\tb\n")
+    records = write(tmp_path / "x.jsonl", '{"text": "a", "more": "b"}\n')
+    assert [x.target for x in read_texts(table, [2])] == ["b"]
+    assert [x.target for x in read_texts(records, ["more"])] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("x.tsv", "a\tb\n", [3], "x.tsv:1 has 2 columns, so no column 3"),
+        ("x.tsv", "a\tb\n", ["text"], "should be a column number from 1, such as [1]; not [text]"),
+        ("x.tsv", "a\tb\n", [0], "should be a column number from 1, such as [1]; not [0]"),
+        ("x.jsonl", '{"line": "a"}\n', None, "x.jsonl:1 has no 'text' (it has: line)"),
+        ("x.jsonl", "[]\n", None, 'x.jsonl:1 should be an object such as {"text": …}, not list'),
+        ("x.txt", "", None, "x.txt is empty"),
+    ],
+)
+def test_texts_that_cannot_be_read_are_named(
+    tmp_path: Path, name: str, content: str, columns: list[int | str] | None, message: str
+) -> None:
+    with pytest.raises(DataError) as error:
+        list(read_texts(write(tmp_path / name, content), columns))
+    assert message in str(error.value)
+
+
+def test_texts_are_one_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.source none needs one file of text, not 2"):
+        list(read_texts(["a", "b"]))
+
+
+# Blanks to fill in
+
+
+def test_blanks_point_at_what_they_ask_for() -> None:
+    layout, draw = Blanks(0.3, 100), np.random.default_rng(1)
+    targets = [[10 + i for i in range(n)] for n in (1, 2, 3, 10, 40)]
+    batch = layout([[] for _ in targets], targets, draw)
+    for target, text, places, answers in zip(
+        targets, batch.source.tolist(), batch.inputs.tolist(), batch.outputs.tolist(), strict=True
+    ):
+        assert (text[0], text[-1], len(text)) == (BOS, EOS, len(target) + 2)
+        assert len(places) == max(1, round(0.3 * len(target)))
+        assert places == sorted(set(places))
+        assert answers == [target[place - 1] for place in places]
+        rest = [i for i in range(len(target)) if i + 1 not in places]
+        assert [text[i + 1] for i in rest] == [target[i] for i in rest]
+    assert batch.tokens == sum(max(1, round(0.3 * len(target))) for target in targets)
+
+
+def test_blanks_are_drawn_as_published_and_never_marks() -> None:
+    """80 % masked, 10 % another token (which may be the same one), 10 % left; every place alike."""
+    layout, draw = Blanks(0.15, 56), np.random.default_rng(2)
+    target = [30] * 100
+    fates: Counter[str] = Counter()
+    places: Counter[int] = Counter()
+    others: Counter[int] = Counter()
+    for _ in range(20):
+        batch = layout([[]] * 100, [target] * 100, draw)
+        for text, where in zip(batch.source.tolist(), batch.inputs.tolist(), strict=True):
+            places.update(where)
+            for place in where:
+                fates["mask" if text[place] == MASK else "same" if text[place] == 30 else "other"] += 1
+                if text[place] not in (MASK, 30):
+                    others[text[place]] += 1
+    total = sum(fates.values())
+    assert total == 20 * 100 * 15
+    assert fates["mask"] / total == pytest.approx(0.8, abs=0.01)
+    assert fates["other"] / total == pytest.approx(0.1 * 49 / 50, abs=0.008)
+    assert fates["same"] / total == pytest.approx(0.1 + 0.1 / 50, abs=0.008)
+    assert set(others) == set(range(len(MARKS), 56)) - {30}
+    assert set(places) == set(range(1, 101))
+    assert max(places.values()) < 1.35 * min(places.values())
+    # of one token that is no mark, it is the only one that can come
+    batch = Blanks(0.5, len(MARKS) + 1)([[]], [[30] * 4000], draw)
+    counts = Counter(batch.source.tolist()[0][1:-1])
+    assert set(counts) == {MASK, 30, len(MARKS)}
+    assert counts[MASK] / 2000 == pytest.approx(0.8, abs=0.035)
+
+
+def test_blanks_come_again_from_the_same_generator() -> None:
+    layout, targets = Blanks(0.15, 100), [list(range(10, 60)), list(range(20, 50))]
+
+    def drawn(seed: int) -> list[list[list[int]]]:
+        batch = layout([[], []], targets, np.random.default_rng(seed))
+        return [batch.source.tolist(), batch.inputs.tolist(), batch.outputs.tolist()]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_blanks_in_batches_differ_by_epoch_and_can_be_reached_again(tmp_path: Path) -> None:
+    examples = [Example("", "abcdefghij" * (1 + i % 3), f"f:{i}") for i in range(12)]
+    source = Nothing()
+    pairs = write_pairs(tmp_path, examples, source, BYTES, max_length=100, bad_lines="error", text=False, made_from={})
+    batches = Batches(pairs, source, BYTES, Blanks(0.2, BYTES.size), 60, seed=1)
+    found = list(islice(batches.since(Position()), 24))
+    assert found[-1][1].epoch >= 1
+    for batch, _ in found:
+        assert ((batch.source.lengths - 2) % 10 == 0).all()  # whole texts between their marks
+    again = next(batches.since(found[4][1]))
+    assert again[0].source.tolist() == found[5][0].source.tolist()
+    assert again[0].inputs.tolist() == found[5][0].inputs.tolist()
+    epochs = [[b.source.tolist() for b, _ in islice(batches.since(Position(epoch)), 5)] for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
