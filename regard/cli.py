@@ -327,7 +327,7 @@ def compare(
 
 
 def _model_name(path: Path) -> str:
-    return path.parent.name if path.stem == "config" else path.stem
+    return path.absolute().parent.name if path.stem == "config" else path.stem
 
 
 @app.command()

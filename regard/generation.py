@@ -166,7 +166,10 @@ def stream_lines(
 ) -> None:
     """`log p` of each line of one long text, each given all that stands before it."""
     system = load(folder, device=device)
-    made_from = {"input": _identity(file), "model": _identity(folder / WEIGHTS), "stream": True, "tokens": tokens}
+    made_from = {
+        "input": _identity(file), "model": _identity(folder / WEIGHTS), "stream": True, "tokens": tokens,
+        "perplexity": perplexity,
+    }  # fmt: skip
     with ExitStack() as stack:
         # The state is not kept with the lines, so a text that was cut off is read from its beginning.
         done, write = _sink(stack, output, made_from, force=force)

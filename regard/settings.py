@@ -300,8 +300,10 @@ class Objective(Section):
     likelihood: float = Field(0.0, ge=0, description="minimum_risk: weight of -log p of the target beside the risk")
     blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
     reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
-    entropy: float = Field(0.05, ge=0, description="hard attention: weight of the entropy of where to look")
-    soft: float = Field(0.5, ge=0, le=1, description="hard attention: share of sentences that attend softly")
+    entropy: float = Field(0.002, ge=0, description="hard attention: weight of the entropy of where to look")
+    soft: float = Field(
+        0.0, ge=0, le=1, description="hard attention: share of sentences that attend softly at the end (at first: all)"
+    )
 
 
 class Training(Section):

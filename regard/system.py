@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.batches import Batches
@@ -199,10 +200,11 @@ def load(folder: str | Path, *others: str | Path, weights: str | Path | None = N
     task = new_task(config, load_tokenizers(folder, config), place)
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
+    more = [load(other, device=device).task for other in others]
     for other in others:
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
-    return System(together([task, *(load(other, device=device).task for other in others)]), folder)
+    return System(together([task, *more]), folder)
 
 
 def together(tasks: Sequence[Task]) -> Task:
@@ -301,12 +303,12 @@ def _source(config: Config, tokenizer: Tokenizer | None) -> Source:
 
 def _start_from(task: Task, watcher: Watcher) -> None:
     """Put weights that were trained before into a new model, as the config's `start` says."""
-    own = weights(task.model)
+    own = _every_name(task.model)
     for part in ("model", "encoder", "decoder"):
         folder: str | None = getattr(task.config.start, part)
         if folder is None:
             continue
-        found = load_tensors(Path(folder) / WEIGHTS)
+        found = _every_name(load(folder, device="cpu").task.model)
         begins = "" if part == "model" else f"{part}."
         shared = {name: tensor for name, tensor in found.items() if name.startswith(begins)}
         fitting = [name for name, tensor in shared.items() if name in own and own[name].shape == tensor.shape]
@@ -320,6 +322,11 @@ def _start_from(task: Task, watcher: Watcher) -> None:
             own[name].copy_(shared[name])
         new = sum(name.startswith(begins) for name in own) - len(fitting)
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {new} begin anew")
+
+
+def _every_name(model: nn.Module) -> dict[str, Tensor]:
+    """All weights. One that several parts share has a name in each, so that no part is without it."""
+    return {name: parameter.data for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
 def choose_device(name: str) -> torch.device:

@@ -99,13 +99,13 @@ def test_the_score_function_estimates_the_gradient_of_the_expected_log_p() -> No
     many = Batch(*(x.select(torch.arange(2).repeat(copies)) for x in (example.source, example.inputs, example.outputs)))
     objective = Likelihood(model, Settings(soft=0.0, entropy=0.0), 0.0)
     torch.manual_seed(1)
-    found = gradients(objective(many, 0.0), model)["decoder.attention.score.weight.weight"]
+    found = gradients(objective(many, 1.0), model)["decoder.attention.score.weight.weight"]
     estimate = -found / copies * max(objective.memory["spread"], 1.0)
     cosine = torch.cosine_similarity(estimate.flatten(), true.flatten(), dim=0)
     assert cosine > 0.98
     assert estimate.norm() / true.norm() == pytest.approx(1.0, abs=0.15)
     # without what is credited there is nothing to learn where to look from
-    silent = gradients(Likelihood(model, Settings(soft=0.0, entropy=0.0, reward=0.0), 0.0)(example, 0.0), model)
+    silent = gradients(Likelihood(model, Settings(soft=0.0, entropy=0.0, reward=0.0), 0.0)(example, 1.0), model)
     assert silent["decoder.attention.score.weight.weight"].eq(0).all()
 
 
@@ -126,9 +126,9 @@ def test_entropy_is_raised() -> None:
     """`-weight * H(α)`, summed over steps, whatever was drawn."""
     model, examples_ = hard(), examples()
     torch.manual_seed(1)
-    plain = Likelihood(model, Settings(soft=0.0, entropy=0.0, reward=0.0), 0.0)(examples_, 0.0)
+    plain = Likelihood(model, Settings(soft=0.0, entropy=0.0, reward=0.0), 0.0)(examples_, 1.0)
     torch.manual_seed(1)
-    with_entropy = Likelihood(model, Settings(soft=0.0, entropy=0.7, reward=0.0), 0.0)(examples_, 0.0)
+    with_entropy = Likelihood(model, Settings(soft=0.0, entropy=0.7, reward=0.0), 0.0)(examples_, 1.0)
     _, _, alphas = looks(model, examples_.source, examples_.inputs)
     entropy = -(alphas * alphas.clamp(min=1e-300).log()).sum(-1)[examples_.inputs.mask].sum()
     assert entropy > 1
@@ -140,7 +140,7 @@ def test_entropy_is_raised() -> None:
 @pytest.mark.parametrize("pair", [OUTPUT, FEEDING], ids=["output", "feeding"])
 def test_where_all_attend_softly_it_is_soft_attention(pair: tuple[str, str]) -> None:
     model, examples_ = hard(pair), examples()
-    found = Likelihood(model, Settings(soft=1.0, entropy=0.0), 0.1)(examples_, 0.0)
+    found = Likelihood(model, Settings(soft=1.0, entropy=0.0), 0.1)(examples_, 1.0)
     soft = deepcopy(model)
     attention = soft.decoder.attention  # type: ignore[attr-defined]
     attention.choose = lambda weights, rows: weights
@@ -245,7 +245,7 @@ def test_a_place_is_credited_with_what_it_bears_on(pair: tuple[str, str], late: 
     settings = Settings(soft=0.3, reward=0.8, entropy=0.05)
     objective = Likelihood(model, settings, 0.1)
     torch.manual_seed(5)
-    found = objective(examples_, 0.0)
+    found = objective(examples_, 1.0)
     torch.manual_seed(5)
     with choices(len(examples_.inputs), settings.soft, CPU) as made:
         logits = model(examples_.source, examples_.inputs).values
@@ -440,3 +440,15 @@ def test_only_hard_attention_is_treated_so() -> None:
     assert len(Likelihood(hard(), Settings(), 0.0).hard) == 1
     assert isinstance(Likelihood(hard(), Settings(), 0.0).hard[0], HardAttention)
     assert Likelihood(tiny(("gru-bi", "gru-every")), Settings(), 0.0).hard == []
+
+
+def test_the_share_that_attends_softly_falls_from_all_to_the_setting() -> None:
+    """At the start every sentence attends softly, so nothing is drawn and the loss does not depend on the draw."""
+    examples_, model = examples(), hard()
+    objective = Likelihood(model, Settings(soft=0.0, entropy=0.0), 0.0)
+
+    def losses(done: float) -> set[float]:
+        return {float(objective(examples_, done).detach()) for _ in range(6)}
+
+    assert len(losses(0.0)) == 1
+    assert len(losses(1.0)) > 1

@@ -48,6 +48,8 @@ class Budget:
     def __post_init__(self) -> None:
         if sum(bool(part) for part in (self.tokens, self.seconds, self.flops)) != 1:
             raise ConfigError("give one budget: --tokens, --seconds or --flops")
+        if min(self.tokens, self.seconds, self.flops) < 0:
+            raise ConfigError(f"a budget has to be above 0, not {min(self.tokens, self.seconds, self.flops):g}")
 
     def __str__(self) -> str:
         if self.tokens:
@@ -164,7 +166,7 @@ def _count(config: Config) -> Cost:
 
 def _within(config: Config, budget: Budget, cost: Cost) -> Config:
     """The config with the budget as its end, and a dozen validations on the way."""
-    tokens = budget.tokens or int(budget.flops / cost.flops_per_token)
+    tokens = budget.tokens or math.ceil(budget.flops / cost.flops_per_token)
     every = config.training.validate_every
     if tokens:
         every = max(1, math.ceil(tokens / cost.tokens_per_batch / config.training.accumulate / VALIDATIONS))

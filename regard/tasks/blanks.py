@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.data.batches import Batch, Blanks
 from regard.data.corpora import Example
@@ -114,6 +116,9 @@ class FillingIn(Task):
             results.append(PairScore(math.fsum(found), found))
         return results
 
+    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.summarized(self.target.encode_many(texts), lambda items: self.batch(items, items).source)
+
     def evaluate(
         self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
     ) -> Evaluation:
@@ -146,8 +151,6 @@ class FillingIn(Task):
 
     def _blanks(self, examples: Sequence[Example]) -> tuple[int, int, float]:
         """Over the same blanks each time: how many are told right, how many there are, the sum of `-log p`."""
-        import numpy as np
-
         targets = self.target.encode_many([x.target for x in examples])
         right, total, loss = 0, 0, 0.0
         for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from regard.evaluation.exposure import Exposure
 from regard.evaluation.metrics import Score
 from regard.models.model import Model
 from regard.nn.attention import capture
+from regard.ragged import Ragged
 from regard.settings import Config, NoEncoder, Search
 
 Tokens = Sequence[int]
@@ -60,7 +62,7 @@ class PairScore:
     @property
     def perplexity(self) -> float:
         """`exp` of the mean of `-log p` over its tokens."""
-        return math.exp(-self.log_prob / len(self.tokens))
+        return math.exp(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,14 @@ class Task(ABC):
 
     def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """One vector for each source, `(texts, d_model)`: what its encoder makes of the whole."""
-        items = self.source.encode_many(texts)
-        found = np.zeros((len(texts), self.config.model.d_model), np.float32)
+        return self.summarized(self.source.encode_many(texts), self.source.pack)
+
+    def summarized(self, items: Sequence[Item], pack: Callable[[Sequence[Any]], Ragged]) -> NDArray[np.float32]:
+        """One vector for each item, of which `pack` makes what the encoder reads."""
+        found = np.zeros((len(items), self.config.model.d_model), np.float32)
         for group in self.groups(items, self.config.training.batch_tokens):
             with self.inference():
-                memory = self.model.encode(self.source.pack([items[i] for i in group]).to(self.device))
+                memory = self.model.encode(pack([items[i] for i in group]).to(self.device))
             found[group] = memory.summary.float().cpu().numpy()
         return found
 

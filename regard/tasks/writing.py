@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.data.batches import Batch, Pairs, make_batch
 from regard.data.corpora import Example
@@ -301,12 +303,17 @@ class LanguageModel(Writing):
         loss = self.loss(examples)
         return {"loss": loss, "perplexity": math.exp(loss)}
 
+    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.summarized(self.target.encode_many(texts), lambda items: self.batch(items, items).inputs)
+
     def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
 
         A recurrent model carries its state without end. A Transformer looks back at most as far as it has positions:
         before they run out, it reads its latest half again and goes on from there.
         """
+        if self.model.decoder.bounded:
+            chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit
         state, seen, before = self.model.decoder.alone(1), [BOS], BOS
         pending: list[int] = []
         lengths: list[int] = []

@@ -46,17 +46,20 @@ class Likelihood:
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
-            return self._hard(batch)
+            return self._hard(batch, done)
         return cross_entropy(self.model(batch.source, batch.inputs).values, batch.outputs.values, self.smoothing)
 
-    def _hard(self, batch: Batch) -> Tensor:
+    def _hard(self, batch: Batch, done: float) -> Tensor:
         """Xu et al. 2015, eq. 11 to 13: the places drawn are credited with `log p` of the tokens they bear on.
 
+        A draw teaches little before there is anything to see at the places drawn. So a share of the sentences attends
+        softly, at first all of them, at the end `soft`, and teaches by its exact gradient (theirs was half throughout).
         Where the context goes to the output alone, that is the one token written from it; the gradient is then exact
         with far less variance than with the whole sentence's `log p`. Elsewhere it is all tokens from there on. The
         baseline is the moving mean of what is credited, and so is its spread, by which the credit is divided.
         """
-        with choices(len(batch.inputs), self.settings.soft, batch.inputs.values.device) as made:
+        share = 1.0 - (1.0 - self.settings.soft) * done
+        with choices(len(batch.inputs), share, batch.inputs.values.device) as made:
             logits = self.model(batch.source, batch.inputs).values
         loss = cross_entropy(logits, batch.outputs.values, self.smoothing)
         log_alpha, entropy = made.laid_out(batch.outputs)
