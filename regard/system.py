@@ -311,17 +311,23 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         found = _every_name(load(folder, device="cpu").task.model)
         begins = "" if part == "model" else f"{part}."
         shared = {name: tensor for name, tensor in found.items() if name.startswith(begins)}
-        fitting = [name for name, tensor in shared.items() if name in own and own[name].shape == tensor.shape]
+        fitting = [name for name, tensor in shared.items() if name in own and _fits(name, own[name], tensor)]
         odd = [name for name in shared if name in own and name not in fitting]
-        if odd or not fitting:
-            what = "no part of it does"
+        new = [name for name in own if name.startswith(begins) and name not in shared]
+        if odd or not fitting or (new and part != "decoder"):  # a decoder may have learnt without a source
+            what = f"it has no {new[0]}" if new else "no part of it does"
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
         for name in fitting:
-            own[name].copy_(shared[name])
-        new = sum(name.startswith(begins) for name in own) - len(fitting)
-        watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {new} begin anew")
+            own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
+        watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
+
+
+def _fits(name: str, here: Tensor, there: Tensor) -> bool:
+    """Of learned positions there may be more or fewer: models are made for the longest text that they will meet."""
+    positions = name.endswith("positions.table.weight")
+    return here.shape[positions:] == there.shape[positions:]
 
 
 def _every_name(model: nn.Module) -> dict[str, Tensor]:

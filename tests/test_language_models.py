@@ -282,7 +282,9 @@ def test_a_masked_model_fills_in_blanks(folder: Path, tmp_path: Path) -> None:
     done = run("generate", folder / "bert", tmp_path / "in.txt")
     assert done.returncode == 0
     assert done.stdout == "a b c d e\n\nf g h a b c\n"
-    said = f"regard: {tmp_path}/in.txt:2 has no blank to fill in; write <mask> where one is; its line of output is empty"
+    said = (
+        f"regard: {tmp_path}/in.txt:2 has no blank to fill in; write <mask> where one is; its line of output is empty"
+    )
     assert done.stderr.splitlines() == [said]
     assert "takes no prefixes" in refused(
         "generate", folder / "bert", tmp_path / "in.txt", "--prefixes", tmp_path / "in.txt"

@@ -23,7 +23,8 @@ def blocks(language: str) -> list[str]:
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in an empty folder; only the corpus and the training are made small."""
     monkeypatch.chdir(tmp_path)
-    Path("input.txt").write_text("Thomas knew that we found her .\nWe found her .\n")
+    Path("input.txt").write_text("Thomas knew that we found her .\nWe found her .\nShe knew that .\n")
+    Path("prompts.txt").write_text("Thomas knew\n\n")
     ran = set()
     for line in "".join(blocks("sh")).splitlines():
         command, *arguments = shlex.split(line, comments=True)
@@ -39,8 +40,8 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 given = [x for x in arguments if not x.startswith("training.steps")]
                 arguments = [*given, *QUICK]
         good(*arguments)
-    assert ran >= {"new", "train", "translate", "generate", "score", "evaluate", "explain", "average", "models"}
-    assert len(Path("output.txt").read_text().splitlines()) == 2
+    assert ran >= {"new", "train", "translate", "generate", "score", "evaluate", "explain", "space", "average", "models"}
+    assert len(Path("output.txt").read_text().splitlines()) == 3
     for code in blocks("python"):
         exec(compile(code, "README.md", "exec"), {})
     assert Path("small/model.safetensors").exists()

@@ -41,10 +41,12 @@ def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost
     for batch in batches:
         kept = max(kept, _kept(model, objective, batch))
         # oneDNN's recurrent kernel and fused attention tell the counter nothing; without them it sees their products.
-        with warnings.catch_warnings(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
-            warnings.simplefilter("ignore")
-            with FlopCounterMode(display=False) as counter:
-                objective(batch, 0.5).backward()
+        # That oneDNN is turned off warns of TF32 on GPUs that are not there, when it is and when it is undone.
+        with (
+            warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False),
+            sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter,
+        ):  # fmt: skip
+            objective(batch, 0.5).backward()
         flops, tokens = flops + counter.get_total_flops(), tokens + batch.tokens
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Cost(parameters, flops / tokens, tokens / len(batches), BYTES_A_WEIGHT * parameters + kept)

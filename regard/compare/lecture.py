@@ -101,8 +101,8 @@ def lecture(
         seeds=seeds,
         folder=folder / "runs",
         command=command,
-        data=f"The synthetic phrasebook, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} English "
-        f"words, 500 test pairs of the same lengths, and {SENTENCES} test pairs of each of the length groups below.",
+        data=f"The synthetic phrasebook, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} "
+        f"English words, 500 test pairs of these lengths, and {SENTENCES} of each of the length groups below.",
         lengths=str(lengths.absolute()),
         groups=GROUPS,
         trained=WORDS,

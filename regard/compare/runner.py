@@ -22,7 +22,7 @@ from regard.compare.results import Length, Point, Results, Run
 from regard.data.batches import Position
 from regard.data.corpora import Example, read_examples, read_files
 from regard.data.tokens import clean
-from regard.errors import ConfigError
+from regard.errors import ConfigError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score, exact_match
 from regard.settings import Config
 from regard.system import System, choose_device, prepare
@@ -54,7 +54,7 @@ class Budget:
     def __str__(self) -> str:
         if self.tokens:
             return f"{self.tokens:,} target tokens"
-        return f"{self.seconds:,.0f} seconds of training" if self.seconds else f"{self.flops:.2e} FLOPs of training"
+        return f"{self.seconds:,g} seconds of training" if self.seconds else f"{self.flops:.2e} FLOPs of training"
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,29 @@ def compare(plan: Plan, train: Train, say: Say) -> Results:
     _check(plan.entries)
     runs: list[Run] = []
     places: list[dict[str, Any]] = []
+    budget = asdict(plan.budget)
     made_from = {
-        "budget": asdict(plan.budget), "groups": [list(group) for group in plan.groups or ()],
+        "budget": budget, "groups": [list(group) for group in plan.groups or ()],
         "lengths": hashlib.sha256(Path(plan.lengths).read_bytes()).hexdigest() if plan.lengths else None,
     }  # fmt: skip
     for entry in plan.entries:
         cost: Cost | None = None
+        settings = entry.config.model_dump(mode="json", include={"tokens", "model", "start", "training", "search"})
         for seed in plan.seeds:
             folder = plan.folder / _folder_name(entry.name) / f"seed-{seed}"
             report = folder / "compared.json"
             known = json.loads(report.read_text()) if report.exists() else {}
+            if known and (known["made_from"]["budget"], known.get("settings", settings)) != (budget, settings):
+                raise OutputError(
+                    f"{folder} holds a run under another budget or with other settings; give another --folder, or remove it"
+                )
             if known.get("made_from") != made_from:
                 config = _seeded(entry.config, seed, folder)
                 cost = cost or _count(config)
                 config = _within(config, plan.budget, cost)
                 say(f"{entry.name}, seed {seed}: {cost.parameters:,} parameters, {plan.budget}")
                 run = _score(plan, entry, seed, train(config), cost)
-                known = {"made_from": made_from, "where": _where(config), "run": run.to_json()}
+                known = {"made_from": made_from, "settings": settings, "where": _where(config), "run": run.to_json()}
                 write_text(report, json.dumps(known))
             else:
                 say(f"{entry.name}, seed {seed}: done before")

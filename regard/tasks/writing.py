@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -314,38 +315,43 @@ class LanguageModel(Writing):
         """
         if self.model.decoder.bounded:
             chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit
-        state, seen, before = self.model.decoder.alone(1), [BOS], BOS
-        pending: list[int] = []
-        lengths: list[int] = []
-
-        def flush() -> Iterator[list[float]]:
-            nonlocal state, seen, before, pending, lengths
-            found: list[float] = []
-            for start in range(0, len(pending), chunk):
-                part = pending[start : start + chunk]
-                if self.model.decoder.bounded and len(seen) + len(part) > self.longest:
-                    seen = seen[-(self.longest // 2) :]
-                    state = self.model.read(Ragged.of([seen[:-1]], self.device), self.model.decoder.alone(1))[1]
-                outputs, state = self.model.read(Ragged.of([[before, *part[:-1]]], self.device), state)
-                log_probs = self.model.predict(outputs.values)
-                found += log_probs.gather(1, torch.tensor(part, device=self.device)[:, None]).squeeze(1).tolist()
-                before, seen = part[-1], [*seen, *part][-self.longest :]
-            for length in lengths:
-                yield found[:length]
-                found = found[length:]
-            pending, lengths = [], []
-
+        reader = _Reader(self, chunk)
+        waiting: list[list[int]] = []
         for line in lines:
-            tokens = [*self.target.encode(line), EOS]
-            pending += tokens
-            lengths.append(len(tokens))
-            if len(pending) >= chunk:
-                with self.inference():
-                    results = list(flush())
-                yield from results
-        with self.inference():
-            results = list(flush())
-        yield from results
+            waiting.append([*self.target.encode(line), EOS])
+            if sum(map(len, waiting)) >= chunk:
+                yield from reader.read(waiting)
+                waiting = []
+        yield from reader.read(waiting)
+
+
+class _Reader:
+    """A language model in the middle of a long text."""
+
+    def __init__(self, task: LanguageModel, chunk: int) -> None:
+        self.task, self.chunk = task, min(chunk, task.longest // 2)
+        self.state = task.model.decoder.alone(1)
+        self.seen = [BOS]  # the latest tokens, of which the last has not been read yet
+
+    def read(self, lines: Sequence[Tokens]) -> list[list[float]]:
+        """`log p` of each token of some more lines."""
+        tokens = [token for line in lines for token in line]
+        found: list[float] = []
+        with self.task.inference():
+            for start in range(0, len(tokens), self.chunk):
+                found += self._read(tokens[start : start + self.chunk])
+        rest = iter(found)
+        return [list(islice(rest, len(line))) for line in lines]
+
+    def _read(self, tokens: Tokens) -> list[float]:
+        task, model = self.task, self.task.model
+        if model.decoder.bounded and len(self.seen) + len(tokens) > task.longest:
+            self.seen = self.seen[-(task.longest // 2) :]
+            self.state = model.start(Ragged.of([self.seen[:-1]], task.device))
+        outputs, self.state = model.read(Ragged.of([[self.seen[-1], *tokens[:-1]]], task.device), self.state)
+        self.seen = [*self.seen, *tokens][-task.longest :]
+        chosen = torch.tensor(tokens, device=task.device)[:, None]
+        return model.predict(outputs.values).gather(1, chosen).squeeze(1).tolist()
 
 
 def least_risk(outputs: list[Output], search: Search) -> list[Output]:

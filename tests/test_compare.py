@@ -1,0 +1,327 @@
+"""`regard compare`, end to end: the same data and budget for all; it goes on where it was cut off; costs as counted by
+hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import regard
+from regard.compare import lecture as lecture_module
+from regard.compare.cost import BYTES_A_WEIGHT, count_cost
+from regard.compare.lecture import MODELS, lecture
+from regard.compare.runner import Budget, Entry, Plan, compare
+from regard.config import load, merge
+from regard.errors import ConfigError, OutputError
+from regard.settings import Config
+from regard.system import Stopped, System, prepare
+from tests.test_cli import good, refused, run
+from tests.test_training import StopAt
+from tests.toy import toy_config, toy_settings, write_corpus
+
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 24}
+SMALL = {
+    "model": {"d_model": 16, "dropout": 0.0},
+    "training": {"steps": 5, "validate_sentences": 4, "learning_rate": 0.02, "warmup": 5, "batch_tokens": 200},
+    "search": {"beam": 2, "max_length": 12},
+}
+PAIR: dict[str, dict[str, Any]] = {"a": {}, "b": {"model": {"encoder": TRANSFORMER, "decoder": TRANSFORMER}}}
+
+
+def write_configs(folder: Path, **changes: Any) -> list[Path]:
+    paths = []
+    for name, own in PAIR.items():
+        paths.append(folder / f"{name}.yaml")
+        paths[-1].write_text(yaml.safe_dump(merge(merge(merge(toy_settings(), SMALL), own), changes)))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compare")
+    write_corpus(folder)
+    write_configs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(corpus: Path) -> Path:
+    """A finished comparison."""
+    shown = good(*command(corpus, corpus / "done"))
+    (corpus / "shown.txt").write_text(shown)
+    return corpus / "done"
+
+
+def command(corpus: Path, folder: Path, *budget: str) -> list[str | Path]:
+    configs = [corpus / "a.yaml", corpus / "b.yaml"]
+    return ["compare", *configs, *(budget or ("--tokens", "2500")), "--seeds", "2", "--folder", folder]
+
+
+def plan(corpus: Path, folder: Path, seeds: tuple[int, ...] = (1,), **budget: Any) -> Plan:
+    entries = [Entry(name, "", load(corpus / f"{name}.yaml")) for name in PAIR]
+    return Plan("A comparison", entries, Budget(**(budget or {"tokens": 2500})), seeds, folder, "", "toy")
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "compare" / "results.json").read_text())
+    return content
+
+
+def test_a_comparison_leaves_a_table_a_page_and_figures(corpus: Path, done: Path) -> None:
+    shown = (corpus / "shown.txt").read_text()
+    assert f"wrote {done / 'compare.md'}" in shown
+    results = results_of(done)
+    runs = results["runs"]
+    assert [(x["model"], x["seed"]) for x in runs] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    page = (done / "compare.md").read_text()
+    for text in (shown, page):
+        assert "BLEU" in text
+        for name in PAIR:
+            assert any(line.strip(" |`").startswith(name) for line in text.splitlines())
+    assert "2,500 target tokens" in page
+    assert "--tokens 2500 --seeds 2" in page
+    for figure in ("by-length.svg", "by-cost.svg", "learning.svg"):
+        assert f"compare/{figure}" in page
+        assert (done / "compare" / figure).read_text().startswith("<?xml")
+    for x in runs:
+        assert 2500 <= x["tokens"] < 2500 + 200
+        system = regard.load(done / x["model"] / f"seed-{x['seed']}")
+        assert x["parameters"] == system.parameters()
+        assert x["scores"]["exact"] == pytest.approx(system.test().scores["exact"].value)
+        assert [point["step"] for point in x["curve"]] == sorted({point["step"] for point in x["curve"]})
+        assert 6 <= len(x["curve"]) <= 13  # a dozen, or as many as so few updates allow
+        assert x["curve"][-1]["loss"] < x["curve"][0]["loss"]
+    assert runs[0]["scores"] != runs[1]["scores"]  # another seed is another model
+
+
+def test_what_is_done_is_not_done_again(corpus: Path, done: Path) -> None:
+    before = results_of(done)
+    weights = {path: path.stat().st_mtime_ns for path in done.rglob("*.safetensors")}
+    again = run(*command(corpus, done))
+    assert again.returncode == 0
+    told = [f"{name}, seed {seed}: done before" for name in PAIR for seed in (1, 2)]
+    assert again.stderr.splitlines() == told
+    assert weights == {path: path.stat().st_mtime_ns for path in done.rglob("*.safetensors")}
+    assert results_of(done)["runs"] == before["runs"]
+
+
+def test_one_that_is_missing_is_scored_again(corpus: Path, done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "copy")
+    (tmp_path / "copy" / "a" / "seed-2" / "compared.json").unlink()
+    again = run(*command(corpus, tmp_path / "copy"))
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("done before") == 3
+    assert "a, seed 2: " in again.stderr
+    for one, other in zip(results_of(tmp_path / "copy")["runs"], results_of(done)["runs"], strict=True):
+        assert one["scores"] == other["scores"]
+        assert one["tokens"] == other["tokens"]
+
+
+def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Path) -> None:
+    """Between two models, and within the training of one: the same results as in one go."""
+    said: list[str] = []
+    watcher = StopAt(0)
+    trained: list[str] = []
+
+    def cut(config: Config) -> System:
+        trained.append(config.run)
+        return regard.train(config, StopAt(4) if len(trained) == 2 else watcher)
+
+    def train(config: Config) -> System:
+        trained.append(config.run)
+        return regard.train(config, watcher)
+
+    with pytest.raises(Stopped):
+        compare(plan(corpus, tmp_path / "runs"), cut, said.append)
+    assert [x.partition(":")[0] for x in said] == ["a, seed 1", "b, seed 1"]
+    said.clear()
+    results = compare(plan(corpus, tmp_path / "runs"), train, said.append)
+    assert said[0] == "a, seed 1: done before"
+    assert "going on from update 4" in watcher.messages
+    assert len(trained) == 3
+    whole = {(x["model"], x["seed"]): x for x in results_of(done)["runs"]}
+    for x in results.runs:
+        assert x.scores == whole[x.model, x.seed]["scores"]
+        assert x.steps == whole[x.model, x.seed]["steps"]
+
+
+def test_a_budget_of_operations(corpus: Path, tmp_path: Path) -> None:
+    """Each model trains on as many tokens as the operations allow: the dearer one on fewer."""
+    budget = 6e7
+    results = compare(plan(corpus, tmp_path / "runs", flops=budget), regard.train, lambda text: None)
+    for x in results.runs:
+        a_batch = 200 * x.flops / x.tokens
+        assert budget <= x.flops < budget + a_batch
+    assert results.budget == "6.00e+07 FLOPs of training"
+    tokens = {x.model: x.tokens for x in results.runs}
+    per_token = {x.model: x.flops / x.tokens for x in results.runs}
+    dear, cheap = sorted(tokens, key=lambda name: -per_token[name])
+    assert tokens[dear] < tokens[cheap]
+    least = compare(plan(corpus, tmp_path / "one", flops=1.0), regard.train, lambda text: None)
+    assert [x.steps for x in least.runs] == [1, 1]  # not for ever
+
+
+def test_a_budget_of_seconds(corpus: Path, tmp_path: Path) -> None:
+    results = compare(plan(corpus, tmp_path / "runs", seconds=0.25), regard.train, lambda text: None)
+    assert all(0.25 <= x.seconds < 5 and x.steps > 1 for x in results.runs)
+    assert results.budget == "0.25 seconds of training"
+
+
+# What a target token costs
+
+
+@pytest.mark.parametrize("lengths", [[(3, 4)] * 3, [(5, 2)], [(1, 6), (1, 6)]])
+def test_the_operations_of_a_transformer_by_hand(corpus: Path, tmp_path: Path, lengths: list[tuple[int, int]]) -> None:
+    """All sentences as long as one another, so that nothing is padded. A product of (m, k) and (k, n) is 2mkn
+    operations; going back, there are two more of that size to each, for embeddings learn too."""
+    config = toy_config(corpus, run=str(tmp_path / "run"), **merge(SMALL, PAIR["b"]))
+    task, _ = prepare(config)
+    d, inner, words, rows = 16, 24, task.target.size, len(lengths)
+    batch = task.batch([[6] * x for x, _ in lengths], [[7] * y for _, y in lengths])
+    source, target = lengths[0][0] + 1, lengths[0][1] + 1
+    encoder = rows * source * (4 * d * d + 2 * d * inner) + 2 * rows * source * source * d
+    decoder = rows * target * (4 * d * d + 2 * d * d + 2 * d * inner) + rows * source * 2 * d * d
+    decoder += 2 * rows * target * target * d + 2 * rows * target * source * d
+    head = rows * target * d * words
+    cost = count_cost(task, [batch], config.training)
+    assert cost.tokens_per_batch == batch.tokens == rows * target
+    assert cost.flops_per_token * batch.tokens == 3 * 2 * (encoder + decoder + head)
+    assert cost.parameters == sum(x.numel() for x in task.model.parameters())
+
+
+def test_the_operations_of_a_recurrent_model_by_hand(corpus: Path, tmp_path: Path) -> None:
+    """Four gates from the input and four from the state; the state of zeros that it starts from learns nothing."""
+    config = toy_config(
+        corpus, run=str(tmp_path / "run"), preset="one-lstm", model={"d_model": 16, "decoder": {"layers": 1}}
+    )
+    task, _ = prepare(config)
+    d, words, rows, source, target = 16, task.target.size, 3, 4, 5
+    batch = task.batch([[6] * source] * rows, [[7] * (target - 1)] * rows)
+    forward = rows * (source + target) * (4 * d * d + 4 * d * d) + rows * target * d * words
+    cost = count_cost(task, [batch], config.training)
+    assert cost.flops_per_token * batch.tokens == 2 * (3 * forward - rows * 4 * d * d)
+
+
+def test_memory_is_that_of_weights_and_of_the_largest_batch(corpus: Path, tmp_path: Path) -> None:
+    config = toy_config(corpus, run=str(tmp_path / "run"), **merge(SMALL, PAIR["b"]))
+    task, _ = prepare(config)
+    small, large = (task.batch([[6, 7]] * rows, [[7, 8, 9]] * rows) for rows in (1, 20))
+    one, many, both = (count_cost(task, batches, config.training) for batches in ([small], [large], [small, large]))
+    weights = BYTES_A_WEIGHT * one.parameters
+    assert weights < one.memory < many.memory == both.memory
+    assert many.memory - weights > 10 * (one.memory - weights)
+    # Of 4 target tokens a row, at least inputs and outputs of the four sums and products of each block stay.
+    assert many.memory - weights > 20 * 4 * 16 * 4 * 8
+    assert both.tokens_per_batch == pytest.approx((small.tokens + large.tokens) / 2)
+
+
+# What is refused
+
+
+def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = corpus / "a.yaml", corpus / "b.yaml"
+
+    def other(name: str, **changes: Any) -> Path:
+        path = corpus / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(merge(merge(toy_settings(), SMALL), changes)))
+        return path
+
+    short = other("short", data={"train": "valid.tsv"})
+    untested = other("untested", data={"test": None})
+    text = {"source": "none", "columns": [2]}
+    alone = {"encoder": {"kind": "none"}, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
+    folder = ("--folder", tmp_path / "runs")
+    for arguments, said in (
+        ((a, short, "--tokens", "9"), "short and a differ in [data]; models are compared on the same data"),
+        ((a, other("chars", tokens={"kind": "char"}), "--tokens", "9"), "chars and a differ in [tokens]"),
+        ((untested, "--tokens", "9"), "untested names no data.test to compare on"),
+        ((other("text", data=text, model=alone), "--tokens", "9"), "text is a model of text alone"),
+        ((other("loss", training={"metric": "loss"}), "--tokens", "9"), "training.metric loss says nothing"),
+        ((a, a, "--tokens", "9"), "two models have the same name: a, a"),
+        ((a, b, "--tokens", "9", "--flops", "9"), "give one budget: --tokens, --seconds or --flops"),
+        ((a, b), "give one budget"),
+        ((a, b, "--tokens", "-9"), "a budget has to be above 0, not -9"),
+        (("--tokens", "9"), "give configs to compare, or --lecture"),
+        ((a, "--lecture"), "give configs to compare, or --lecture"),
+        (("--lecture", "--only", "Transformr"), "no model 'Transformr' in the lecture; there are: last state, "),
+    ):
+        assert said in refused("compare", *arguments, *folder)
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.chdir(corpus)
+    shutil.copy(a, corpus / "config.yaml")
+    done = run("compare", "config.yaml", "--tokens", "9", "--seeds", "1", *folder)
+    assert done.returncode == 0, done.stderr
+    assert f"{corpus.name}, seed 1: " in done.stderr  # named for its folder, also from within
+
+
+def test_another_budget_or_other_settings_are_another_comparison(corpus: Path, done: Path) -> None:
+    """Else old numbers would stand under the new budget's name."""
+    before = results_of(done)
+    for arguments in (
+        command(corpus, done, "--tokens", "99"),
+        command(corpus, done, "--seconds", "9"),
+        [*command(corpus, done), "--set", "training.learning_rate=0.5"],
+        [*command(corpus, done), "--set", "model.dropout=0.5"],
+    ):
+        said = refused(*arguments)
+        assert "holds a run under another budget or with other settings; give another --folder" in said
+    assert results_of(done) == before
+    with pytest.raises(OutputError):
+        compare(plan(corpus, done, tokens=99), regard.train, lambda text: None)
+    with pytest.raises(ConfigError):
+        Budget()
+
+
+# The lecture
+
+
+@pytest.fixture
+def small_lecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lecture_module, "PAIRS", 200)
+    monkeypatch.setattr(lecture_module, "SENTENCES", 4)
+    write = lecture_module.phrasebook.write
+
+    def few(*arguments: Any, **named: Any) -> Any:
+        return write(*arguments, **named, valid=20, test=20)
+
+    monkeypatch.setattr(lecture_module.phrasebook, "write", few)
+
+
+@pytest.mark.usefixtures("small_lecture")
+def test_every_model_of_the_lecture_can_be_built(tmp_path: Path) -> None:
+    given = ["model.d_model=16", "tokens.kind=word"]
+    made = lecture(tmp_path, None, (1, 2), "regard compare --lecture", given, [])
+    assert [entry.name for entry in made.entries] == list(MODELS)
+    assert made.budget == Budget(tokens=lecture_module.TOKENS)
+    ways = {}
+    for entry in made.entries:
+        assert entry.config.data == made.entries[0].config.data
+        task, _ = prepare(entry.config.model_copy(update={"run": str(tmp_path / entry.name)}))
+        ways[entry.name] = getattr(task.model.decoder, "way", "Transformer")  # type: ignore[union-attr]
+    assert list(ways.values()) == ["last", "last", "every", *["output"] * 5, "Transformer", "Transformer"]
+    lengths = [len(line.split("\t")[0].split()) for line in (tmp_path / "corpus" / "lengths.tsv").read_text().splitlines()]
+    assert len(lengths) == 4 * len(lecture_module.GROUPS)
+    assert max(lengths) > 25 > 10 > min(lengths)
+
+
+@pytest.mark.usefixtures("small_lecture")
+def test_a_very_small_lecture(tmp_path: Path) -> None:
+    shown = good(
+        "compare", "--lecture", "--only", "attention, dot", "--tokens", "3000", "--seeds", "1",
+        "--folder", tmp_path / "lecture", "--page", tmp_path / "docs" / "lecture.md",
+        "--set", "model.d_model=16", "--set", "search.max_length=10", "--set", "search.beam=1",
+    )  # fmt: skip
+    page = (tmp_path / "docs" / "lecture.md").read_text()
+    assert "From the last state to the Transformer" in page
+    assert "attention, dot" in shown
+    (one,) = json.loads((tmp_path / "docs" / "lecture" / "results.json").read_text())["runs"]
+    assert [(x["shortest"], x["longest"], x["sentences"]) for x in one["lengths"]] == [
+        (low, high, 4) for low, high in lecture_module.GROUPS
+    ]
+    assert one["tokens"] >= 3000
+    assert {"bleu", "aer", "pointing"} <= set(one["scores"])
