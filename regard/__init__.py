@@ -20,10 +20,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 if TYPE_CHECKING:
     from regard.errors import RegardError as RegardError
     from regard.nn.attention import capture as capture
+    from regard.runs import train as train
     from regard.settings import Config as Config
     from regard.system import System as System
     from regard.system import load as load
-    from regard.system import train as train
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,7 @@ _HOMES = {
     "System": "regard.system",
     "capture": "regard.nn.attention",
     "load": "regard.system",
-    "train": "regard.system",
+    "train": "regard.runs",
 }
 __all__ = ["Config", "RegardError", "System", "__version__", "capture", "load", "train"]
 

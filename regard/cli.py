@@ -179,8 +179,11 @@ def score(
     force: Force = False,
 ) -> None:
     """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
+    from regard.errors import ConfigError
     from regard.generation import score_lines, stream_lines
 
+    if stream and len(pairs) != 1:
+        raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
     if stream:
         stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
     else:
@@ -427,8 +430,8 @@ def demo(
 def _train(config: Config) -> System:
     """Train with a display; a request to stop leaves with how to go on."""
     from regard.display import TrainingDisplay
-    from regard.system import Stopped
-    from regard.system import train as train_model
+    from regard.runs import Stopped
+    from regard.runs import train as train_model
 
     try:
         with TrainingDisplay() as display:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -93,16 +93,17 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
     return table
 
 
-def exposure_table(exposure: Exposure) -> Table:
+def exposure_table(exposure: Exposure) -> RenderableType:
     """Quality after true prefixes and in free running, by position in the reference."""
     title = f"after true prefixes {exposure.teacher_forced:.1f} %, in free running {exposure.free_running:.1f} %"
-    table = Table(title=f"{title}: gap {exposure.gap:.1f}", title_justify="left", box=None, pad_edge=False)
-    for column in ("tokens", "true prefixes", "free running", "gap"):
+    table = Table(box=None, pad_edge=False)
+    for column in ("position", "tokens", "true prefixes", "free running", "gap"):
         table.add_column(column, justify="right")
     for stretch in exposure.stretches:
         shares = stretch.teacher_forced, stretch.free_running, stretch.teacher_forced - stretch.free_running
-        table.add_row(f"{stretch.first}-{stretch.last}", *(f"{share:.1f}" for share in shares))
-    return table
+        place = f"{stretch.first}-{stretch.last}"
+        table.add_row(place, f"{stretch.tokens:,}", *(f"{share:.1f}" for share in shares))
+    return Group(f"{title}: gap {exposure.gap:.1f}", table)
 
 
 def side_by_side(rows: Sequence[tuple[str, str, str]]) -> Table:

@@ -15,7 +15,7 @@ import regard
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
     "errors", "settings", "presets", "config", "ragged", "data", "nn", "models", "search", "training", "evaluation",
-    "tasks", "explain", "system", "output", "display", "generation", "compare", "demo", "cli", "__main__",
+    "tasks", "explain", "system", "runs", "output", "display", "generation", "compare", "demo", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 # `Config.load` and `Config.parse` are where users look for what stands in config.py.
@@ -29,7 +29,7 @@ def room(path: Path) -> str:
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """The rooms a file imports from, and whether it does so when it is itself imported.
 
-    `import regard` alone counts as the last room behind it, `system`.
+    `import regard` alone counts as the last room behind it, `runs`.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -45,7 +45,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             ]
         for name in names:
             if name == "regard" or name.startswith("regard."):
-                yield (name.split(".")[1] if "." in name else "system"), id(node) not in later
+                yield (name.split(".")[1] if "." in name else "runs"), id(node) not in later
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -17,9 +17,11 @@ from regard.compare.cost import BYTES_A_WEIGHT, count_cost
 from regard.compare.lecture import MODELS, lecture
 from regard.compare.runner import Budget, Entry, Plan, compare
 from regard.config import load, merge
+from regard.data.synthetic import phrasebook
 from regard.errors import ConfigError, OutputError
+from regard.runs import Stopped, prepare
 from regard.settings import Config
-from regard.system import Stopped, System, prepare
+from regard.system import System
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt
 from tests.toy import toy_config, toy_settings, write_corpus
@@ -284,12 +286,12 @@ def test_another_budget_or_other_settings_are_another_comparison(corpus: Path, d
 def small_lecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lecture_module, "PAIRS", 200)
     monkeypatch.setattr(lecture_module, "SENTENCES", 4)
-    write = lecture_module.phrasebook.write
+    write = phrasebook.write
 
     def few(*arguments: Any, **named: Any) -> Any:
         return write(*arguments, **named, valid=20, test=20)
 
-    monkeypatch.setattr(lecture_module.phrasebook, "write", few)
+    monkeypatch.setattr(phrasebook, "write", few)
 
 
 @pytest.mark.usefixtures("small_lecture")
@@ -302,9 +304,11 @@ def test_every_model_of_the_lecture_can_be_built(tmp_path: Path) -> None:
     for entry in made.entries:
         assert entry.config.data == made.entries[0].config.data
         task, _ = prepare(entry.config.model_copy(update={"run": str(tmp_path / entry.name)}))
-        ways[entry.name] = getattr(task.model.decoder, "way", "Transformer")  # type: ignore[union-attr]
+        ways[entry.name] = getattr(task.model.decoder, "way", "Transformer")
     assert list(ways.values()) == ["last", "last", "every", *["output"] * 5, "Transformer", "Transformer"]
-    lengths = [len(line.split("\t")[0].split()) for line in (tmp_path / "corpus" / "lengths.tsv").read_text().splitlines()]
+    lengths = [
+        len(line.split("\t")[0].split()) for line in (tmp_path / "corpus" / "lengths.tsv").read_text().splitlines()
+    ]
     assert len(lengths) == 4 * len(lecture_module.GROUPS)
     assert max(lengths) > 25 > 10 > min(lengths)
 

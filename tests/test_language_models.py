@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def tokens_of(task: LanguageModel, lines: list[str]) -> list[int]:
 
 def is_cycle(text: str) -> bool:
     letters = text.split()
-    return all(LETTERS[(LETTERS.index(a) + 1) % len(LETTERS)] == b for a, b in zip(letters, letters[1:], strict=False))
+    return all(LETTERS[(LETTERS.index(a) + 1) % len(LETTERS)] == b for a, b in pairwise(letters))
 
 
 # Language models
@@ -187,7 +188,7 @@ def test_a_recurrent_model_carries_its_state_through_a_whole_text(folder: Path) 
     for chunk in (1, 7, 256, 10_000):
         found = list(task.stream(iter(lines), chunk=chunk))
         assert [len(line) for line in found] == [len(line.split()) + 1 for line in lines]
-        assert sum(found, []) == pytest.approx(whole, abs=2e-4)
+        assert list(chain(*found)) == pytest.approx(whole, abs=2e-4)
     shown = [line.split("\t") for line in good("score", folder / "lstm", test, "--stream", "--tokens").splitlines()]
     assert [float(x) for _, tokens in shown for x in tokens.split()] == pytest.approx(whole, abs=1e-3)
     assert sum(float(total) for total, _ in shown) == pytest.approx(sum(whole), abs=0.01)
@@ -214,7 +215,7 @@ def test_a_transformer_reads_on_past_its_positions(folder: Path, tmp_path: Path,
     stream = tokens_of(task, lines)
     assert len(stream) > 3 * POSITIONS
     for chunk in (5, 256):
-        found = sum(task.stream(lines, chunk=chunk), [])
+        found = list(chain(*task.stream(lines, chunk=chunk)))
         assert len(found) == len(stream)
         full = POSITIONS // 2
         assert found[:full] == pytest.approx(one_pass(task, stream[:full]), abs=1e-3)
@@ -225,7 +226,7 @@ def test_a_transformer_reads_on_past_its_positions(folder: Path, tmp_path: Path,
             assert min(abs(x - found[place]) for x in told) < 1e-3, place
     short = lines[:2]
     assert len(tokens_of(task, short)) < POSITIONS
-    assert sum(task.stream(short), []) == pytest.approx(one_pass(task, tokens_of(task, short)), abs=1e-3)
+    assert list(chain(*task.stream(short))) == pytest.approx(one_pass(task, tokens_of(task, short)), abs=1e-3)
 
 
 def test_a_stream_to_a_file_and_what_cannot_be_streamed(folder: Path, tmp_path: Path) -> None:
@@ -235,6 +236,7 @@ def test_a_stream_to_a_file_and_what_cannot_be_streamed(folder: Path, tmp_path: 
     assert all(math.isfinite(float(line)) for line in out.read_text().splitlines())
     assert "only a language model" in refused("score", folder / "bert", folder / "test.txt", "--stream")
     assert "no file" in refused("score", folder / "gpt", tmp_path / "gone.txt", "--stream")
+    assert "one long text, not 2 files" in refused("score", folder / "gpt", out, out, "--stream")
 
 
 def test_explain_draws_what_the_decoder_looks_back_at(folder: Path, tmp_path: Path) -> None:

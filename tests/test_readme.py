@@ -40,7 +40,18 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 given = [x for x in arguments if not x.startswith("training.steps")]
                 arguments = [*given, *QUICK]
         good(*arguments)
-    assert ran >= {"new", "train", "translate", "generate", "score", "evaluate", "explain", "space", "average", "models"}
+    assert ran >= {
+        "new",
+        "train",
+        "translate",
+        "generate",
+        "score",
+        "evaluate",
+        "explain",
+        "space",
+        "average",
+        "models",
+    }
     assert len(Path("output.txt").read_text().splitlines()) == 3
     for code in blocks("python"):
         exec(compile(code, "README.md", "exec"), {})

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import regard
 from regard.data.batches import Position
 from regard.errors import DataError, ModelError, OutputError, TrainingError
+from regard.runs import Stopped
 from regard.settings import Training
-from regard.system import Stopped
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective

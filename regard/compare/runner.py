@@ -24,8 +24,9 @@ from regard.data.corpora import Example, read_examples, read_files
 from regard.data.tokens import clean
 from regard.errors import ConfigError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score, exact_match
+from regard.runs import prepare
 from regard.settings import Config
-from regard.system import System, choose_device, prepare
+from regard.system import System, choose_device
 from regard.tasks.task import Task
 from regard.training.checkpoint import write_text
 
@@ -101,7 +102,8 @@ def compare(plan: Plan, train: Train, say: Say) -> Results:
             known = json.loads(report.read_text()) if report.exists() else {}
             if known and (known["made_from"]["budget"], known.get("settings", settings)) != (budget, settings):
                 raise OutputError(
-                    f"{folder} holds a run under another budget or with other settings; give another --folder, or remove it"
+                    f"{folder} holds a run under another budget or with other settings; give another --folder, "
+                    "or remove it"
                 )
             if known.get("made_from") != made_from:
                 config = _seeded(entry.config, seed, folder)

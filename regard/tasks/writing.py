@@ -82,13 +82,13 @@ class Writing(Task):
         self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
     ) -> list[list[Output]]:  # fmt: skip
-        items = self.source.encode_many(texts)
+        items = self._read(texts, problem)
         given = given or Given()
         prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(text) for text in texts])
         phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
         usable = []
         limit = min(search.max_source, self.longest - 1)
-        for i, item in enumerate(items):
+        for i, item in items.items():
             if what := self.source.problem(item, limit):
                 problem(i, what)
             else:
@@ -107,6 +107,19 @@ class Writing(Task):
                 results[i] = least_risk(outputs, search) if search.mbr else outputs
             advance(len(members))
         return results
+
+    def _read(self, texts: Sequence[str], problem: Problem) -> dict[int, Item]:
+        """Each source that can be read, by its number."""
+        try:
+            return dict(enumerate(self.source.encode_many(texts)))
+        except DataError:
+            items = {}
+            for i, text in enumerate(texts):
+                try:
+                    items[i] = self.source.encode_many([text])[0]
+                except DataError as error:
+                    problem(i, f"cannot be used: {error}")
+            return items
 
     def search(
         self, sources: Sequence[Item], settings: Search, draw: int = 0, *, prefixes: Sequence[Tokens] | None = None,
