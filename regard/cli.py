@@ -315,6 +315,8 @@ def compare(
     numbers = tuple(range(1, seeds + 1))
     if lecture == bool(configs):
         raise ConfigError("give configs to compare, or --lecture")
+    if only and not lecture:
+        raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
     if lecture:
         plan = standing(folder, budget, numbers, command, settings or [], only or [])
     else:

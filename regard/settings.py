@@ -216,6 +216,8 @@ class Model(Section):
         encoder, decoder = self.encoder, self.decoder
         if isinstance(decoder, NoDecoder) and not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
             raise ValueError(f"decoder.kind none needs an encoder of text, not '{encoder.kind}'")
+        if isinstance(decoder, NoDecoder) and isinstance(encoder, RecurrentEncoder) and not encoder.bidirectional:
+            raise ValueError("decoder.kind none fills in blanks from both sides; set encoder.bidirectional: true")
         if isinstance(decoder, RecurrentDecoder):
             if isinstance(encoder, NoEncoder):
                 for name in ("context", "score", "place", "heads", "hard", "bridge"):
@@ -456,6 +458,10 @@ class Config(Section):
             raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
         if isinstance(decoder, NoDecoder) and self.training.objective.kind != "likelihood":
             raise ValueError(f"training.objective.kind '{self.training.objective.kind}' needs a decoder")
+        if self.data.source == "none" and self.training.objective.kind == "minimum_risk":
+            raise ValueError(
+                "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
+            )
         if isinstance(encoder, NoEncoder) and self.data.source == "text" and not self.tokens.shared:
             raise ValueError("model.encoder.kind none reads source and target as one text, so it needs tokens.shared")
         if self.data.source != "text" and self.model.share_embeddings:

@@ -18,6 +18,14 @@ from regard.settings import Config
     ("settings", "message"),
     [
         ({"model": {"dropuot": 0.1}}, "unknown setting 'dropuot' in [model]; did you mean 'dropout'?"),
+        (
+            {"data": {"source": "none"}, "model": {"encoder": {"bidirectional": False}, "decoder": {"kind": "none"}}},
+            "[model] decoder.kind none fills in blanks from both sides; set encoder.bidirectional: true",
+        ),
+        (
+            {"preset": "gpt-mini", "training": {"objective": {"kind": "minimum_risk"}}},
+            "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source",
+        ),
         ({"trainign": {}}, "unknown setting 'trainign' in the top level; did you mean 'training'?"),
         ({"training": {"steps": "many"}}, "'steps' in [training] is 'many'"),
         ({"training": {"steps": 0}}, "'steps' in [training] is 0: input should be greater than or equal to 1"),

@@ -128,7 +128,7 @@ def test_resizing_keeps_what_is_where(tmp_path: Path) -> None:
 
 def test_what_is_no_picture_is_named(tmp_path: Path) -> None:
     source = Pictures(SIDE, GRID)
-    with pytest.raises(DataError, match=r"no picture .*gone\.png; paths are relative to the file that names them"):
+    with pytest.raises(DataError, match=r"no picture .*gone\.png; in a data file its path is relative to that file"):
         source.encode_many([str(tmp_path / "gone.png")])
     (tmp_path / "x.png").write_text("no picture")
     whole = painted(tmp_path, 1).read_bytes()

@@ -161,7 +161,9 @@ class Pictures(Source):
                     picture = picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
                 return np.asarray(picture, dtype=np.uint8).reshape(self.side, -1)
         except FileNotFoundError:
-            raise DataError(f"no picture {path}; paths are relative to the file that names them") from None
+            raise DataError(
+                f"no picture {path}; in a data file its path is relative to that file, elsewhere to where you are"
+            ) from None
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{path} cannot be read as a picture ({error}); PNG and JPEG will do") from None
 

@@ -84,6 +84,8 @@ class Writing(Task):
     ) -> list[list[Output]]:  # fmt: skip
         items = self._read(texts, problem)
         given = given or Given()
+        if given.prefixes and any(self.source.prompt(text) for text in texts):
+            raise ConfigError("what a language model is given is how its output begins; leave out the prefixes")
         prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(text) for text in texts])
         phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
         usable = []

@@ -23,7 +23,7 @@ from regard.search.sample import sample
 from regard.settings import Objective as Settings
 from regard.training.losses import cross_entropy
 
-BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, eq. 12)
+BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
 
 
 class Objective(Protocol):
@@ -50,13 +50,14 @@ class Likelihood:
         return cross_entropy(self.model(batch.source, batch.inputs).values, batch.outputs.values, self.smoothing)
 
     def _hard(self, batch: Batch, done: float) -> Tensor:
-        """Xu et al. 2015, eq. 11 to 13: the places drawn are credited with `log p` of the tokens they bear on.
+        """Xu et al. 2015, 4.1: the places drawn are credited with `log p` of the tokens they bear on.
 
-        A draw teaches little before there is anything to see at the places drawn. So a share of the sentences attends
-        softly, at first all of them, at the end `soft`, and teaches by its exact gradient (theirs was half throughout).
         Where the context goes to the output alone, that is the one token written from it; the gradient is then exact
         with far less variance than with the whole sentence's `log p`. Elsewhere it is all tokens from there on. The
         baseline is the moving mean of what is credited, and so is its spread, by which the credit is divided.
+
+        A draw teaches little before there is anything to see at the places drawn. So a share of the sentences attends
+        softly, at first all of them, at the end `soft`, and teaches by its exact gradient (theirs was half throughout).
         """
         share = 1.0 - (1.0 - self.settings.soft) * done
         with choices(len(batch.inputs), share, batch.inputs.values.device) as made:
