@@ -23,7 +23,7 @@ from regard.system import System
 from regard.tasks.task import Evaluation
 from regard.training.checkpoint import write_text
 
-PAIRS = {"phrasebook": 20000, "text": 20000, "scenes": 12000}  # examples to train on
+PAIRS = {"phrasebook": 20000, "text": 20000, "scenes": 16000}  # examples to train on
 WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # outputs to show and draw
 ENDINGS = {"phrasebook": "tsv", "text": "txt", "scenes": "jsonl"}
@@ -55,8 +55,8 @@ def corpus_settings(corpus: str) -> dict[str, Any]:
                 "data": {"source": "picture"},
                 "tokens": {"kind": "word"},
                 "model": {"d_model": 128},
-                "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "warmup": 100, "steps": 2400,
-                             "validate_every": 400, "metric": "exact", "label_smoothing": 0.0},
+                "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "warmup": 100, "steps": 3600,
+                             "validate_every": 600, "metric": "exact", "label_smoothing": 0.0},
             }  # fmt: skip
     return merge(settings, own)
 

@@ -63,11 +63,11 @@ class Writing(Task):
         given = len(self.source.pieces(source))
         if side == "source":
             return given
-        return len(target) + 1 + (given if isinstance(self.model, OneNetwork) else 0)
+        return len(target) + 1 + (given if self.first == SEP else 0)
 
     def shown(self, source: Item, target: Tokens) -> Shown:
         pieces = [*self.target.pieces(target), MARKS[EOS]]
-        before = self.source.pieces(source) if isinstance(self.model, OneNetwork) else []
+        before = self.source.pieces(source) if self.first == SEP else []
         return Shown(
             source=self.source.pieces(source),
             source_word=self.source.words(source),
