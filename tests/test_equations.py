@@ -61,7 +61,7 @@ def test_scores_and_contexts(kind: str) -> None:
     scores = attention.score(queries.unsqueeze(1), attention.keys(states))
     assert scores.shape == (3, 1, 2, 4)
     with capture(attention) as trace:
-        contexts = attention(queries, attention.keys(states), states, mask, torch.tensor([5, 7, 9]))
+        contexts = attention(queries, attention.keys(states), attention.values(states), mask, torch.tensor([5, 7, 9]))
     for row, target in product(range(3), range(2)):
         expected = [eq.score(kind, w, queries[row, target].numpy(), states[row, j].numpy()) for j in range(4)]
         agree(scores[row, 0, target], [np.array(e) for e in expected])

@@ -422,15 +422,10 @@ def test_heads_over_states(score: str, heads: int) -> None:
         assert gradient.abs().max() > 1e-9, name
 
 
-def test_without_heads_the_states_are_the_values_with_or_without_an_axis() -> None:
+def test_without_heads_the_states_are_the_values() -> None:
     attention = Attention(SCORES["additive"](D_MODEL))
-    randomised(attention)
-    queries, states = vectors(3, 2, D_MODEL), vectors(3, 4, D_MODEL, seed=3)
-    mask, number = torch.ones(3, 4, dtype=torch.bool), torch.arange(3)
-    values = attention.values(states)
-    assert torch.equal(values, states.unsqueeze(1))
-    keys = attention.keys(states)
-    assert torch.equal(attention(queries, keys, values, mask, number), attention(queries, keys, states, mask, number))
+    states = vectors(3, 4, D_MODEL, seed=3)
+    assert torch.equal(attention.values(states), states.unsqueeze(1))
     assert [name for name, _ in attention.named_parameters() if not name.startswith("score")] == []
 
 

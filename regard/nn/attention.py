@@ -91,11 +91,9 @@ class Attention(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
         """Contexts `(rows, target, d_model)` for queries of that shape, from what `keys` and `values` gave.
 
-        Without heads the values may also be the states as they are, `(rows, source, d_model)`. `rows` says which rows
-        of the batch these are, for `capture`.
+        `rows` says which rows of the batch these are, for `capture`.
         """
         queries = self._split(queries if self.heads is None else self.query(queries))
-        values = values if values.dim() == 4 else values.unsqueeze(1)
         scores = self.score(queries, keys)  # (rows, heads, target, source)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if (trace := _trace.get()) is not None:
