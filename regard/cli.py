@@ -300,39 +300,15 @@ def compare(
     ] = None,
 ) -> None:
     """Train several models on the same data under the same budget, and show what each gives for it."""
-    from regard.compare.lecture import lecture as standing
-    from regard.compare.page import write_page
-    from regard.compare.results import table
-    from regard.compare.runner import Budget, Entry, Plan
-    from regard.compare.runner import compare as run
-    from regard.config import load
-    from regard.display import show
-    from regard.errors import ConfigError
+    from regard.compare.command import make_plan, run_plan
+    from regard.compare.runner import Budget
 
-    given = bool(tokens or seconds or flops)
-    budget = Budget(tokens, seconds, flops) if given or not lecture else None
-    command = shlex.join(["regard", *sys.argv[1:]])
-    numbers = tuple(range(1, seeds + 1))
-    if lecture == bool(configs):
-        raise ConfigError("give configs to compare, or --lecture")
-    if only and not lecture:
-        raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
-    if lecture:
-        plan = standing(folder, budget, numbers, command, settings or [], only or [])
-    else:
-        assert budget is not None
-        entries = [Entry(_model_name(path), str(path), load(path, settings)) for path in configs or []]
-        data = entries[0].config.data
-        plan = Plan("A comparison", entries, budget, numbers, folder, command, f"Trained on {data.train}.")
-    results = run(plan, _train, lambda text: typer.echo(text, err=True))
-    show(table(results))
-    page = page or folder / "compare.md"
-    write_page(results, page)
-    typer.echo(f"wrote {page}, with figures and results.json in {page.with_suffix('')}")
-
-
-def _model_name(path: Path) -> str:
-    return path.absolute().parent.name if path.stem == "config" else path.stem
+    plan = make_plan(
+        configs or [], standing=lecture, only=only or [], seeds=seeds, folder=folder, settings=settings or [],
+        budget=Budget(tokens, seconds, flops) if tokens or seconds or flops else None,
+        command=shlex.join(["regard", *sys.argv[1:]]),
+    )  # fmt: skip
+    run_plan(plan, page or folder / "compare.md", _train)
 
 
 @app.command()
@@ -388,10 +364,8 @@ def models(
     vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000,
 ) -> None:
     """The models there are, with their papers."""
-    from rich.table import Table
-
     from regard.config import parse
-    from regard.display import show
+    from regard.display import model_table, show
     from regard.models.build import count_parameters
     from regard.presets import PRESETS
 
@@ -402,13 +376,7 @@ def models(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "idea", "paper"):
-        table.add_column(column, overflow="fold")
-    table.add_column("parameters", justify="right")
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["idea"]), str(row["paper"]), f"{row['parameters']:,}")
-    show(table)
+    show(model_table(rows))
 
 
 @app.command()

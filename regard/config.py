@@ -14,8 +14,9 @@ import yaml
 from pydantic import ValidationError
 
 from regard.errors import ConfigError
+from regard.parts import DECODERS, ENCODERS, Cell, Model, Section
 from regard.presets import PRESETS
-from regard.settings import DECODERS, ENCODERS, Cell, Config, Model, Section
+from regard.settings import Config
 
 
 def parse(settings: dict[str, Any], where: str = "the settings") -> Config:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import (
@@ -90,6 +90,17 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
     for score in scores.values():
         digits = 3 if score.name == "AER" else 2
         table.add_row(score.name, f"{score.value:.{digits}f}", score.signature)
+    return table
+
+
+def model_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Models by name, with idea, paper and parameters."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "idea", "paper"):
+        table.add_column(column, overflow="fold")
+    table.add_column("parameters", justify="right")
+    for row in rows:
+        table.add_row(row["name"], row["idea"], row["paper"], f"{row['parameters']:,}")
     return table
 
 

@@ -22,8 +22,9 @@ from regard.errors import ConfigError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
 from regard.models.model import FillIn, OneNetwork, Writer
+from regard.parts import ConvolutionEncoder, NoEncoder
 from regard.search.ensemble import Ensemble
-from regard.settings import Config, ConvolutionEncoder, NoEncoder, Search
+from regard.settings import Config, Search
 from regard.tasks.blanks import FillingIn
 from regard.tasks.task import (
     Advance,

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import nn
 
-from regard import settings as config
+from regard import parts as config
 from regard.models.decoders import RecurrentDecoder, TransformerDecoder
 from regard.models.encoders import ConvolutionEncoder, Embedding, RecurrentEncoder, TransformerEncoder
 from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork

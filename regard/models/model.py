@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,19 +29,19 @@ class Head(nn.Module):
         return self.linear(x)
 
 
-class Writer(nn.Module):
+class Writer(nn.Module, ABC):
     """What writes a token at a time: a decoder and an output layer, and something to begin from."""
 
     decoder: Decoder
     head: Head
 
+    @abstractmethod
     def start(self, source: Ragged) -> State:
         """The state from which `step` writes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, source: Ragged) -> Memory:
         """What is made of the source."""
-        raise NotImplementedError
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """`(rows,)` tokens to `(rows, d_model)`, from which `predict` tells the next, and the state after them."""

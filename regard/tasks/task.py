@@ -24,8 +24,9 @@ from regard.evaluation.exposure import Exposure
 from regard.evaluation.metrics import Score
 from regard.models.model import Model
 from regard.nn.attention import capture
+from regard.parts import NoEncoder
 from regard.ragged import Ragged
-from regard.settings import Config, NoEncoder, Search
+from regard.settings import Config, Search
 
 Tokens = Sequence[int]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)

@@ -20,13 +20,14 @@ from regard.evaluation.alignment import alignment_error_rate, links, merge_words
 from regard.evaluation.exposure import Exposure, exposure
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
 from regard.models.model import OneNetwork, Writer
+from regard.parts import NoEncoder
 from regard.ragged import Ragged
 from regard.search.beam import beam_search
 from regard.search.contrastive import contrastive_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import sample
-from regard.settings import NoEncoder, Search
+from regard.settings import Search
 from regard.tasks.task import (
     Advance,
     Evaluation,

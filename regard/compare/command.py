@@ -1,0 +1,44 @@
+"""What `regard compare` does with what it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from regard.compare.lecture import lecture
+from regard.compare.page import write_page
+from regard.compare.results import table
+from regard.compare.runner import Budget, Entry, Plan, Train, compare
+from regard.config import load
+from regard.display import show
+from regard.errors import ConfigError
+
+
+def make_plan(
+    configs: list[Path], *, standing: bool, only: list[str], budget: Budget | None, seeds: int, folder: Path,
+    settings: list[str], command: str,
+) -> Plan:  # fmt: skip
+    """The standing experiment, or a comparison of these configs."""
+    if standing == bool(configs):
+        raise ConfigError("give configs to compare, or --lecture")
+    if only and not standing:
+        raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
+    numbers = tuple(range(1, seeds + 1))
+    if standing:
+        return lecture(folder, budget, numbers, command, settings, only)
+    entries = [Entry(_name(path), str(path), load(path, settings)) for path in configs]
+    data = f"Trained on {entries[0].config.data.train}."
+    return Plan("A comparison", entries, budget or Budget(), numbers, folder, command, data)
+
+
+def run_plan(plan: Plan, page: Path, train: Train) -> None:
+    """Compare, show the table, write the page."""
+    results = compare(plan, train, lambda text: typer.echo(text, err=True))
+    show(table(results))
+    write_page(results, page)
+    typer.echo(f"wrote {page}, with figures and results.json in {page.with_suffix('')}")
+
+
+def _name(path: Path) -> str:
+    return path.absolute().parent.name if path.stem == "config" else path.stem
