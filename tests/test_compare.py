@@ -250,7 +250,7 @@ def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pyte
         ((a, b, "--tokens", "-9"), "a budget has to be above 0, not -9"),
         (("--tokens", "9"), "give configs to compare, or --lecture"),
         ((a, "--lecture"), "give configs to compare, or --lecture"),
-        (("--lecture", "--only", "Transformr"), "no model 'Transformr' in the lecture; there are: last state, "),
+        (("--lecture", "--only", "Transformr"), "no model 'Transformr' in the lecture; there are: last state; "),
     ):
         assert said in refused("compare", *arguments, *folder)
     assert not (tmp_path / "runs").exists()

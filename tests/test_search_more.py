@@ -340,7 +340,7 @@ def test_no_slot_is_left_empty_or_given_twice(members: list[int], width: int) ->
 @pytest.mark.parametrize(
     ("longest", "options", "message"),
     [
-        (3, {"constraints": [[[A, B], [C, C]]]}, "constraints of 4 tokens do not fit into max_length 3"),
+        (3, {"constraints": [[[A, B], [C, C]]]}, "phrases of 4 tokens do not fit into max_length 3"),
         (9, {"constraints": [[[A, EOS]]]},
          "a constraint holds the closing mark (token 1), after which nothing can come"),
         (9, {"constraints": [[[A]], [[B]]]}, "constraints for 2 sources, but there are 1"),
@@ -359,11 +359,11 @@ def test_a_prefix_can_leave_too_little_room_for_the_phrases() -> None:
     rules = limits([5], prefix=[[A, A, B]])
     assert search(random_chain(1, seed=1), rules, constraints=[[[B, C, A]]])[0][0].tokens == [A, A, B, C, A]
     with pytest.raises(
-        ConfigError, match=r"^constraints of 3 tokens after a prefix of 3 do not fit into max_length 5$"
+        ConfigError, match=r"^phrases of 3 tokens after a prefix of 3 do not fit into max_length 5$"
     ):
         search(random_chain(1, seed=1), rules, constraints=[[[A, B], [C, C, C]]])
     with pytest.raises(
-        ConfigError, match=r"^constraints of 2 tokens after a prefix of 2 do not fit into max_length 3$"
+        ConfigError, match=r"^phrases of 2 tokens after a prefix of 2 do not fit into max_length 3$"
     ):
         search(random_chain(1, seed=1), limits([3], prefix=[[A, B]]), constraints=[[[A, B], [A, B]]])
 

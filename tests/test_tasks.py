@@ -176,7 +176,7 @@ def test_what_goes_beside_the_input_has_to_fit_it(trained: Trained, sources: Pat
         assert "no file" in refused("generate", model, sources, option, tmp_path / "gone.txt")
     beside.write_text("ALPHA BETA GAMMA\tZETA ETA\n\n\n\n")
     said = refused("generate", model, sources, "--phrases", beside, "--set", "max_length=3")
-    assert said == "regard: constraints of 5 tokens do not fit into max_length 3\n"
+    assert said == "regard: phrases of 5 tokens do not fit into max_length 3\n"
     beside.write_text("ALPHA BETA GAMMA DELTA\n\n\n\n")
     said = refused("generate", model, sources, "--prefixes", beside, "--set", "max_length=3")
     assert said == "regard: a prefix of 4 tokens does not fit into max_length 3\n"

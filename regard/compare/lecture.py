@@ -74,7 +74,7 @@ def lecture(
     """The plan of the experiment, its corpus made in `folder` if it is not there; of all models or `only` some."""
     for name in only:
         if name not in MODELS:
-            raise ConfigError(f"no model '{name}' in the lecture; there are: {', '.join(MODELS)}")
+            raise ConfigError(f"no model '{name}' in the lecture; there are: {'; '.join(MODELS)}")
     corpus = folder / "corpus"
     files = {split: corpus / f"{split}.tsv" for split in phrasebook.SPLITS}
     if not all(path.exists() for path in files.values()):

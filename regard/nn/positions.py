@@ -71,7 +71,7 @@ class Relative(nn.Module):
 
     def scores(self, q: Tensor, distance: Tensor) -> Tensor:
         """What is added to the scores of `(rows, heads, target, d_head)`: `(rows or 1, heads, target, source)`."""
-        raise NotImplementedError
+        return q.new_zeros(())
 
     def values(self, distance: Tensor) -> Tensor | None:
         """What is added to the values, `(target, source, d_head)`, if anything."""

@@ -199,4 +199,4 @@ def _check(limits: Limits, wanted: list[Counter[Phrase]]) -> None:
         owed = _owed_after(prefix, phrases)
         if len(prefix) + owed > longest:
             before = f"after a prefix of {len(prefix)} " if prefix else ""
-            raise ConfigError(f"constraints of {owed} tokens {before}do not fit into max_length {longest}")
+            raise ConfigError(f"phrases of {owed} tokens {before}do not fit into max_length {longest}")
