@@ -358,13 +358,9 @@ def test_options_that_clash_are_said_so(longest: int, options: dict[str, Any], m
 def test_a_prefix_can_leave_too_little_room_for_the_phrases() -> None:
     rules = limits([5], prefix=[[A, A, B]])
     assert search(random_chain(1, seed=1), rules, constraints=[[[B, C, A]]])[0][0].tokens == [A, A, B, C, A]
-    with pytest.raises(
-        ConfigError, match=r"^phrases of 3 tokens after a prefix of 3 do not fit into max_length 5$"
-    ):
+    with pytest.raises(ConfigError, match=r"^phrases of 3 tokens after a prefix of 3 do not fit into max_length 5$"):
         search(random_chain(1, seed=1), rules, constraints=[[[A, B], [C, C, C]]])
-    with pytest.raises(
-        ConfigError, match=r"^phrases of 2 tokens after a prefix of 2 do not fit into max_length 3$"
-    ):
+    with pytest.raises(ConfigError, match=r"^phrases of 2 tokens after a prefix of 2 do not fit into max_length 3$"):
         search(random_chain(1, seed=1), limits([3], prefix=[[A, B]]), constraints=[[[A, B], [A, B]]])
 
 
