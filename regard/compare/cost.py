@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,15 +56,24 @@ def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost
 def _kept(model: nn.Module, objective: Objective, batch: Batch) -> int:
     """Bytes that a batch's forward pass keeps for its backward pass, weights not counted, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    sizes: dict[int, int] = {}
+    # Weakly: what the forward pass lets go again is not kept, and the next tensor may come to lie at its address.
+    alive: weakref.WeakSet[_Kept] = weakref.WeakSet()
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    def pack(tensor: Tensor) -> _Kept:
+        kept = _Kept(tensor)
+        alive.add(kept)
+        return kept
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         loss = objective(batch, 0.5)
-    del loss
+    storages = [kept.tensor.untyped_storage() for kept in alive]
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in weights}
+    del loss  # held until here, and with it what its backward pass would need
     return sum(sizes.values())
+
+
+class _Kept:
+    """A tensor that autograd has put aside."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
