@@ -72,8 +72,15 @@ def context(alphas: list[float], values: list[Array], d_model: int) -> Array:
     return c
 
 
+def thirds(w: Weights) -> list[Weights]:
+    """The weights of queries, of keys and of values, which lie one above the other."""
+    parts = {name: np.split(w[name], 3) for name in ("inputs.weight", "inputs.bias")}
+    return [{name: part[i] for name, part in parts.items()} for i in range(3)]
+
+
 def multi_head(w: Weights, heads: int, xs: list[Array], memory: list[Array], *, causal: bool = False) -> list[Array]:
     """Vaswani et al. 2017, 3.2.2, a head and a query at a time."""
+    of_queries, of_keys, of_values = thirds(w)
     outputs = []
     for i, x in enumerate(xs):
         seen = memory[: i + 1] if causal else memory
@@ -81,9 +88,9 @@ def multi_head(w: Weights, heads: int, xs: list[Array], memory: list[Array], *, 
         for head in range(heads):
             size = len(x) // heads
             part = slice(head * size, (head + 1) * size)
-            q = affine(w, "query", x)[part]
-            keys = [affine(w, "key", m)[part] for m in seen]
-            values = [affine(w, "value", m)[part] for m in seen]
+            q = affine(of_queries, "inputs", x)[part]
+            keys = [affine(of_keys, "inputs", m)[part] for m in seen]
+            values = [affine(of_values, "inputs", m)[part] for m in seen]
             alphas = softmax([float(q @ k) / math.sqrt(size) for k in keys])
             joined.append(context(alphas, values, size))
         outputs.append(affine(w, "output", np.concatenate(joined)))
@@ -243,6 +250,7 @@ def relative_attention(
     kind: str, w: Weights, heads: int, xs: list[Array], *, causal: bool, buckets: int, longest: int, clip: int
 ) -> list[Array]:
     """Self-attention under any of the four relative positions, a head, a query and a key at a time."""
+    of_queries, of_keys, of_values = thirds(w)
     outputs = []
     size = len(xs[0]) // heads if xs else 0
 
@@ -253,10 +261,10 @@ def relative_attention(
         joined = []
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
-            q = affine(w, "query", xs[i])[part]
+            q = affine(of_queries, "inputs", xs[i])[part]
             scores, values = [], []
             for j in range(i + 1 if causal else len(xs)):
-                k, v = affine(w, "key", xs[j])[part], affine(w, "value", xs[j])[part]
+                k, v = affine(of_keys, "inputs", xs[j])[part], affine(of_values, "inputs", xs[j])[part]
                 match kind:
                     case "rotary":
                         e = float(rotate(q, i) @ rotate(k, j)) / math.sqrt(size)

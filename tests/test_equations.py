@@ -100,9 +100,9 @@ def test_captured_weights_are_the_ones_the_heads_used(causal: bool) -> None:
     attention = MultiHeadAttention(D_MODEL, HEADS, causal=causal)
     randomised(attention)
     with torch.no_grad():
-        for linear in (attention.value, attention.output):
-            linear.weight.copy_(torch.eye(D_MODEL))
-            linear.bias.zero_()
+        for linear in (attention.inputs, attention.output):  # of the first, values are the last third
+            linear.weight[-D_MODEL:] = torch.eye(D_MODEL)
+            linear.bias[-D_MODEL:] = 0
     x, _ = ragged([3, 1, 4], seed=3)
     memory = x if causal else ragged([2, 5, 1], seed=4)[0]
     with capture(attention) as trace:
@@ -191,7 +191,7 @@ def test_embeddings_are_scaled_and_positions_added() -> None:
     tokens, t = torch.tensor([3, 0, 8]), torch.tensor([0, 1, 5])
     agree(embedding(tokens), [math.sqrt(D_MODEL) * table[i] for i in (3, 0, 8)])
     expected = [math.sqrt(D_MODEL) * table[i] + places[j] for i, j in ((3, 0), (0, 1), (8, 5))]
-    agree(embedding(tokens, positions(t)), expected)
+    agree(embedding(tokens, positions(t, 6)), expected)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -251,9 +251,10 @@ def test_cross_entropy_with_label_smoothing(smoothing: float) -> None:
 @pytest.mark.parametrize("length", [1, 2, 17])
 def test_length_penalties(alpha: float, length: int) -> None:
     """Wu et al. 2016, eq. 14: `lp(Y) = (5 + |Y|)^α / (5 + 1)^α`."""
-    assert length_penalty("gnmt", alpha, length) == pytest.approx((5 + length) ** alpha / 6**alpha, rel=1e-12)
-    assert length_penalty("average", alpha, length) == pytest.approx(length**alpha, rel=1e-12)
-    assert length_penalty("none", alpha, length) == 1
+    tokens = torch.tensor([length], dtype=torch.float64)
+    assert length_penalty("gnmt", alpha, tokens).item() == pytest.approx((5 + length) ** alpha / 6**alpha, rel=1e-12)
+    assert length_penalty("average", alpha, tokens).item() == pytest.approx(length**alpha, rel=1e-12)
+    assert length_penalty("none", alpha, tokens).item() == 1
 
 
 def test_coverage_penalty() -> None:

@@ -100,15 +100,17 @@ def test_stepping_equals_the_full_pass(pair: Pair) -> None:
 
 
 @every_model
-def test_stepping_equals_the_full_pass_in_a_beam(pair: Pair) -> None:
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+def test_stepping_equals_the_full_pass_in_a_beam(pair: Pair, fixed: bool) -> None:
     """Rows split, swap, die out and leave with their source; each stays what its own history makes it."""
     model, (source, _) = tiny(pair), batch()
     sources = source.tolist()
-    generator, coin = torch.Generator().manual_seed(4), random.Random(5)
+    generator, coin = torch.Generator().manual_seed(4), random.Random(6)
     state, numbers = model.start(source), list(range(len(sources)))
     written: list[list[list[int]]] = [[[]] for _ in sources]  # for each source still here, its rows
-    for length, width in enumerate([1, 3, 2, 3]):
-        leaving = length > 1
+    state = state.fixed(5) if fixed else state
+    for length, width in enumerate([1, 3, 3, 2, 3]):
+        leaving = length > 2
         stay = sorted(coin.sample(range(len(numbers)), len(numbers) - leaving))
         picked = [[coin.randrange(len(written[i])) for _ in range(width)] for i in stay]
         rows = [i * len(written[i]) + j for i, group in zip(stay, picked, strict=True) for j in group]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.attention import Attention, MultiHeadAttention, attend, capture
-from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, KeysValues, Residual, make_norm
+from regard.models.decoders import TransformerState
+from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
+from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, distances
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
@@ -159,7 +162,7 @@ def test_self_attention_follows_the_equations(kind: str, causal: bool) -> None:
             kind, w, HEADS, row, causal=causal, buckets=BUCKETS, longest=DISTANCE, clip=CLIP
         )
     ]  # fmt: skip
-    agree(attention(x, x).values, expected, 1e-6 if kind == "rotary" else 1e-11)  # frequencies are made in float32
+    agree(attention(x).values, expected, 1e-6 if kind == "rotary" else 1e-11)  # frequencies are made in float32
 
 
 @every_kind
@@ -168,9 +171,9 @@ def test_order_matters(kind: str, causal: bool) -> None:
     """Without positions a permutation of the keys would change nothing."""
     attention, x = attention_with(kind, causal=causal), rows([5])
     other = x.like(x.values[[2, 0, 3, 1, 4]])
-    assert (attention(x, x).values[4] - attention(other, other).values[4]).abs().max() > 1e-3
+    assert (attention(x).values[4] - attention(other).values[4]).abs().max() > 1e-3
     attention.relative = None
-    same(attention(x, x).values[4], attention(other, other).values[4])
+    same(attention(x).values[4], attention(other).values[4])
 
 
 @every_kind
@@ -179,12 +182,12 @@ def test_captured_weights_times_values_are_the_output(kind: str, causal: bool) -
     """With `V = I` and `W_O = I` a head's part of the output is its weights times what it read."""
     attention, x = attention_with(kind, causal=causal), rows(LENGTHS)
     with torch.no_grad():
-        for linear in (attention.value, attention.output):
-            linear.weight.copy_(torch.eye(D_MODEL))
-            linear.bias.zero_()
-    plain = attention(x, x).values
+        for linear in (attention.inputs, attention.output):  # of the first, values are the last third
+            linear.weight[-D_MODEL:] = torch.eye(D_MODEL)
+            linear.bias[-D_MODEL:] = 0
+    plain = attention(x).values
     with capture(attention) as trace:
-        output = attention(x, x).values
+        output = attention(x).values
     assert torch.equal(plain, output)
     for row, (values, found) in enumerate(zip(x.values.split(LENGTHS), output.split(LENGTHS), strict=True)):
         n = len(values)
@@ -203,7 +206,7 @@ def test_captured_weights_times_values_are_the_output(kind: str, causal: bool) -
 @both_ways
 def test_a_batch_of_one_equals_a_batch_of_many(kind: str, causal: bool) -> None:
     attention, x = attention_with(kind, causal=causal), rows(LENGTHS)
-    together = attention(x, x).values.split(LENGTHS)
+    together = attention(x).values.split(LENGTHS)
     for values, expected in zip(x.values.split(LENGTHS), together, strict=True):
         alone = Ragged.from_lengths(values, [len(values)])
         same(attention(alone, alone).values, expected)
@@ -214,7 +217,7 @@ def test_a_batch_of_one_equals_a_batch_of_many(kind: str, causal: bool) -> None:
 @pytest.mark.parametrize("lengths", [[0, 3], [0, 0]], ids=["one-empty", "all-empty"])
 def test_empty_rows_leave_outputs_and_gradients_finite(kind: str, causal: bool, lengths: list[int]) -> None:
     attention, x = attention_with(kind, causal=causal), rows(lengths)
-    output = attention(x, x).values
+    output = attention(x).values
     assert output.shape == (sum(lengths), D_MODEL)
     assert output.isfinite().all()
     for gradient in torch.autograd.grad(output.sum(), list(attention.parameters()), allow_unused=True):
@@ -250,36 +253,48 @@ def left_padded(x: Ragged) -> tuple[Tensor, Tensor]:
 CHUNKS = [[9], [1] * 9, [4, 1, 4], [2, 7]]
 
 
+def empty_state(rows: int, *, fixed: int = 0) -> TransformerState:
+    """Of one block, in float64; with `fixed`, of so many slots."""
+    state = TransformerState((torch.zeros(rows, 0, 2, HEADS, D_HEAD, dtype=torch.float64),), (), None, 0)
+    return state.fixed(fixed) if fixed else state
+
+
+def in_chunks(look: Callable[[Tensor, Tensor, Slots], Tensor], chunks: list[Tensor], masks: list[Tensor | None],
+              state: TransformerState) -> Tensor:  # fmt: skip
+    """What `look` makes of chunks one after the other, with the cache that each leaves to the next."""
+    outputs = []
+    with torch.no_grad():
+        for chunk, real in zip(chunks, masks, strict=True):
+            state, slots = state.ready(chunk.shape[1], real)
+            outputs.append(look(chunk, state.caches[0], slots))
+            state = replace(state, at=state.at + chunk.shape[1])
+    return torch.cat(outputs, dim=1)
+
+
 @every_kind_and_none
+@pytest.mark.parametrize("fixed", [0, 9, 12])
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-def test_attention_in_chunks_equals_the_whole_with_padding_on_the_left(kind: str | None, chunks: list[int]) -> None:
+def test_attention_in_chunks_equals_the_whole_with_padding_on_the_left(
+    kind: str | None, chunks: list[int], fixed: int
+) -> None:
     attention, x = attention_with(kind, causal=True), rows(LENGTHS)
     padded, mask = left_padded(x)
-    keys = values = padded.new_zeros(len(x), HEADS, 0, D_HEAD)
-    outputs, length = [], 0
-    for chunk in padded.split(chunks, dim=1):
-        length += chunk.shape[1]
-        output, keys, values = attention.extend(chunk, keys, values, mask[:, :length])
-        assert keys.shape == values.shape == (len(x), HEADS, length, D_HEAD)
-        outputs.append(output)
-    whole = torch.cat(outputs, dim=1)
-    same(whole[mask], attention(x, x).values)
+    masks: list[Tensor | None] = list(mask.split(chunks, dim=1))
+    whole = in_chunks(attention.look_back, list(padded.split(chunks, dim=1)), masks, empty_state(len(x), fixed=fixed))
+    same(whole[mask], attention(x).values)
     assert whole[~mask].shape[0] > 0
     same(whole[~mask], attention.output.bias.expand_as(whole[~mask]))  # padding attends nowhere, to zeros
-    for gradient in torch.autograd.grad(whole.sum(), list(attention.parameters())):
-        assert gradient.isfinite().all()
 
 
 @every_kind_and_none
+@pytest.mark.parametrize("fixed", [0, 9, 12])
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-def test_attention_in_chunks_needs_no_mask_where_all_is_real(kind: str | None, chunks: list[int]) -> None:
+def test_attention_in_chunks_needs_no_mask_where_all_is_real(kind: str | None, chunks: list[int], fixed: int) -> None:
     attention, x = attention_with(kind, causal=True), rows([9, 9])
-    keys = values = x.values.new_zeros(2, HEADS, 0, D_HEAD)
-    outputs = []
-    for chunk in x.padded().split(chunks, dim=1):
-        output, keys, values = attention.extend(chunk, keys, values)
-        outputs.append(output)
-    same(torch.cat(outputs, dim=1).flatten(0, 1), attention(x, x).values)
+    found = in_chunks(
+        attention.look_back, list(x.padded().split(chunks, dim=1)), [None] * len(chunks), empty_state(2, fixed=fixed)
+    )
+    same(found.flatten(0, 1), attention(x).values)
 
 
 @every_kind_and_none
@@ -289,15 +304,12 @@ def test_a_decoder_alone_in_chunks_equals_the_whole(kind: str | None, chunks: li
     assert not hasattr(block, "cross_attention")
     assert not hasattr(block, "around_cross")
     padded, mask = left_padded(x)
-    past, outputs = block.start(len(x)), []
-    for start, end in pairwise(np.cumsum([0, *chunks]).tolist()):
-        if end - start == 1:
-            output, past = block.step(padded[:, start], past, None, None, real=mask[:, :end])
-            outputs.append(output.unsqueeze(1))
-        else:
-            output, past = block.extend(padded[:, start:end], past, mask[:, :end])
-            outputs.append(output)
-    same(torch.cat(outputs, dim=1)[mask], block(x, None).values, 1e-10)
+    masks: list[Tensor | None] = list(mask.split(chunks, dim=1))
+    found = in_chunks(
+        lambda chunk, cache, slots: block.step(chunk, cache, slots, None, None), list(padded.split(chunks, dim=1)),
+        masks, empty_state(len(x)),
+    )  # fmt: skip
+    same(found[mask], block(x, None).values, 1e-10)
 
 
 @every_kind_and_none
@@ -308,13 +320,12 @@ def test_a_decoder_block_steps_over_a_source_as_it_reads_the_whole(kind: str | N
     twice = Ragged.from_lengths(
         torch.cat([row for row in memory.values.split([2, 5]) for _ in range(2)]), [2, 2, 5, 5]
     )  # fmt: skip
-    keys_values = block.cross_attention.keys_values(memory.values)
-    source = KeysValues(*(memory.like(part).padded().transpose(1, 2) for part in keys_values))
-    past, outputs = block.start(4), []
-    for position in x.padded().unbind(1):
-        output, past = block.step(position, past, source, memory.mask)
-        outputs.append(output)
-    same(torch.stack(outputs, dim=1).flatten(0, 1), block(x, twice).values, 1e-10)
+    source = memory.like(block.cross_attention.keys_values(memory.values)).padded()
+    found = in_chunks(
+        lambda chunk, cache, slots: block.step(chunk, cache, slots, source, memory.mask[:, None, None, :]),
+        list(x.padded().split(1, dim=1)), [None] * 4, empty_state(4),
+    )  # fmt: skip
+    same(found.flatten(0, 1), block(x, twice).values, 1e-10)
 
 
 # Blocks

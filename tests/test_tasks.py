@@ -299,7 +299,7 @@ def test_a_decoder_starts_from_a_language_model(trained: Trained, tmp_path: Path
     system = started(trained, tmp_path, "transformer", start={"decoder": "text"}, model=model)
     own, other = (dict(x.task.model.named_parameters(remove_duplicate=False)) for x in (system, regard.load(source)))
     names = {name for name in other if name.startswith("decoder.")}
-    assert {"decoder.embedding.table.weight", "decoder.blocks.0.self_attention.query.weight"} <= names
+    assert {"decoder.embedding.table.weight", "decoder.blocks.0.self_attention.inputs.weight"} <= names
     for name in names:  # there are more positions here: of these, those that the language model had
         torch.testing.assert_close(own[name][: len(other[name])], other[name], rtol=0, atol=1e-9)
     assert len(own["decoder.positions.table.weight"]) > len(other["decoder.positions.table.weight"])

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard.models.encoders import Embedding, Memory, place
-from regard.nn.attention import Attention, allowed
-from regard.nn.blocks import DecoderBlock, KeysValues
+from regard.nn.attention import Attention, Slots, allowed
+from regard.nn.blocks import DecoderBlock
+from regard.nn.positions import distances
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 
 
 class State(Protocol):
-    """What a decoder carries between steps."""
+    """What a decoder carries between steps. A step may write into the state it is given, which is then used up."""
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> Self:
         """The state of these rows, in this order. `sources`: which sources stay, where some have left."""
+        ...
+
+    def fixed(self, tokens: int) -> Self:
+        """With room for so many more tokens, so that no shape changes from step to step."""
         ...
 
 
@@ -81,6 +87,9 @@ class RecurrentState:
     def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
         view = self.view if sources is None or self.view is None else self.view.select(sources)
         return RecurrentState(self.carry[rows], self.fed[rows], view)
+
+    def fixed(self, tokens: int) -> RecurrentState:
+        return self
 
 
 class RecurrentDecoder(nn.Module):
@@ -218,41 +227,102 @@ class RecurrentDecoder(nn.Module):
 class TransformerState:
     """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source.
 
-    Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is False there).
+    Rows of a beam change places at every step, and their caches do not: `origin` tells in whose cache each slot of a
+    row lies. Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is
+    False there).
     """
 
-    past: tuple[KeysValues, ...]  # a row's
-    source: tuple[KeysValues | None, ...]  # a source's; None: a language model
-    mask: Tensor | None  # (sources, source)
-    length: int  # slots of the past
-    real: Tensor | None = None  # (rows, length); None: all are
+    caches: tuple[Tensor, ...]  # for each block (rows, slots, 2, heads, d_head): keys and values of the target so far
+    source: tuple[Tensor, ...]  # for each block (sources, source, 2, heads, d_head); none: a language model
+    mask: Tensor | None  # (sources, 1, 1, source)
+    at: int | Tensor  # slots that are taken; a tensor `(1,)` in a state that is `fixed`
+    origin: Tensor | None = None  # (rows, slots); None: its own cache
+    real: Tensor | None = None  # (rows, slots); None: all are
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
-        state = replace(self, past=_pick(self.past, rows), real=None if self.real is None else self.real[rows])
+        state = replace(self, real=None if self.real is None else self.real[rows])
+        if len(rows) == len(self.caches[0]):
+            origin = self._own() if self.origin is None else self.origin
+            state = replace(state, origin=origin[rows])
+        else:
+            state = replace(state, caches=tuple(self._gathered(cache, rows) for cache in self.caches), origin=None)
+            state = replace(state, origin=None if isinstance(self.at, int) else state._own())
         if sources is None or self.mask is None:
             return state
-        return replace(state, source=_pick(self.source, sources), mask=self.mask[sources])
+        return replace(state, source=tuple(both[sources] for both in self.source), mask=self.mask[sources])
+
+    def fixed(self, tokens: int) -> TransformerState:
+        assert isinstance(self.at, int), "this state is fixed already"
+        grown = self._grown(self.at + tokens)
+        at = torch.tensor([self.at], device=self.caches[0].device)
+        origin = self._own(grown.caches[0].shape[1]) if self.origin is None else grown.origin
+        return replace(grown, at=at, origin=origin)
+
+    def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
+        """With room for `new` more positions, and where they go. `real` `(rows, new)`: which of them are no padding."""
+        state, device = self, self.caches[0].device
+        slots = torch.arange(new, device=device) + self.at
+        if isinstance(self.at, int):
+            most, window = self.caches[0].shape[1], self.at + new
+            if most < window:
+                state = self._grown(max(window, most + min(most, 64) + 8))
+            distance, seen = distances(new, window, device), None
+        else:
+            window = self.caches[0].shape[1]
+            distance = torch.arange(window, device=device) - slots[:, None]
+            seen = distance <= 0
+        if real is not None and state.real is None:
+            taken = torch.arange(state.caches[0].shape[1], device=device) < self.at
+            state = replace(state, real=taken.repeat(len(state.caches[0]), 1))
+        places = nowhere = None
+        if state.real is not None:
+            state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
+            seen = state.real[:, None, None, :window] & (distance <= 0)
+            nowhere = ~seen.any(-1, keepdim=True)  # kernels differ in what they make of a row without keys
+            seen = seen | nowhere
+        if state.origin is not None:
+            state.origin.index_copy_(1, slots, state._own()[:, :new])
+            places = state.origin[:, :window] * state.caches[0].shape[1] + torch.arange(window, device=device)
+        return state, Slots(slots, window, seen, nowhere, places, distance)
+
+    def _grown(self, slots: int) -> TransformerState:
+        caches = tuple(_wider(cache, slots) for cache in self.caches)
+        origin, real = (None if x is None else _wider(x, slots) for x in (self.origin, self.real))
+        return replace(self, caches=caches, origin=origin, real=real)
+
+    def _own(self, slots: int | None = None) -> Tensor:
+        cache = self.caches[0]
+        rows = torch.arange(len(cache), device=cache.device)
+        return rows[:, None].repeat(1, slots or cache.shape[1])
+
+    def _gathered(self, cache: Tensor, rows: Tensor) -> Tensor:
+        """The caches of some rows as they would be had rows never changed places."""
+        if self.origin is None:
+            return cache[rows]
+        return cache[self.origin[rows], torch.arange(cache.shape[1], device=cache.device)]
 
 
-def _pick(blocks: Sequence[KeysValues | None], index: Tensor) -> tuple[KeysValues, ...]:
-    return tuple(KeysValues(both.keys[index], both.values[index]) for both in blocks if both is not None)
+def _wider(x: Tensor, slots: int) -> Tensor:
+    """`(rows, more slots, …)`, the new ones empty."""
+    wider = x.new_zeros(len(x), slots, *x.shape[2:])
+    wider[:, : x.shape[1]] = x
+    return wider
 
 
-def _flush_right(
-    blocks: Sequence[DecoderBlock], past: list[KeysValues], real: Tensor, by: Tensor
-) -> tuple[list[KeysValues], Tensor]:
+def _flush_right(blocks: Sequence[DecoderBlock], state: TransformerState, by: Tensor) -> TransformerState:
     """The past of each row, moved `by` `(rows,)` slots, which are empty at its end; keys keep their distances."""
-    slots = real.shape[1]
-    index = (torch.arange(slots, device=by.device) - by[:, None]) % slots  # (rows, slots)
-    moved = []
-    for block, both in zip(blocks, past, strict=True):
-        where = index[:, None, :, None].expand_as(both.keys)
-        keys, values = both.keys.gather(2, where), both.values.gather(2, where)
+    assert isinstance(state.at, int), "slots are moved where shapes may change"
+    assert state.real is not None, "all rows are flush"
+    at, rows = state.at, torch.arange(len(by), device=by.device)[:, None]
+    index = (torch.arange(at, device=by.device) - by[:, None]) % at  # (rows, slots that are taken)
+    caches = []
+    for block, cache in zip(blocks, state.caches, strict=True):
+        cache = cache[rows, index]
         if (relative := block.self_attention.relative) is not None:
-            turned = keys.permute(2, 0, 1, 3)  # (slots, rows, heads, d_head): each row by its own distance
-            keys = relative.turn(turned, turned, by)[1].permute(1, 2, 0, 3)
-        moved.append(KeysValues(keys, values))
-    return moved, real.gather(1, index)
+            keys = cache[:, :, 0].transpose(0, 1)  # (slots, rows, heads, d_head): each row by its own distance
+            cache[:, :, 0] = relative.turn(keys, keys, by)[1].transpose(0, 1)
+        caches.append(cache)
+    return replace(state, caches=tuple(caches), real=state.real[rows, index])
 
 
 class TransformerDecoder(nn.Module):
@@ -270,49 +340,43 @@ class TransformerDecoder(nn.Module):
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
-        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position)))
+        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position, tokens.longest)))
         for block in self.blocks:
             x = block(x, None if memory is None else memory.states)
         return x.like(self.final(x.values))
 
     def start(self, memory: Memory) -> TransformerState:
-        past, source = [], []
-        for block in self.blocks:
-            made = block.cross_attention.keys_values(memory.states.values)
-            padded = KeysValues(*(memory.states.like(x).padded().transpose(1, 2) for x in made))
-            source.append(padded)
-            past.append(KeysValues(*(x[:, :, :0] for x in padded)))
-        return TransformerState(tuple(past), tuple(source), allowed(memory.states)[:, 0, 0, :], 0)
+        made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
+        source = tuple(memory.states.like(both).padded() for both in made)
+        return replace(self.alone(len(memory.states)), source=source, mask=allowed(memory.states))
 
     def alone(self, rows: int) -> TransformerState:
-        past = tuple(block.start(rows) for block in self.blocks)
-        return TransformerState(past, (None,) * len(past), None, 0)
+        attention = self.blocks[0].self_attention
+        weight, shape = attention.output.weight, (2, attention.heads, attention.d_model // attention.heads)
+        return TransformerState(tuple(weight.new_zeros(rows, 0, *shape) for _ in self.blocks), (), None, 0)
 
     def read(self, tokens: Ragged, state: TransformerState) -> tuple[Ragged, TransformerState]:
         """Rows are set flush right, so that what comes next has the same slot in all of them."""
         if not tokens.longest:
             return tokens.like(self.embedding(tokens.values)), state
-        before = state.length if state.real is None else state.real.sum(1)[tokens.row]
-        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position + before)))
-        padded, after = x.padded(), []
-        old = tokens.mask.new_ones(len(tokens), state.length) if state.real is None else state.real
-        real = torch.cat((old, tokens.mask), dim=1)
-        for block, past in zip(self.blocks, state.past, strict=True):
-            padded, past = block.extend(padded, past, real)
-            after.append(past)
+        at, new = state.at, tokens.longest
+        assert isinstance(at, int), "several tokens are read where shapes may change"
+        before = at if state.real is None else state.real.sum(1)[tokens.row]
+        longest = at + new
+        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position + before, longest)))
+        padded = x.padded()
+        state, slots = state.ready(new, tokens.mask)
+        for block, cache in zip(self.blocks, state.caches, strict=True):
+            padded = block.step(padded, cache, slots, None, None)
+        state = replace(state, at=longest)
         if len(tokens.values) < tokens.mask.numel():
-            after, real = _flush_right(self.blocks, after, real, tokens.longest - tokens.lengths)
-        outputs = tokens.unpadded(self.final(padded))
-        return outputs, replace(state, past=tuple(after), length=real.shape[1], real=real)
+            state = _flush_right(self.blocks, state, new - tokens.lengths)
+        return tokens.unpadded(self.final(padded)), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        if state.real is None:
-            real, position = None, torch.full_like(tokens, state.length)
-        else:
-            real, position = torch.cat((state.real, state.real.new_ones(len(tokens), 1)), dim=1), state.real.sum(1)
-        x = self.embedding(tokens, place(self.positions, position))  # (rows, d_model)
-        after = []
-        for block, past, source in zip(self.blocks, state.past, state.source, strict=True):
-            x, past = block.step(x, past, source, state.mask, real=real)
-            after.append(past)
-        return self.final(x), replace(state, past=tuple(after), length=state.length + 1, real=real)
+        position = torch.zeros_like(tokens) + state.at if state.real is None else state.real.sum(1)
+        state, slots = state.ready(1)
+        x = self.embedding(tokens, place(self.positions, position, slots.window)).unsqueeze(1)  # (rows, 1, d_model)
+        for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
+            x = block.step(x, cache, slots, source, state.mask)
+        return self.final(x.squeeze(1)), replace(state, at=state.at + 1)

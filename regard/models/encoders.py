@@ -39,9 +39,9 @@ class Embedding(nn.Module):
         return self.dropout(x if positions is None else x + positions.to(x.dtype))
 
 
-def place(positions: nn.Module | None, position: Tensor) -> Tensor | None:
-    """Vectors of positions; None where order is told inside attention."""
-    return None if positions is None else positions(position)
+def place(positions: nn.Module | None, position: Tensor, longest: int) -> Tensor | None:
+    """Vectors of positions below `longest`; None where order is told inside attention."""
+    return None if positions is None else positions(position, longest)
 
 
 class RecurrentEncoder(nn.Module):
@@ -131,7 +131,7 @@ class TransformerEncoder(nn.Module):
         self.blocks, self.final = nn.ModuleList(blocks), final
 
     def forward(self, source: Ragged) -> Memory:
-        x = source.like(self.embedding(source.values, place(self.positions, source.position)))
+        x = source.like(self.embedding(source.values, place(self.positions, source.position, source.longest)))
         for block in self.blocks:
             x = block(x)
         x = x.like(self.final(x.values))

@@ -109,27 +109,43 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads or 1, -1)).transpose(1, 2)
 
 
+@dataclass(frozen=True)
+class Slots:
+    """Where in a cache new positions go, and what they see of it."""
+
+    new: Tensor  # (new,): the slots of new positions
+    window: int  # slots to look at, from the first on
+    seen: Tensor | None  # (rows or 1, 1, new, window): True where a new position sees a slot; None: all before it
+    nowhere: Tensor | None  # (rows, 1, new, 1): True where a new position sees nothing
+    places: Tensor | None  # (rows, window): where in all caches, laid end to end, each slot lies; None: in its own
+    distance: Tensor  # (new, window): from a new position to a slot
+
+
 class MultiHeadAttention(nn.Module):
     """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`.
 
+    The matrices of queries, keys and values lie one above the other in one, so that self-attention multiplies once.
     `relative` is for self-attention, where query and key are counted on the same slots.
     """
 
     def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
-        self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
+        self.heads, self.causal, self.d_model = heads, causal, d_model
+        self.inputs = nn.Linear(d_model, 3 * d_model)  # of queries, keys, values
         self.output = nn.Linear(d_model, d_model)
         self.relative = relative
-        for linear in (self.query, self.key, self.value, self.output):
-            nn.init.xavier_uniform_(linear.weight)
+        for weight in (*self.inputs.weight.data.chunk(3), self.output.weight):
+            nn.init.xavier_uniform_(weight)
+        for linear in (self.inputs, self.output):
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Ragged, memory: Ragged) -> Ragged:
-        """Every position of `x` attends to its row of `memory` (to itself and before, if causal)."""
-        q, k, v = self._split(self.query(x.values)), *self.keys_values(memory.values)  # (total, heads, d_head)
+    def forward(self, x: Ragged, memory: Ragged | None = None) -> Ragged:
+        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal)."""
+        if memory is None:
+            memory = x
+            q, k, v = self.project(x.values).unbind(-3)  # (total, heads, d_head)
+        else:
+            q, (k, v) = self.queries(x.values), self.keys_values(memory.values).unbind(-3)
         if self.relative is not None:
             q, k = self.relative.turn(q, k, x.position)
         if (trace := _trace.get()) is not None:
@@ -137,42 +153,49 @@ class MultiHeadAttention(nn.Module):
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
-    def keys_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of packed or padded memory, `(…, heads, d_head)`."""
-        return self._split(self.key(values)), self._split(self.value(values))
+    def project(self, x: Tensor) -> Tensor:
+        """Queries, keys and values of the same positions, `(…, 3, heads, d_head)`."""
+        return self.inputs(x).unflatten(-1, (3, self.heads, -1))
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`(groups, queries, d_model)` attends to `(groups, heads, source, d_head)`; all of it where mask is None."""
-        q = self._split(self.query(x)).transpose(1, 2)  # (groups, heads, queries, d_head)
-        allowed = None if mask is None else mask[:, None, None, :]
-        context = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
+    def queries(self, x: Tensor) -> Tensor:
+        """`(…, heads, d_head)`."""
+        weight, bias = self.inputs.weight[: self.d_model], self.inputs.bias[: self.d_model]
+        return F.linear(x, weight, bias).unflatten(-1, (self.heads, -1))
+
+    def keys_values(self, memory: Tensor) -> Tensor:
+        """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
+        weight, bias = self.inputs.weight[self.d_model :], self.inputs.bias[self.d_model :]
+        return F.linear(memory, weight, bias).unflatten(-1, (2, self.heads, -1))
+
+    def look_across(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`.
+
+        `mask` `(groups, 1, 1, source)` is True where there is something to see.
+        """
+        keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
+        context = F.scaled_dot_product_attention(self.queries(x).transpose(1, 2), keys, values, attn_mask=mask)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def extend(
-        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Causal attention of `(rows, new, d_model)` to itself and to a past `(rows, heads, length, d_head)`.
+    def look_back(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
+        """Causal attention of `(rows, new, d_model)` to itself and to what the cache holds of the positions before.
 
-        Gives the output, and keys and values of past and new. `mask` `(rows, length + new)` is True where a slot is
-        real: rows that start late are padded on the left.
+        Keys and values of the new positions are put into the cache `(rows, slots, 2, heads, d_head)`.
         """
         assert self.causal, "only what looks back can go on from a past"
-        q, k, v = self._split(self.query(x)), *self.keys_values(x)  # (rows, new, heads, d_head)
-        length, new = keys.shape[2], x.shape[1]
+        q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
+        both = three[..., 1:, :, :]
         if self.relative is not None:
-            q, k = self.relative.turn(q, k, torch.arange(length, length + new, device=x.device))
-        q = q.transpose(1, 2)
-        keys, values = torch.cat((keys, k.transpose(1, 2)), dim=2), torch.cat((values, v.transpose(1, 2)), dim=2)
-        if mask is None:
-            context = attend_padded(q, keys, values, None, self.relative)
-        else:
-            seen = mask[:, None, None, :] & (distances(new, length + new, x.device) <= 0)
-            nowhere = ~seen.any(-1, keepdim=True)  # kernels differ in what they make of a row without keys
-            context = attend_padded(q, keys, values, seen | nowhere, self.relative).masked_fill(nowhere, 0.0)
-        return self.output(context.transpose(1, 2).flatten(2)), keys, values
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1))
+            q, k = self.relative.turn(q, k, slots.new)
+            both = torch.stack((k, v), dim=-3)
+        cache.index_copy_(1, slots.new, both.to(cache.dtype))
+        past = cache[:, : slots.window]
+        if slots.places is not None:
+            past = cache.flatten(0, 1).index_select(0, slots.places.flatten()).unflatten(0, slots.places.shape)
+        keys, values = (kind.transpose(1, 2) for kind in past.unbind(2))  # (rows, heads, window, d_head)
+        context = attend_padded(q.transpose(1, 2), keys, values, slots.seen, self.relative, slots.distance)
+        if slots.nowhere is not None:
+            context = context.masked_fill(slots.nowhere, 0.0)
+        return self.output(context.transpose(1, 2).flatten(2))
 
     def _weights(self, q: Ragged, k: Ragged) -> Tensor:
         query, key = q.padded().transpose(1, 2), k.padded().transpose(1, 2)  # (rows, heads, length, d_head)
@@ -208,11 +231,14 @@ def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: R
     return q.unpadded(padded.transpose(1, 2).to(q.values.dtype))
 
 
-def attend_padded(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, relative: Relative | None) -> Tensor:
+def attend_padded(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, relative: Relative | None, distance: Tensor | None = None
+) -> Tensor:
     """The same of `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
 
     `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see. None looks back: the last
-    query stands where the last key does, and each sees its own slot and those before.
+    query stands where the last key does, and each sees its own slot and those before. `distance` `(target, source)`
+    says how far keys stand from queries, where the last of both do not stand at one slot.
     """
     targets, sources = q.shape[2], k.shape[2]
     if relative is None or not relative.adds:
@@ -220,21 +246,24 @@ def attend_padded(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, relative
             return F.scaled_dot_product_attention(q, k, v, is_causal=targets == sources)
         seen = distances(targets, sources, q.device) <= 0 if seen is None else seen
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-    distance = distances(targets, sources, q.device)
+    distance = distances(targets, sources, q.device) if distance is None else distance
     seen = distance <= 0 if seen is None else seen
     values = relative.values(distance)
     if values is None:
         added = relative.scores(q, distance).masked_fill(~seen, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-    weights = padded_weights(q, k, seen, relative).to(v.dtype)
+    weights = padded_weights(q, k, seen, relative, distance).to(v.dtype)
     return weights @ v + torch.einsum("rhts,tsd->rhtd", weights, values.to(v.dtype))
 
 
-def padded_weights(q: Tensor, k: Tensor, seen: Tensor, relative: Relative | None) -> Tensor:
+def padded_weights(
+    q: Tensor, k: Tensor, seen: Tensor, relative: Relative | None, distance: Tensor | None = None
+) -> Tensor:
     """`softmax(q kᵀ / √d_head)` of `(rows, heads, length, d_head)` with what `relative` adds, in full precision."""
     scores = q @ k.mT / q.shape[-1] ** 0.5  # (rows, heads, target, source)
     if relative is not None and relative.adds:
-        scores = scores + relative.scores(q, distances(q.shape[2], k.shape[2], q.device))
+        distance = distances(q.shape[2], k.shape[2], q.device) if distance is None else distance
+        scores = scores + relative.scores(q, distance)
     return attention_weights(scores.to(torch.promote_types(scores.dtype, torch.float32)), seen)
 
 

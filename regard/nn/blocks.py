@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from regard.nn.attention import MultiHeadAttention
+from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
-
-
-class KeysValues(NamedTuple):
-    """Keys and values to attend to, each `(rows or sources, heads, length, d_head)`."""
-
-    keys: Tensor
-    values: Tensor
 
 
 def make_norm(kind: str, d_model: int) -> nn.Module:
@@ -76,7 +68,7 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Ragged) -> Ragged:
         def attend(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values), x.like(values)).values
+            return self.self_attention(x.like(values)).values
 
         return x.like(self.around_feed_forward(self.around_attention(x.values, attend), self.feed_forward))
 
@@ -104,7 +96,7 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Ragged, memory: Ragged | None) -> Ragged:
         def look_back(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values), x.like(values)).values
+            return self.self_attention(x.like(values)).values
 
         def look_across(values: Tensor) -> Tensor:
             return self.cross_attention(x.like(values), memory).values
@@ -114,46 +106,20 @@ class DecoderBlock(nn.Module):
             values = self.around_cross(values, look_across)
         return x.like(self.around_feed_forward(values, self.feed_forward))
 
-    def start(self, rows: int) -> KeysValues:
-        """A past of no positions."""
-        weight, heads = self.self_attention.key.weight, self.self_attention.heads
-        nothing = weight.new_zeros(rows, heads, 0, len(weight) // heads)
-        return KeysValues(nothing, nothing)
+    def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
+        """New positions of each row, `(rows, new, d_model)`, with what is kept of those before; they are added to it.
 
-    def step(
-        self, x: Tensor, past: KeysValues, source: KeysValues | None, mask: Tensor | None, *, real: Tensor | None = None
-    ) -> tuple[Tensor, KeysValues]:
-        """One position a row, `(rows, d_model)`, with what is kept of the positions before; adds itself to it.
-
-        `real` `(rows, length + 1)` is True where a slot of the target so far, this one included, is no padding. Rows of
-        one source stand together, so they are so many queries to the same keys.
+        `source` holds keys and values `(sources, source, 2, heads, d_head)`. Rows of one source stand together, so they
+        are so many queries to the same keys.
         """
 
         def look_across(x: Tensor) -> Tensor:
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
-            return self.cross_attention.step(x.unflatten(0, (len(mask), -1)), *source, mask).flatten(0, 1)
+            queries = x.unflatten(0, (len(mask), -1)).flatten(1, 2)  # (sources, rows of one, d_model)
+            return self.cross_attention.look_across(queries, source, mask).view_as(x)
 
-        values, past = self._look_back(x.unsqueeze(1), past, real)
-        x = values.squeeze(1)
+        x = self.around_self(x, lambda x: self.self_attention.look_back(x, cache, slots))
         if self.cross:
             x = self.around_cross(x, look_across)
-        return self.around_feed_forward(x, self.feed_forward), past
-
-    def extend(self, x: Tensor, past: KeysValues, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
-        """Several positions a row, `(rows, new, d_model)`, after those of the past, in a block without `cross`.
-
-        `mask` `(rows, length + new)` is True where a slot is no padding.
-        """
-        assert not self.cross, "a block that attends to a source goes on a step at a time"
-        x, past = self._look_back(x, past, mask)
-        return self.around_feed_forward(x, self.feed_forward), past
-
-    def _look_back(self, x: Tensor, past: KeysValues, real: Tensor | None) -> tuple[Tensor, KeysValues]:
-        def extend(x: Tensor) -> Tensor:
-            nonlocal past
-            x, *after = self.self_attention.extend(x, *past, real)
-            past = KeysValues(*after)
-            return x
-
-        return self.around_self(x, extend), past
+        return self.around_feed_forward(x, self.feed_forward)

@@ -27,7 +27,7 @@ class Sinusoidal(nn.Module):
         exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
         self.register_buffer("frequencies", torch.exp(-math.log(10000.0) * exponent).float(), persistent=False)
 
-    def forward(self, position: Tensor) -> Tensor:
+    def forward(self, position: Tensor, longest: int = 0) -> Tensor:
         """`(…,)` whole numbers to `(…, d_model)`."""
         angle = position.unsqueeze(-1) * self.frequencies
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
@@ -41,10 +41,11 @@ class Learned(nn.Module):
         self.table = nn.Embedding(longest, d_model)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
-    def forward(self, position: Tensor) -> Tensor:
-        if position.numel() and int(position.max()) >= self.table.num_embeddings:
+    def forward(self, position: Tensor, longest: int) -> Tensor:
+        """Positions below `longest`, which is told so that nothing waits for the device."""
+        if longest > self.table.num_embeddings:
             raise DataError(
-                f"a sequence of {int(position.max()) + 1} tokens is longer than the {self.table.num_embeddings} "
+                f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} "
                 "learned positions; shorten it, or train with positions: sinusoidal or a larger data.max_length"
             )
         return self.table(position)

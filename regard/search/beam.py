@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,22 +20,62 @@ from regard.search.constraints import Constrained
 from regard.search.limits import Hypothesis, Limits, Step, length_penalty
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Board:
-    """Open and closed hypotheses of the beams that are still searched."""
+    """Open and closed hypotheses of the beams that are still searched. Shapes stay as they are from turn to turn."""
 
     number: Tensor  # (beams,): which beam this is
-    written: Tensor  # (beams, width, length + 1): open hypotheses, from bos on
-    log_prob: Tensor  # (beams, width)
-    over: Tensor  # (beams,): waits for other beams of its source
+    limits: Limits
+    length: Tensor  # (1,): tokens of a hypothesis that closes now, its closing mark counted
+    written: Tensor  # (beams, open, most + 2): open hypotheses, from bos on
+    log_prob: Tensor  # (beams, open)
+    over: Tensor  # (beams,): its search is over
+    last: Tensor  # (beams, most + 2): the best open one before the turn that ended the search
+    last_length: Tensor  # (beams,): tokens of it
     closed: Tensor  # (beams, width, most + 1): closed hypotheses without marks, padded
     closed_length: Tensor  # (beams, width)
     closed_log_prob: Tensor  # (beams, width)
     closed_score: Tensor  # (beams, width): -inf where there is none
 
-    def keep(self, stay: Tensor) -> None:
-        for name, value in vars(self).items():
-            setattr(self, name, value[stay])
+    @staticmethod
+    def new(limits: Limits, groups: int, width: int, most: int) -> _Board:
+        device = limits.longest.device
+        beams = torch.arange(len(limits.longest) * groups, device=device)
+        count = len(beams)
+        written = torch.full((count, 1, most + 2), limits.bos, device=device)
+        nothing = torch.full((count, width), -math.inf, device=device)
+        return _Board(
+            number=beams,
+            limits=limits.keep(beams // groups),
+            length=torch.ones(1, dtype=torch.long, device=device),
+            written=written,
+            log_prob=torch.zeros(count, 1, device=device),
+            over=torch.zeros(count, dtype=torch.bool, device=device),
+            last=written[:, 0],
+            last_length=torch.zeros_like(beams),
+            closed=written.new_zeros(count, width, most + 1),
+            closed_length=written.new_zeros(count, width),
+            closed_log_prob=nothing,
+            closed_score=nothing.clone(),
+        )
+
+    def keep(self, stay: Tensor) -> _Board:
+        rows = {name: x[stay] for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
+        return replace(self, limits=self.limits.keep(stay), **rows)
+
+    def close(self, log_prob: Tensor, parent: Tensor, penalty: Tensor) -> _Board:
+        """With new closed hypotheses (log p at -inf: none) among the best closed so far."""
+        score = torch.cat((self.closed_score, log_prob / penalty), dim=1)
+        score, best = score.topk(self.closed_score.shape[1], dim=1)
+        new = self.written[..., 1:].gather(1, parent.unsqueeze(-1).expand(-1, -1, self.closed.shape[-1]))
+        length = (self.length - 1).expand_as(parent)
+        return replace(
+            self,
+            closed=torch.cat((self.closed, new), dim=1).gather(1, best.unsqueeze(-1).expand(-1, -1, new.shape[-1])),
+            closed_length=torch.cat((self.closed_length, length), dim=1).gather(1, best),
+            closed_log_prob=torch.cat((self.closed_log_prob, log_prob), dim=1).gather(1, best),
+            closed_score=score,
+        )
 
 
 def beam_search(
@@ -63,57 +103,68 @@ def beam_search(
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results.
     """
-    sources, device = len(limits.longest), limits.longest.device
+    if not len(limits.longest):
+        return []
     chooser = _chooser(limits, width, constraints, groups, diversity)
-    width //= groups
-    most = int(limits.longest.max()) if sources else 0
-    beams = sources * groups
-    board = _Board(
-        number=torch.arange(beams, device=device),
-        written=torch.full((beams, 1, 1), limits.bos, device=device),
-        log_prob=torch.zeros(beams, 1, device=device),
-        over=torch.zeros(beams, dtype=torch.bool, device=device),
-        closed=torch.zeros(beams, width, most + 1, dtype=torch.long, device=device),
-        closed_length=torch.zeros(beams, width, dtype=torch.long, device=device),
-        closed_log_prob=torch.full((beams, width), -math.inf, device=device),
-        closed_score=torch.full((beams, width), -math.inf, device=device),
-    )
-    if groups > 1:
-        state = state.select(board.number // groups)
-    results: list[list[Hypothesis]] = [[] for _ in range(beams)]
-    for length in range(1, most + 2):  # tokens of a hypothesis that closes now, its closing mark counted
-        if not len(board.number):
-            break
-        source = board.number // groups
-        given, state = step(board.written[:, :, -1].flatten(), state)
+    most = int(limits.longest.max())
+    board = _Board.new(limits, groups, width // groups, most)
+    state = state.select(board.number // groups) if groups > 1 else state
+    turn = _Turn(step, chooser, penalty, alpha, exact, most)
+    results: list[list[Hypothesis]] = [[] for _ in board.number]
+    while len(board.number):
+        board, state = turn(board, state)
+        left = (~board.over).view(-1, groups).any(1)  # (sources,)
+        if left.all():
+            continue
+        _collect(board, (~left).repeat_interleave(groups).nonzero().flatten(), results, limits, nbest)
+        stay = left.repeat_interleave(groups).nonzero().flatten()
+        rows = torch.arange(board.log_prob.numel(), device=stay.device).view_as(board.log_prob)[stay].flatten()
+        board, state = board.keep(stay), state.select(rows, left.nonzero().flatten())
+        chooser.keep(stay)
+    return [_merge(results[i : i + groups], nbest) for i in range(0, len(results), groups)]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One more token for every beam."""
+
+    step: Step
+    chooser: Chooser
+    penalty: str
+    alpha: float
+    exact: bool
+    most: int
+
+    def __call__(self, board: _Board, state: Any) -> tuple[_Board, Any]:
+        last = board.written.index_select(2, board.length - 1).flatten()
+        given, state = self.step(last, state)
         given = given.unflatten(0, board.log_prob.shape)  # (beams, open, vocabulary)
-        log_probs = chooser.restrict(limits.apply(given, board.written, source), given, length - 1)
-        choice = chooser.choose(board.log_prob.unsqueeze(-1) + log_probs)
-        _close(board, choice.closing, choice.closing_parent, length_penalty(penalty, alpha, length))
+        choice = self.chooser.choose(given, board.log_prob, board.written, board.limits, board.length - 1)
+        length = board.length.to(given.dtype)
+        board = board.close(choice.closing, choice.closing_parent, length_penalty(self.penalty, self.alpha, length))
 
-        open_before = board.written[:, 0, 1:]  # the best open one, before candidates that cannot be take its place
-        rows = (choice.parent + torch.arange(len(source), device=device)[:, None] * board.written.shape[1]).flatten()
-        history = board.written.gather(1, choice.parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
-        board.written = torch.cat((history, choice.token.unsqueeze(-1)), dim=-1)
-        board.log_prob = choice.log_prob
-
-        mildest = length_penalty(penalty, alpha, most + 1 if exact else length)
-        over = (_hope(board, choice, exact) / mildest <= board.closed_score[:, -1]) | (limits.longest[source] < length)
-        ends = over & ~board.over
-        if ends.any():
-            _collect(board, open_before, ends.nonzero().flatten(), results, limits, nbest)
-            board.over = over
-            board.log_prob = board.log_prob.masked_fill(over.unsqueeze(-1), -math.inf)  # so that nothing more closes
-            stays = (~over).view(-1, groups).any(1)  # (sources,)
-            if groups == 1 or not stays.all():
-                stay = stays.repeat_interleave(groups).nonzero().flatten()
-                board.keep(stay)
-                chooser.keep(stay)
-                state = state.select(rows.view(len(over), -1)[stay].flatten(), stays.nonzero().flatten())
-                continue
-        if width > 1:  # greedy rows never change places
-            state = state.select(rows)
-    return [_merge(results[i : i + groups], nbest) for i in range(0, beams, groups)]
+        # The best open one, before candidates that cannot be take its place.
+        before = torch.where(board.over[:, None], board.last, board.written[:, 0])
+        before_length = torch.where(board.over, board.last_length, board.length - 1)
+        mildest = torch.full_like(length, self.most + 1) if self.exact else length
+        mildest = length_penalty(self.penalty, self.alpha, mildest)
+        over = _hope(board, choice, self.exact) / mildest <= board.closed_score[:, -1]
+        over = board.over | over | (board.limits.longest < board.length)
+        written = board.written.gather(1, choice.parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
+        written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
+        rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
+        if rows.shape[1] > 1:  # greedy rows never change places
+            state = state.select(rows.flatten())
+        board = replace(
+            board,
+            length=board.length + 1,
+            written=written,
+            log_prob=choice.log_prob.masked_fill(over[:, None], -math.inf),  # nothing more closes in what is over
+            over=over,
+            last=before,
+            last_length=before_length,
+        )
+        return board, state
 
 
 def _chooser(
@@ -129,43 +180,27 @@ def _chooser(
 
 
 def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
-    """`log p` of the best open hypothesis, `(beams,)`. Once enough have closed, one that may not close yet counts only
+    """`log p` of the best that stays open, `(beams,)`. Once enough have closed, one that may not close yet counts only
     in an exact search: what it still has to write is not in its score."""
-    hope = board.log_prob
+    hope = choice.log_prob
     if choice.ready is not None and not exact:
         enough = board.closed_score[:, -1:] > -math.inf
         hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
     return hope.amax(1)
 
 
-def _close(board: _Board, log_prob: Tensor, parent: Tensor, penalty: float) -> None:
-    """Put new closed hypotheses (log p at -inf: none) among the best closed so far."""
-    length = board.written.shape[-1] - 1
-    new = board.closed.new_zeros(*log_prob.shape, board.closed.shape[-1])
-    index = parent.unsqueeze(-1).expand(-1, -1, length)
-    new[..., :length] = board.written[..., 1:].gather(1, index)
-    score, best = torch.cat((board.closed_score, log_prob / penalty), dim=1).topk(board.closed_score.shape[1], dim=1)
-    board.closed_score = score
-    board.closed_log_prob = torch.cat((board.closed_log_prob, log_prob), dim=1).gather(1, best)
-    board.closed_length = torch.cat((board.closed_length, torch.full_like(parent, length)), dim=1).gather(1, best)
-    both = torch.cat((board.closed, new), dim=1)
-    board.closed = both.gather(1, best.unsqueeze(-1).expand(-1, -1, both.shape[-1]))
-
-
-def _collect(
-    board: _Board, open_before: Tensor, rows: Tensor, results: list[list[Hypothesis]], limits: Limits, nbest: int
-) -> None:
+def _collect(board: _Board, beams: Tensor, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
     """Hand in the hypotheses of beams whose search is over."""
     groups = len(results) // len(limits.longest)
     best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
-    closed = zip(*(x[rows, :nbest].tolist() for x in best), strict=True)  # all at once: each copy waits for the device
-    numbers, last = board.number[rows].tolist(), open_before[rows].tolist()
-    for number, tokens, hypotheses in zip(numbers, last, closed, strict=True):
+    closed = zip(*(x[beams, :nbest].tolist() for x in best), strict=True)  # all at once: each copy waits for the device
+    numbers, last, lengths = (x[beams].tolist() for x in (board.number, board.last, board.last_length))
+    for number, tokens, end, hypotheses in zip(numbers, last, lengths, closed, strict=True):
         results[number] = [
             Hypothesis(written[:length], log_prob, score)
             for written, length, log_prob, score in zip(*hypotheses, strict=True)
             if score > -math.inf
-        ] or [Hypothesis(limits.begin(tokens, number // groups), -math.inf, -math.inf)]
+        ] or [Hypothesis(limits.begin(tokens[1 : end + 1], number // groups), -math.inf, -math.inf)]
 
 
 def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.search.limits import Limits
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -27,28 +29,57 @@ class Chooser:
     def __init__(self, width: int, eos: int) -> None:
         self.width, self.eos = width, eos
 
-    def restrict(self, log_probs: Tensor, given: Tensor, length: int) -> Tensor:
-        """Log-probabilities as the limits left them, out of those `given` by the model, for the token after `length`
-        tokens, with what may not come at -inf."""
-        return log_probs
+    def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
+        """Among all that open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of `length`
+        `(1,)` tokens, may go on with: `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may
+        be written into.
 
-    def choose(self, total: Tensor) -> Choice:
-        """Among candidates `(beams, open, vocabulary)` by their `log p`."""
-        return self._first(total, total)
+        The likeliest of all are among the likeliest of each hypothesis, and a way on that is forced takes their place.
+        """
+        token, value = limits.restrict(given, written, length)
+        best, found = likeliest(given, 2 * self.width)  # (beams, open, candidates)
+        forced, first = (token >= 0)[:, None, None], torch.arange(best.shape[-1], device=best.device) == 0
+        best = torch.where(forced, value.unsqueeze(-1).masked_fill(~first, -math.inf), best)
+        found = torch.where(forced, token[:, None, None], found)
+        total = (log_prob.unsqueeze(-1) + best).flatten(1)
+        ranked, place = total.topk(min(2 * self.width, total.shape[1]), dim=1)
+        return self._settle(ranked, ranked, place // best.shape[-1], found.flatten(1).gather(1, place))
 
     def keep(self, stay: Tensor) -> None:
         """Only these beams go on."""
 
-    def _first(self, rank: Tensor, total: Tensor) -> Choice:
-        """The first by `rank`, with their `log p` from `total`."""
-        # Twice the width: even if half of them close, enough stay open.
-        ranked, place = rank.flatten(1).topk(min(2 * self.width, rank[0].numel()), dim=1)
-        parent, token = place // rank.shape[-1], place % rank.shape[-1]
-        log_prob, closes = total.flatten(1).gather(1, place), token == self.eos
+    def _settle(self, rank: Tensor, log_prob: Tensor, parent: Tensor, token: Tensor) -> Choice:
+        """Of candidates `(beams, candidates)`, the first by `rank` first, those that close and those that stay open."""
+        # Candidates are twice the width: even if half of them close, enough stay open.
+        closes = token == self.eos
         closing = log_prob.masked_fill(~closes, -math.inf)[:, : self.width]
-        best = ranked.masked_fill(closes, -math.inf).topk(min(self.width, place.shape[1]), dim=1).indices
+        best = rank.masked_fill(closes, -math.inf).topk(min(self.width, rank.shape[1]), dim=1).indices
         log_prob = log_prob.masked_fill(closes, -math.inf)
         return Choice(closing, parent[:, : self.width], *(x.gather(1, best) for x in (log_prob, parent, token)))
+
+
+def likeliest(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The greatest of the last axis, and where they stand."""
+    count = min(count, log_probs.shape[-1])
+    if not log_probs.is_cuda:
+        best, place = log_probs.topk(count, dim=-1)
+        return best, place
+    return likeliest_by_parts(log_probs, count)
+
+
+def likeliest_by_parts(log_probs: Tensor, count: int, size: int = 128) -> tuple[Tensor, Tensor]:
+    """The same in two small steps, which a GPU does sooner than one over the whole: the greatest lie in those parts of
+    the axis whose own greatest are the greatest."""
+    whole = log_probs.shape[-1] // size * size
+    parts = log_probs[..., :whole].unflatten(-1, (-1, size)).amax(-1)  # (…, parts)
+    if whole < log_probs.shape[-1]:
+        parts = torch.cat((parts, log_probs[..., whole:].amax(-1, keepdim=True)), dim=-1)
+    part = parts.topk(min(count, parts.shape[-1]), dim=-1).indices
+    place = (part.unsqueeze(-1) * size + torch.arange(size, device=part.device)).flatten(-2)
+    beyond = place >= log_probs.shape[-1]
+    values = log_probs.gather(-1, place.masked_fill(beyond, 0)).masked_fill(beyond, -math.inf)
+    best, found = values.topk(count, dim=-1)
+    return best, place.gather(-1, found)
 
 
 class Diverse(Chooser):
@@ -62,7 +93,8 @@ class Diverse(Chooser):
         super().__init__(width, eos)
         self.groups, self.diversity = groups, diversity
 
-    def choose(self, total: Tensor) -> Choice:
+    def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
+        total = log_prob.unsqueeze(-1) + limits.apply(given, written[..., : int(length) + 1])
         total = total.unflatten(0, (-1, self.groups))  # (sources, groups, open, vocabulary)
         taken = torch.zeros_like(total[:, 0, 0])  # (sources, vocabulary)
         chosen = []
@@ -71,3 +103,9 @@ class Diverse(Chooser):
             taken.scatter_add_(1, choice.token, (choice.log_prob > -math.inf).to(taken.dtype))
             chosen.append((choice.closing, choice.closing_parent, choice.log_prob, choice.parent, choice.token))
         return Choice(*(torch.stack(parts, 1).flatten(0, 1) for parts in zip(*chosen, strict=True)))
+
+    def _first(self, rank: Tensor, total: Tensor) -> Choice:
+        """The first by `rank`, with their `log p` from `total`."""
+        ranked, place = rank.flatten(1).topk(min(2 * self.width, rank[0].numel()), dim=1)
+        log_prob = total.flatten(1).gather(1, place)
+        return self._settle(ranked, log_prob, place // rank.shape[-1], place % rank.shape[-1])

@@ -40,7 +40,7 @@ class Constrained(Chooser):
 
     def __init__(self, width: int, limits: Limits, constraints: Sequence[Sequence[Sequence[int]]]) -> None:
         super().__init__(width, limits.eos)
-        device, self.limits = limits.longest.device, limits
+        device = limits.longest.device
         wanted = [Counter(tuple(phrase) for phrase in phrases if phrase) for phrases in constraints]
         _check(limits, wanted)
         known = [sorted({token for phrase in phrases for token in phrase}) for phrases in wanted]
@@ -54,7 +54,6 @@ class Constrained(Chooser):
                 for depth in range(len(phrase)):
                     reached = [_follow(phrase, depth, token) for token in known[source]]
                     after[source, i, depth, : len(reached)] = torch.tensor(reached)
-        self.number = torch.arange(len(wanted), device=device)  # (sources,)
         self.size = size.to(device)  # (sources, phrases)
         # Tokens that occur in phrases, padded with the closing mark, which occurs in none.
         padded = [[*row, *[self.eos] * (tokens - len(row))] for row in known]
@@ -67,22 +66,12 @@ class Constrained(Chooser):
         self.depth = torch.zeros_like(self.left)  # (sources, open, phrases): tokens met of the next copy
         self.ahead = self._look_ahead()
 
-    def restrict(self, log_probs: Tensor, given: Tensor, length: int) -> Tensor:
-        self.ahead = ahead = self._look_ahead()
-        room = self.limits.longest[self.number] - length - 1  # after this token
-        fits = ahead.owed <= room[:, None, None]
-        column = self.known.unsqueeze(1).expand_as(ahead.helps)
-        allowed = fits[..., -1:].expand_as(given).scatter(-1, column, fits[..., :-1])
-        lifted = torch.zeros_like(allowed).scatter(-1, column, ahead.helps)
-        free = torch.where(lifted, given, log_probs).masked_fill(~allowed, -math.inf)
-        closing = log_probs[..., self.eos]
-        free[..., self.eos] = closing.masked_fill(self._owed(self.left, self.depth) > 0, -math.inf)
-        due = self.limits.due(self.number, length)
-        return free if due is None else torch.where((due >= 0)[:, None, None], log_probs, free)
-
-    def choose(self, total: Tensor) -> Choice:
+    def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         """The likeliest candidates of each bank. Candidates are the likeliest of all, the likeliest token of each
         hypothesis, and every token that lowers what a hypothesis owes."""
+        count = int(length)
+        log_probs = limits.apply(given.clone(), written[..., : count + 1])
+        total = log_prob.unsqueeze(-1) + self._restricted(log_probs, given, limits, count)
         log_prob, place = self._candidates(total)
         parent, token = place // total.shape[-1], place % total.shape[-1]
         at = torch.arange(len(place), device=place.device).unsqueeze(1)
@@ -101,8 +90,22 @@ class Constrained(Chooser):
         ready = bank.gather(1, best) == self.total.unsqueeze(1)
         return Choice(closing, closing_parent, log_prob, parent, token, ready)
 
+    def _restricted(self, log_probs: Tensor, given: Tensor, limits: Limits, length: int) -> Tensor:
+        """Log-probabilities as the limits left them, out of those `given`, under what the phrases ask for."""
+        self.ahead = ahead = self._look_ahead()
+        room = limits.longest - length - 1  # after this token
+        fits = ahead.owed <= room[:, None, None]
+        column = self.known.unsqueeze(1).expand_as(ahead.helps)
+        allowed = fits[..., -1:].expand_as(given).scatter(-1, column, fits[..., :-1])
+        lifted = torch.zeros_like(allowed).scatter(-1, column, ahead.helps)
+        free = torch.where(lifted, given, log_probs).masked_fill(~allowed, -math.inf)
+        closing = log_probs[..., self.eos]
+        free[..., self.eos] = closing.masked_fill(self._owed(self.left, self.depth) > 0, -math.inf)
+        within = torch.full_like(limits.longest, -1)[:, None]
+        return torch.where((limits.hold(within, length) >= 0).unsqueeze(-1), log_probs, free)
+
     def keep(self, stay: Tensor) -> None:
-        for name in ("number", "size", "known", "after", "total", "left", "depth"):
+        for name in ("size", "known", "after", "total", "left", "depth"):
             setattr(self, name, getattr(self, name)[stay])
 
     def _look_ahead(self) -> _Ahead:

@@ -43,10 +43,10 @@ def contrastive_search(
     said = _directions(hidden).unsqueeze(1)  # (sources, length + 1, d_model)
     for length in range(int(limits.longest.max())):
         given = predict(hidden).unsqueeze(1)  # (sources, 1, vocabulary)
-        allowed = limits.apply(given, written, number).squeeze(1)
+        allowed = limits.apply(given.clone(), written).squeeze(1)
         best, token = allowed.topk(min(top_k, allowed.shape[-1]), dim=-1)  # (sources, top_k)
         # Where the limits leave fewer, and be it none, closing stands in: it is never preferred to what is allowed.
-        token = limits.hold(token.masked_fill(best == -math.inf, limits.eos), number, length)
+        token = limits.hold(token.masked_fill(best == -math.inf, limits.eos), length)
         row = torch.arange(len(token), device=device)
         read, state = advance(token.flatten(), state.select(row.repeat_interleave(token.shape[1])))
         alike = (_directions(read).unflatten(0, token.shape) @ said.mT).amax(-1)  # (sources, top_k)
@@ -60,6 +60,7 @@ def contrastive_search(
             hand_in(number[done], written[done], log_prob[done])
             stay = (~done).nonzero().flatten()
             number, written, log_prob, said = number[stay], written[stay], log_prob[stay], said[stay]
+            limits = limits.keep(stay)
             token, hidden, state = token[stay], hidden[stay], state.select(rows[stay], stay)
             if not len(number):
                 break

@@ -26,6 +26,9 @@ class EnsembleState:
     def select(self, rows: Tensor, sources: Tensor | None = None) -> EnsembleState:
         return EnsembleState(tuple(state.select(rows, sources) for state in self.states))
 
+    def fixed(self, tokens: int) -> EnsembleState:
+        return EnsembleState(tuple(state.fixed(tokens) for state in self.states))
+
 
 def ensemble(
     steps: Sequence[Step], states: Sequence[Any], weights: Sequence[float] | None = None

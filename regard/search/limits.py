@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 
 # Token ids and a state to log-probabilities of the next token, (rows, vocabulary), and the state after. The state is
-# opaque but for `select(rows, sources)`.
+# opaque but for `select(rows, sources)` and `fixed(tokens)`. Both are the search's own to write into.
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -42,8 +43,10 @@ class Limits:
     no_repeat: int = 0
     prefix: Sequence[Sequence[int]] | None = None  # tokens for each source; none is no prefix
     _prefix: Tensor = field(init=False, repr=False, compare=False)  # (sources, most of a prefix): -1 beyond its end
+    _forbidden: Tensor = field(init=False, repr=False, compare=False)  # on the device, where it is needed
 
     def __post_init__(self) -> None:
+        device = self.longest.device
         prefix = self.prefix or [[] for _ in range(len(self.longest))]
         if len(prefix) != len(self.longest):
             raise ConfigError(f"{len(prefix)} prefixes for {len(self.longest)} sources; give one for each")
@@ -55,59 +58,87 @@ class Limits:
                 raise ConfigError(f"a prefix of {len(tokens)} tokens does not fit into max_length {longest}")
             if self.eos in tokens:
                 raise ConfigError(f"a prefix holds the closing mark (token {self.eos}), after which nothing can come")
-        table = torch.tensor(rows, dtype=torch.long, device=self.longest.device).view(len(prefix), most)
+        table = torch.tensor(rows, dtype=torch.long, device=device).view(len(prefix), most)
         object.__setattr__(self, "_prefix", table)
+        object.__setattr__(self, "_forbidden", torch.tensor(self.forbidden, dtype=torch.long, device=device))
 
-    def apply(self, log_probs: Tensor, written: Tensor, number: Tensor) -> Tensor:
-        """`(sources, width, vocabulary)` with what may not come next at -inf; `written` starts with `bos`.
+    def keep(self, sources: Tensor) -> Limits:
+        """The same rules for some of the sources, in this order."""
+        kept = copy.copy(self)
+        for name in ("longest", "_prefix"):
+            object.__setattr__(kept, name, getattr(self, name)[sources])
+        return kept
 
-        `number` says which sources these are. One that has reached its `longest` may only close; one in its prefix
-        may only go on with it.
+    def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
+        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`.
+
+        A source that has reached its `longest` may only close; one in its prefix may only go on with it.
         """
-        length = written.shape[-1] - 1
-        given, log_probs = log_probs, log_probs.clone()
-        if self.forbidden:
-            log_probs[..., list(self.forbidden)] = -math.inf
-        if self.no_repeat and length >= self.no_repeat:
-            self._ban_repeats(log_probs, written[..., 1:])
-        if length < self.shortest:
-            log_probs[..., self.eos] = -math.inf
-        full = self.longest[number] <= length  # (sources,)
-        closing = log_probs[..., self.eos].clone()
-        log_probs.masked_fill_(full[:, None, None], -math.inf)
-        log_probs[..., self.eos] = closing
-        due = self.due(number, length)
-        if due is not None:
-            index = due.clamp(min=0)[:, None, None].expand(*given.shape[:2], 1)
-            only = torch.full_like(given, -math.inf).scatter(-1, index, given.gather(-1, index))
-            log_probs = torch.where((due >= 0)[:, None, None], only, log_probs)
+        token, value = self.restrict(log_probs, written, torch.tensor([written.shape[-1] - 1], device=written.device))
+        forced = (token >= 0)[:, None, None]
+        if forced.any():
+            index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
+            value = torch.where(forced, value.unsqueeze(-1), log_probs.gather(-1, index))
+            log_probs.masked_fill_(forced, -math.inf).scatter_(-1, index, value)
         return log_probs
 
-    def due(self, number: Tensor, length: int) -> Tensor | None:
-        """`(sources,)`: the token of the prefix after `length` tokens, -1 where it is over; None if all are."""
-        return self._prefix[number, length] if length < self._prefix.shape[1] else None
+    def restrict(self, log_probs: Tensor, written: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """The rules for single tokens, in place, after `length` `(1,)` tokens; and where there is but one way on,
+        which token that is, `(sources,)`, -1 elsewhere, and its `log p`, `(sources, width)`.
 
-    def hold(self, tokens: Tensor, number: Tensor, length: int) -> Tensor:
+        What stands in `written` beyond these tokens is not read.
+        """
+        token = self.forced(length)
+        index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
+        given = log_probs.gather(-1, index)
+        if self.forbidden:
+            log_probs.index_fill_(-1, self._forbidden, -math.inf)
+        if self.no_repeat:
+            self._ban_repeats(log_probs, written[..., 1:], length)
+        if self.shortest:
+            log_probs[..., self.eos].masked_fill_(length < self.shortest, -math.inf)
+        closes = (token == self.eos)[:, None, None]  # which no prefix holds
+        return token, torch.where(closes, log_probs.gather(-1, index), given).squeeze(-1)
+
+    def forced(self, length: Tensor) -> Tensor:
+        """`(sources,)`: the only token that may come after `length` `(1,)` tokens; -1: there is a choice."""
+        full = torch.where(self.longest <= length, self.eos, -1)
+        most = self._prefix.shape[1]
+        if not most:
+            return full
+        due = self._prefix.index_select(1, length.clamp(max=most - 1)).squeeze(1)
+        return torch.where((length < most) & (due >= 0), due, full)
+
+    def hold(self, tokens: Tensor, length: int) -> Tensor:
         """`(sources, width)` tokens that were chosen, and those of the prefix where it is not over."""
-        due = self.due(number, length)
-        return tokens if due is None else torch.where((due >= 0)[:, None], due[:, None], tokens)
+        if length >= self._prefix.shape[1]:
+            return tokens
+        due = self._prefix[:, length, None]
+        return torch.where(due >= 0, due, tokens)
 
     def begin(self, tokens: list[int], number: int) -> list[int]:
         """What a search was left with, from the prefix on, even where the search broke off within it."""
         prefix = list(self.prefix[number]) if self.prefix else []
         return prefix + tokens[len(prefix) :]
 
-    def _ban_repeats(self, log_probs: Tensor, written: Tensor) -> None:
-        grams = written.unfold(-1, self.no_repeat, 1)  # (sources, width, places, size)
-        tail = written[..., written.shape[-1] - self.no_repeat + 1 :].unsqueeze(-2)
-        seen = (grams[..., :-1] == tail).all(-1)
-        bans = torch.zeros_like(log_probs, dtype=torch.int32).scatter_add_(-1, grams[..., -1], seen.int())
+    def _ban_repeats(self, log_probs: Tensor, written: Tensor, length: Tensor) -> None:
+        size, places = self.no_repeat, written.shape[-1] - self.no_repeat + 1
+        if places < 1:
+            return
+        grams = written.unfold(-1, size, 1)  # (sources, width, places, size)
+        begin = torch.arange(places, device=written.device)
+        tail = length - size + 1 + torch.arange(size - 1, device=written.device)
+        now = written.index_select(-1, tail.clamp(min=0)).unsqueeze(
+            -2
+        )  # the last tokens, which a gram would go on from
+        seen = (grams[..., :-1] == now).all(-1) & (begin + size <= length)
+        banned = torch.where(seen, -math.inf, math.inf).to(log_probs.dtype)
         closing = log_probs[..., self.eos].clone()
-        log_probs.masked_fill_(bans > 0, -math.inf)
+        log_probs.scatter_reduce_(-1, grams[..., -1].clamp(min=0), banned, "amin")
         log_probs[..., self.eos] = closing
 
 
-def length_penalty(kind: str, alpha: float, length: int) -> float:
+def length_penalty(kind: str, alpha: float, length: Tensor) -> Tensor:
     """What `log p` of `length` tokens (the closing mark counted) is divided by.
 
     `gnmt` is Wu et al. 2016, eq. 14: `((5 + length) / 6) ** alpha`; `average` is `length ** alpha`.
@@ -116,6 +147,6 @@ def length_penalty(kind: str, alpha: float, length: int) -> float:
         case "gnmt":
             return ((5.0 + length) / 6.0) ** alpha
         case "average":
-            return float(length) ** alpha
+            return length**alpha
         case _:
-            return 1.0
+            return torch.ones_like(length)

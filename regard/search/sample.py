@@ -38,11 +38,11 @@ def sample(
             log_probs, written, log_prob, ended = (
                 x.expand(-1, count, *x.shape[2:]) for x in (log_probs, written, log_prob, ended)
             )
-        odds = filter_top(limits.apply(log_probs, written, number) / temperature, top_k, top_p)
+        odds = filter_top(limits.apply(log_probs.clone(), written) / temperature, top_k, top_p)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
         token = torch.multinomial(odds.softmax(-1).flatten(0, 1), 1, generator=generator).view(odds.shape[:2])
-        token = limits.hold(token.masked_fill(ended | nowhere, limits.eos), number, written.shape[-1] - 1)
+        token = limits.hold(token.masked_fill(ended | nowhere, limits.eos), written.shape[-1] - 1)
         log_prob = log_prob + log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).masked_fill(ended, 0.0)
         written = torch.cat((written, token.unsqueeze(-1)), dim=-1)
         ended = ended | (token == limits.eos)
@@ -53,6 +53,7 @@ def sample(
             stay = (~done).nonzero().flatten()
             rows = torch.arange(done.numel() * count, device=device).view(-1, count)[stay].flatten()
             number, written, log_prob, ended = number[stay], written[stay], log_prob[stay], ended[stay]
+            limits = limits.keep(stay)
             state = state.select(rows, stay)
     return results
 
