@@ -32,7 +32,7 @@ class State(Protocol):
         ...
 
     def fixed(self, tokens: int) -> Self:
-        """With room for so many more tokens, so that no shape changes from step to step."""
+        """With room for so many more tokens, so that no shape changes from step to step; more, if it had some."""
         ...
 
 
@@ -252,11 +252,12 @@ class TransformerState:
         return replace(state, source=tuple(both[sources] for both in self.source), mask=self.mask[sources])
 
     def fixed(self, tokens: int) -> TransformerState:
-        assert isinstance(self.at, int), "this state is fixed already"
-        grown = self._grown(self.at + tokens)
-        at = torch.tensor([self.at], device=self.caches[0].device)
-        origin = self._own(grown.caches[0].shape[1]) if self.origin is None else grown.origin
-        return replace(grown, at=at, origin=origin)
+        device, slots = self.caches[0].device, self.caches[0].shape[1]
+        if isinstance(self.at, Tensor):
+            return self._grown(slots + tokens)
+        grown = self._grown(max(slots, -(-(self.at + tokens) // 32) * 32))  # in few sizes
+        origin = grown._own() if self.origin is None else grown.origin
+        return replace(grown, at=torch.tensor([self.at], device=device), origin=origin)
 
     def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
         """With room for `new` more positions, and where they go. `real` `(rows, new)`: which of them are no padding."""
@@ -376,7 +377,8 @@ class TransformerDecoder(nn.Module):
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         position = torch.zeros_like(tokens) + state.at if state.real is None else state.real.sum(1)
         state, slots = state.ready(1)
-        x = self.embedding(tokens, place(self.positions, position, slots.window)).unsqueeze(1)  # (rows, 1, d_model)
+        longest = slots.window if isinstance(state.at, int) else 0  # else only the device knows
+        x = self.embedding(tokens, place(self.positions, position, longest)).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
             x = block.step(x, cache, slots, source, state.mask)
         return self.final(x.squeeze(1)), replace(state, at=state.at + 1)

@@ -42,13 +42,14 @@ class Learned(nn.Module):
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, position: Tensor, longest: int) -> Tensor:
-        """Positions below `longest`, which is told so that nothing waits for the device."""
+        """Positions below `longest`, which is told so that nothing waits for the device (0: not known here)."""
         if longest > self.table.num_embeddings:
             raise DataError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} "
                 "learned positions; shorten it, or train with positions: sinusoidal or a larger data.max_length"
             )
-        return self.table(position)
+        # What a search has done with may go on beside what it has not, to positions that there are none for.
+        return self.table(position.clamp(max=self.table.num_embeddings - 1))
 
 
 def distances(targets: int, sources: int, device: torch.device) -> Tensor:

@@ -7,17 +7,21 @@ has one beam, or as many as there are groups. Greedy search is a beam of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.search.choice import Choice, Chooser, Diverse
 from regard.search.constraints import Constrained
 from regard.search.limits import Hypothesis, Limits, Step, length_penalty
+from regard.search.replay import few, recorded, records, upward
+
+WINDOW = 32  # slots of the target that a recorded turn has room for, and by which it grows
+LOOK = 4  # turns between looks at what is over, where a look waits for the device
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class _Board:
         rows = {name: x[stay] for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
         return replace(self, limits=self.limits.keep(stay), **rows)
 
+    def idle(self, count: int) -> _Board:
+        """All but the first `count` beams are over, and nobody's."""
+        beyond = torch.arange(len(self.number), device=self.number.device) >= count
+        log_prob = self.log_prob.masked_fill(beyond[:, None], -math.inf)
+        return replace(self, number=self.number.masked_fill(beyond, -1), over=self.over | beyond, log_prob=log_prob)
+
     def close(self, log_prob: Tensor, parent: Tensor, penalty: Tensor) -> _Board:
         """With new closed hypotheses (log p at -inf: none) among the best closed so far."""
         score = torch.cat((self.closed_score, log_prob / penalty), dim=1)
@@ -107,21 +117,67 @@ def beam_search(
         return []
     chooser = _chooser(limits, width, constraints, groups, diversity)
     most = int(limits.longest.max())
-    board = _Board.new(limits, groups, width // groups, most)
-    state = state.select(board.number // groups) if groups > 1 else state
+    model = getattr(step, "__self__", None)
+    fixed = type(chooser) is Chooser and isinstance(model, nn.Module) and records(limits.longest.device)
     turn = _Turn(step, chooser, penalty, alpha, exact, most)
+    board = _Board.new(limits, groups, width // groups, upward(most + LOOK, 32) if fixed else most)
+    state = state.select(board.number // groups) if groups > 1 else state
     results: list[list[Hypothesis]] = [[] for _ in board.number]
-    while len(board.number):
-        board, state = turn(board, state)
-        left = (~board.over).view(-1, groups).any(1)  # (sources,)
-        if left.all():
-            continue
-        _collect(board, (~left).repeat_interleave(groups).nonzero().flatten(), results, limits, nbest)
-        stay = left.repeat_interleave(groups).nonzero().flatten()
-        rows = torch.arange(board.log_prob.numel(), device=stay.device).view_as(board.log_prob)[stay].flatten()
-        board, state = board.keep(stay), state.select(rows, left.nonzero().flatten())
-        chooser.keep(stay)
+    board, state = turn(board, state)  # the first has but one open hypothesis
+    if isinstance(model, nn.Module) and fixed:
+        _replay(model, turn, board, state, results, limits, nbest)
+    else:
+        _search(turn, board, state, results, limits, nbest)
     return [_merge(results[i : i + groups], nbest) for i in range(0, len(results), groups)]
+
+
+def _search(
+    turn: _Turn, board: _Board, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int
+) -> None:
+    """Turn after turn; a source leaves as soon as its search is over."""
+    groups = len(results) // len(limits.longest)
+    while True:
+        left = (~board.over).view(-1, groups).any(1)  # (sources,)
+        if not left.all():
+            _collect(board, (~left).repeat_interleave(groups).nonzero().flatten(), results, limits, nbest)
+            stay = left.repeat_interleave(groups).nonzero().flatten()
+            if not len(stay):
+                return
+            board, state = board.keep(stay), state.select(_rows(board, stay), left.nonzero().flatten())
+            turn.chooser.keep(stay)
+        board, state = turn(board, state)
+
+
+def _replay(
+    model: nn.Module, turn: _Turn, board: _Board, state: Any, results: list[list[Hypothesis]], limits: Limits,
+    nbest: int,
+) -> None:  # fmt: skip
+    """The same with shapes that stay: a turn is recorded once and replayed. What is over idles along until half is, and
+    beams are brought up to one of few numbers, by some that are over from the start."""
+    room = WINDOW - 1
+    state = state.fixed(room)
+    left = len(board.number)
+    while left:
+        size = few(left)
+        if size != len(board.number):
+            _collect(board, (board.over & (board.number >= 0)).nonzero().flatten(), results, limits, nbest)
+            open_ = (~board.over).nonzero().flatten()
+            stay = torch.cat((open_, open_[:1].expand(size - left)))
+            board, state = board.keep(stay).idle(left), state.select(_rows(board, stay), stay)
+        recording = recorded(model, turn.key, lambda tree: turn(*tree), (board, state))
+        while room and left and few(left) * 2 > size:
+            for _ in range(min(room, LOOK)):
+                board, state = recording()
+            room -= min(room, LOOK)
+            left = int((~board.over).sum())  # waits for the device, so not at every turn
+        if not room:
+            room, state = WINDOW, state.fixed(WINDOW)
+    _collect(board, (board.number >= 0).nonzero().flatten(), results, limits, nbest)
+
+
+def _rows(board: _Board, beams: Tensor) -> Tensor:
+    """The rows of the state that belong to some beams."""
+    return torch.arange(board.log_prob.numel(), device=beams.device).view_as(board.log_prob)[beams].flatten()
 
 
 @dataclass(frozen=True)
@@ -134,6 +190,11 @@ class _Turn:
     alpha: float
     exact: bool
     most: int
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it from other turns of the same model."""
+        return (self.chooser.width, self.chooser.eos, self.penalty, self.alpha, self.exact and self.most)
 
     def __call__(self, board: _Board, state: Any) -> tuple[_Board, Any]:
         last = board.written.index_select(2, board.length - 1).flatten()

@@ -67,6 +67,7 @@ class Limits:
         kept = copy.copy(self)
         for name in ("longest", "_prefix"):
             object.__setattr__(kept, name, getattr(self, name)[sources])
+        object.__setattr__(kept, "prefix", None)  # from here on the table tells
         return kept
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
