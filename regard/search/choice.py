@@ -77,7 +77,8 @@ def likeliest_by_parts(log_probs: Tensor, count: int, size: int = 128) -> tuple[
     part = parts.topk(min(count, parts.shape[-1]), dim=-1).indices
     place = (part.unsqueeze(-1) * size + torch.arange(size, device=part.device)).flatten(-2)
     beyond = place >= log_probs.shape[-1]
-    values = log_probs.gather(-1, place.masked_fill(beyond, 0)).masked_fill(beyond, -math.inf)
+    place = place.masked_fill(beyond, 0)
+    values = log_probs.gather(-1, place).masked_fill(beyond, -math.inf)
     best, found = values.topk(count, dim=-1)
     return best, place.gather(-1, found)
 
