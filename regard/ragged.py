@@ -19,7 +19,8 @@ from torch import Tensor
 class Ragged:
     """`values[offsets[i]:offsets[i + 1]]` is sequence `i`; `longest` is the greatest length.
 
-    `longest` is a Python number so that shapes never wait for the device.
+    `longest` is a Python number so that shapes never wait for the device. Values behind the last sequence belong to
+    none (`row` is then `len(self)`): they fill a batch up to a size that stays the same.
     """
 
     values: Tensor  # (total, …)
@@ -57,13 +58,13 @@ class Ragged:
     @cached_property
     def row(self) -> Tensor:
         """Which sequence each value belongs to, `(total,)`."""
-        rows = torch.arange(len(self), device=self.offsets.device)
-        return rows.repeat_interleave(self.lengths, output_size=self.values.shape[0])
+        place = torch.arange(self.values.shape[0], dtype=torch.int32, device=self.offsets.device)
+        return torch.searchsorted(self.offsets[1:].contiguous(), place, right=True)
 
     @cached_property
     def position(self) -> Tensor:
         """Where in its sequence each value stands, from 0, `(total,)`."""
-        return torch.arange(self.values.shape[0], device=self.offsets.device) - self.offsets[:-1].long()[self.row]
+        return torch.arange(self.values.shape[0], device=self.offsets.device) - self.offsets.long()[self.row]
 
     @cached_property
     def slot(self) -> Tensor:
@@ -145,6 +146,12 @@ class Ragged:
         """Back to lists, one a sequence."""
         flat = self.values.tolist()
         return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    def filled(self, total: int, rows: int, fill: int = 0) -> Ragged:
+        """The same sequences and empty ones, `rows` in all, with `fill` behind them up to `total` values."""
+        more, last = total - self.values.shape[0], self.offsets[-1:]
+        values = torch.cat((self.values, self.values.new_full((more, *self.values.shape[1:]), fill)))
+        return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), self.longest)
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
         """The same sequences on another device."""

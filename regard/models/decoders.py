@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.encoders import Embedding, Memory, place
-from regard.nn.attention import Attention, Slots, allowed
+from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
 from regard.nn.positions import distances
 from regard.nn.recurrence import Recurrence
@@ -342,8 +342,11 @@ class TransformerDecoder(nn.Module):
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position, tokens.longest)))
+        source = None if memory is None else memory.states
+        seen = sight(x, x, causal=True, relative=self.blocks[0].self_attention.relative)
+        across = None if source is None else sight(x, source, causal=False)
         for block in self.blocks:
-            x = block(x, None if memory is None else memory.states)
+            x = block(x, source, seen, across)
         return x.like(self.final(x.values))
 
     def start(self, memory: Memory) -> TransformerState:

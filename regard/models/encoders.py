@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
@@ -20,8 +22,13 @@ class Memory:
     """What an encoder hands a decoder."""
 
     states: Ragged  # (total, d_model): one vector a source position
-    summary: Tensor  # (rows, d_model): the whole source in one vector
+    end: Tensor | None = None  # (rows, d_model): where the encoder has one, the state at the end of the source
     carry: Tensor | None = None  # (rows, layers, parts, d_model): a recurrent encoder's end, for `bridge: copy`
+
+    @cached_property
+    def summary(self) -> Tensor:
+        """The whole source in one vector, `(rows, d_model)`: its end, or else the mean of its states."""
+        return self.states.mean() if self.end is None else self.end
 
 
 class Embedding(nn.Module):
@@ -117,7 +124,7 @@ class ConvolutionEncoder(nn.Module):
         grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
         cells = self.dropout(self.norm(grid.flatten(0, 1)))
         states = Ragged.from_lengths(cells, [grid.shape[1]] * len(grid))
-        return Memory(states, states.mean())
+        return Memory(states)
 
 
 class TransformerEncoder(nn.Module):
@@ -128,11 +135,12 @@ class TransformerEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding, self.positions = embedding, positions
-        self.blocks, self.final = nn.ModuleList(blocks), final
+        self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.final = final
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values, place(self.positions, source.position, source.longest)))
+        seen = sight(x, x, causal=False, relative=self.blocks[0].self_attention.relative)
         for block in self.blocks:
-            x = block(x)
-        x = x.like(self.final(x.values))
-        return Memory(x, x.mean())
+            x = block(x, seen)
+        return Memory(x.like(self.final(x.values)))

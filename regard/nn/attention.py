@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn.kernels import WIDEST, Spans, attend_spans, available, spans
 from regard.nn.positions import Relative, distances
 from regard.nn.scores import Score
 from regard.ragged import Ragged
@@ -54,6 +55,10 @@ def capture(model: nn.Module) -> Iterator[Trace]:
         yield trace
     finally:
         _trace.reset(token)
+
+
+def _tracing() -> Trace | None:
+    return None if torch.compiler.is_compiling() else _trace.get()  # what is compiled is there to train, not to look at
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
@@ -96,7 +101,7 @@ class Attention(nn.Module):
         queries = self._split(queries if self.heads is None else self.query(queries))
         scores = self.score(queries, keys)  # (rows, heads, target, source)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
-        if (trace := _trace.get()) is not None:
+        if (trace := _tracing()) is not None:
             trace.record(self, lambda: weights, rows.tolist())
         return (weights @ values).transpose(1, 2).flatten(2)
 
@@ -139,8 +144,11 @@ class MultiHeadAttention(nn.Module):
         for linear in (self.inputs, self.output):
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Ragged, memory: Ragged | None = None) -> Ragged:
-        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal)."""
+    def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
+        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal).
+
+        `seen` is what `sight` gave for these rows.
+        """
         if memory is None:
             memory = x
             q, k, v = self.project(x.values).unbind(-3)  # (total, heads, d_head)
@@ -148,8 +156,10 @@ class MultiHeadAttention(nn.Module):
             q, (k, v) = self.queries(x.values), self.keys_values(memory.values).unbind(-3)
         if self.relative is not None:
             q, k = self.relative.turn(q, k, x.position)
-        if (trace := _trace.get()) is not None:
+        if (trace := _tracing()) is not None:
             trace.record(self, lambda: self._weights(x.like(q), memory.like(k)))
+        if seen is not None and q.shape[-1] <= WIDEST:
+            return x.like(self.output(attend_spans(q, k, v, *seen).flatten(1)))
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
@@ -205,23 +215,21 @@ class MultiHeadAttention(nn.Module):
         return padded_weights(query, key, seen, self.relative)
 
 
+def sight(q: Ragged, k: Ragged, causal: bool, relative: Relative | None = None) -> Spans | None:
+    """Who sees whom, for the kernel that reads packed rows as they are; None where it cannot be used.
+
+    It can on a GPU, unless something is added to the scores. All layers share what is given here.
+    """
+    if not available(q.values.device) or (relative is not None and relative.adds):
+        return None
+    return spans(q, k, causal)
+
+
 def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:
     """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out.
 
-    In half precision on a GPU the variable-length flash kernel reads the packed form as it is, unless something is
-    added. Elsewhere the rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields
-    zeros.
+    The rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros.
     """
-    plain = relative is None or not relative.adds
-    if plain and q.values.is_cuda and q.values.dtype in (torch.bfloat16, torch.float16):
-        from torch.nn.attention.varlen import varlen_attn
-
-        window = (-1, 0) if causal else (-1, -1)
-        packed = varlen_attn(
-            q.values, k.values, v.values, q.offsets, k.offsets, max(q.longest, 1), max(k.longest, 1), window_size=window
-        )
-        assert isinstance(packed, Tensor)
-        return q.like(packed)
     # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
     kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
     query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
+from regard.nn.kernels import Spans
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
 
@@ -66,9 +67,11 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(d_model, norm, dropout, normalize=normalize)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
 
-    def forward(self, x: Ragged) -> Ragged:
+    def forward(self, x: Ragged, seen: Spans | None = None) -> Ragged:
+        """`seen` is what `sight` gave for the rows, if it did."""
+
         def attend(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values)).values
+            return self.self_attention(x.like(values), seen=seen).values
 
         return x.like(self.around_feed_forward(self.around_attention(x.values, attend), self.feed_forward))
 
@@ -94,12 +97,16 @@ class DecoderBlock(nn.Module):
             self.around_cross = Residual(d_model, norm, dropout, normalize=normalize)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
 
-    def forward(self, x: Ragged, memory: Ragged | None) -> Ragged:
+    def forward(
+        self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None
+    ) -> Ragged:
+        """`seen` and `across` are what `sight` gave for the rows of the target, and of target and source."""
+
         def look_back(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values)).values
+            return self.self_attention(x.like(values), seen=seen).values
 
         def look_across(values: Tensor) -> Tensor:
-            return self.cross_attention(x.like(values), memory).values
+            return self.cross_attention(x.like(values), memory, across).values
 
         values = self.around_self(x.values, look_back)
         if self.cross:

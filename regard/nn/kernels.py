@@ -1,0 +1,198 @@
+"""Kernels of Regard's own for training on a GPU: attention over packed rows, and the loss with its gradient in place.
+
+Here is the way in, in torch alone; the kernels are in `triton_kernels.py`, which is imported when the first tensor for
+them arrives. Each is a custom operator, so `torch.compile` takes it as it is, and none waits for the device, so all can
+be captured in a CUDA graph. With `TRITON_INTERPRET=1` they run on a CPU, slowly: that is how they are tested.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.ragged import Ragged
+
+IGNORED = -100  # the target of a position that does not count, as in torch
+WIDEST = 128  # of a head
+_INSTALLED = importlib.util.find_spec("triton") is not None
+_KINDS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class Spans(NamedTuple):
+    """Who sees whom among packed queries and keys, all int32.
+
+    Query `m` sees the keys in `[key_begin[m], key_end[m])`, and key `n` is seen by the queries in
+    `[query_begin[n], query_end[n])`: the same pairs, said twice. An empty interval sees nothing.
+    """
+
+    key_begin: Tensor  # (Tq,)
+    key_end: Tensor  # (Tq,)
+    query_begin: Tensor  # (Tk,)
+    query_end: Tensor  # (Tk,)
+
+
+def available(device: torch.device) -> bool:
+    """Whether the kernels run there: on a GPU, where triton is installed."""
+    return _INSTALLED and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+
+
+def usable(x: Tensor) -> bool:
+    """Whether the kernels take this tensor: where they run, in single or half precision."""
+    return x.dtype in _KINDS and available(x.device)
+
+
+def spans(q: Ragged, k: Ragged, causal: bool) -> Spans:
+    """Each row of queries sees its row of keys; values that belong to no row see nothing.
+
+    Causal is for self-attention, where both are laid out alike: a query then sees its row from the beginning to itself.
+    """
+    (key_begin, key_end), (query_begin, query_end) = _bounds(q.row, k.offsets), _bounds(k.row, q.offsets)
+    if causal:
+        query_begin = torch.arange(k.row.shape[0], dtype=torch.int32, device=k.row.device)
+        key_end = torch.minimum(query_begin + 1, key_end)
+    return Spans(key_begin, key_end, query_begin, query_end)
+
+
+def _bounds(row: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Where rows begin and end."""
+    return offsets[row], offsets[(row + 1).clamp(max=offsets.shape[0] - 1)]
+
+
+def attend_spans(
+    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+) -> Tensor:
+    """`softmax(q kᵀ / √d_head) v` over each query's interval of keys (Vaswani et al. 2017, eq. 1).
+
+    Rows lie end to end: queries `(Tq, heads, d_head)`, keys and values `(Tk, heads, d_head)`, maybe slices of one
+    projection. The intervals are those of `Spans`, laid out by rows: a tile of queries reads all keys from its first to
+    its last. A query without keys yields zeros and zero gradients. Sums are in float32, memory grows with the tokens
+    and not with their pairs, and every run gives the same bits.
+    """
+    context, _ = _attend(q, k, v, key_begin, key_end, query_begin, query_end)
+    return context
+
+
+def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The loss of each row `(tokens,)` in float32; `logits` `(tokens, vocabulary)` GIVE WAY TO ITS GRADIENT.
+
+    `-(1 - ε) log p(target) - ε/V Σ_v log p(v)` with label smoothing ε (Szegedy et al. 2016), and in place of the logits
+    `p - (1 - ε) onehot - ε/V`, in their dtype. A target of -100 does not count: loss and gradient are 0.
+    """
+    return _softmax_cross_entropy(logits, targets, smoothing)
+
+
+# What follows are the operators. Those of attention come in pairs: forward, backward, and their shapes for tracing.
+
+
+@torch.library.custom_op("regard::attend_spans", mutates_args=())
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+) -> tuple[Tensor, Tensor]:
+    _check(q, k, v, Spans(key_begin, key_end, query_begin, query_end))
+    from regard.nn import triton_kernels
+
+    return triton_kernels.attend(_dense(q), _dense(k), _dense(v), key_begin, key_end)
+
+
+@_attend.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+@torch.library.custom_op("regard::attend_spans_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor,
+    key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from regard.nn import triton_kernels
+
+    intervals = (key_begin, key_end, query_begin, query_end)
+    return triton_kernels.attend_backward(
+        _dense(grad), _dense(q), _dense(k), _dense(v), context.contiguous(), lse.contiguous(), *intervals
+    )
+
+
+@_attend_backward.register_fake
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor,
+    key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, *intervals = inputs
+    ctx.save_for_backward(q, k, v, *output, *intervals)
+    ctx.set_materialize_grads(False)  # nothing asks for the gradient of the log-sum-exp
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 7
+    return (*_attend_backward(grad, *ctx.saved_tensors), None, None, None, None)
+
+
+_attend.register_autograd(_differentiate, setup_context=_keep)
+
+
+@torch.library.custom_op("regard::softmax_cross_entropy_", mutates_args=("logits",))
+def _softmax_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    assert logits.dim() == 2, f"logits should be (tokens, vocabulary), got {tuple(logits.shape)}"
+    assert logits.is_contiguous(), f"logits should be contiguous, got strides {logits.stride()}"
+    assert targets.shape == logits.shape[:1], f"{logits.shape[0]} rows of logits, but targets {tuple(targets.shape)}"
+    if not usable(logits):
+        return _softmax_cross_entropy_plain_(logits, targets, smoothing)
+    from regard.nn import triton_kernels
+
+    return triton_kernels.softmax_cross_entropy_(logits, targets.contiguous(), smoothing, IGNORED)
+
+
+@_softmax_cross_entropy.register_fake
+def _(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    return logits.new_empty(logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """The same in torch: in place in full precision, with one wider copy in half."""
+    counts = targets != IGNORED
+    picked = targets.where(counts, 0)[:, None]
+    kept, spread = 1.0 - smoothing, smoothing / logits.shape[1]
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))  # itself, if it is wide enough
+    x -= x.amax(1, keepdim=True)
+    losses = -kept * x.gather(1, picked).squeeze(1)
+    if smoothing:
+        losses -= spread * x.sum(1)
+    total = x.exp_().sum(1)
+    losses += total.log()
+    x /= total[:, None]
+    if smoothing:
+        x -= spread
+    x.scatter_add_(1, picked, x.new_full((), -kept).expand_as(picked))
+    logits.copy_(x.masked_fill_(~counts[:, None], 0))
+    return losses.masked_fill_(~counts, 0)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """With the numbers of a head side by side, as the kernels read them. Tokens and heads may lie anywhere."""
+    return x if x.stride(2) == 1 else x.contiguous()
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, intervals: Spans) -> None:
+    """Kernels read past the end of what does not fit, so it has to be said before."""
+    assert usable(q), f"attend_spans needs triton and a GPU in single or half precision, got {q.dtype} on {q.device}"
+    assert q.dtype == k.dtype == v.dtype, f"q, k and v differ: {q.dtype}, {k.dtype}, {v.dtype}"
+    assert q.dim() == 3, f"q should be (total, heads, d_head), got {tuple(q.shape)}"
+    assert k.shape == v.shape, f"k {tuple(k.shape)} and v {tuple(v.shape)} should be alike"
+    assert q.shape[1:] == k.shape[1:], f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in heads or d_head"
+    assert q.shape[2] <= WIDEST, f"d_head ({q.shape[2]}) should be at most {WIDEST}"
+    for name, interval in intervals._asdict().items():
+        total = (q if name.startswith("key") else k).shape[0]
+        assert interval.shape == (total,), f"{name} {tuple(interval.shape)} should be ({total},)"
+        assert interval.dtype == torch.int32, f"{name} should be int32, got {interval.dtype}"
+        assert interval.is_contiguous(), f"{name} should be contiguous"

@@ -1,0 +1,431 @@
+"""Regard's own kernels against equations in float64: on a GPU where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from itertools import product
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.nn import kernels
+from regard.nn.attention import attend
+from regard.nn.kernels import Spans, attend_spans, softmax_cross_entropy_, spans
+from regard.ragged import Ragged
+from regard.training.linear_loss import _linear_cross_entropy, linear_cross_entropy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
+
+if DEVICE == "cpu" and importlib.util.find_spec("triton") is not None:
+    # How kernels run is decided when triton is imported; the variable is not left to other tests and their processes.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        from regard.nn import triton_kernels  # noqa: F401
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels run: compiled on a GPU, elsewhere in the interpreter, of which two faults are put right."""
+    pytest.importorskip("triton")
+    if DEVICE == "cuda":
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    patch_tensor, create_dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+
+    def patched(tensor: Any, scope: Any) -> None:  # a scalar is an array of one there, which NumPy 2.4 takes for none
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def dot(
+        self: Any, a: Any, b: Any, *rest: Any
+    ) -> Any:  # it multiplies the bits of bfloat16 as if they were integers
+        if a.dtype == tl.bfloat16:
+            a, b = (interpreter.TensorHandle(self.cast_impl(x, tl.float32).data.reshape(x.data.shape), tl.float32)
+                    for x in (a, b))  # fmt: skip
+        return create_dot(self, a, b, *rest)
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+
+
+def randn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def rows(lengths: list[int], *shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Ragged:
+    return Ragged.from_lengths(randn(sum(lengths), *shape, seed=seed, dtype=dtype).requires_grad_(), lengths)
+
+
+def intervals(q: Ragged, k: Ragged, causal: bool) -> Spans:
+    return spans(q, k, causal)
+
+
+def written_out(q: Ragged, k: Ragged, v: Ragged, causal: bool) -> Tensor:
+    """Attention row by row in float64."""
+    parts = []
+    ends = [x.offsets.tolist() for x in (q, k)]
+    for i in range(len(q)):
+        query = q.values[ends[0][i] : ends[0][i + 1]].double().transpose(0, 1)  # (heads, target, d_head)
+        key, value = (x.values[ends[1][i] : ends[1][i + 1]].double().transpose(0, 1) for x in (k, v))
+        scores = query @ key.mT / math.sqrt(q.values.shape[2])
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -torch.inf)
+        weights = torch.softmax(scores, -1)  # over no keys at all it is empty, and gives zeros below
+        parts.append((weights @ value).transpose(0, 1))
+    return torch.cat(parts)
+
+
+def agree(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
+    """Within `tolerance` of the greatest number expected."""
+    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.shape == b.shape
+        a, b = a.detach().double(), b.detach().double()
+        limit = tolerance * float(b.abs().max()) if b.numel() else 0.0
+        worst = float((a - b).abs().max()) if b.numel() else 0.0
+        assert worst <= limit, f"number {i} is off by {worst:.2e}, {worst / limit * tolerance:.2e} of the greatest"
+
+
+def check(q: Ragged, k: Ragged, v: Ragged, causal: bool, tolerance: float) -> None:
+    """Forward and backward of the operator against autograd of the equation."""
+    inputs = (q.values, k.values, v.values)
+    expected = written_out(q, k, v, causal)
+    found = attend_spans(*inputs, *intervals(q, k, causal))
+    weights = randn(*found.shape, seed=7, dtype=found.dtype)
+    agree((found,), (expected,), tolerance)
+    agree(
+        torch.autograd.grad(found, inputs, weights), torch.autograd.grad(expected, inputs, weights.double()), tolerance
+    )
+
+
+SELF = [5, 0, 1, 30, 17, 70, 0, 9]  # a row longer than several tiles, empty ones, a total that fills no tile
+OTHER = [3, 4, 0, 11, 66, 20, 0, 2]
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("heads", "d_head"), [(2, 8), (3, 24), (1, 64)])
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_attention_in_float32(kind: str, heads: int, d_head: int) -> None:
+    q = rows(SELF, heads, d_head)
+    k, v = (rows(OTHER if kind == "cross" else SELF, heads, d_head, seed=seed) for seed in (2, 3))
+    check(q, k, v, kind == "causal", 2e-6)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_widest_head() -> None:
+    q, k, v = (rows([3, 40], 1, 128, seed=seed) for seed in (1, 2, 3))
+    check(q, k, v, True, 2e-6)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("kind", ["causal", "cross"])
+def test_attention_in_half_precision(kind: str, dtype: torch.dtype) -> None:
+    q = rows(SELF, 2, 64, dtype=dtype)
+    k, v = (rows(OTHER if kind == "cross" else SELF, 2, 64, seed=seed, dtype=dtype) for seed in (2, 3))
+    check(q, k, v, kind == "causal", 3 * HALF[dtype])
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("queries", "keys"), [(16, 16), (16, 64), (64, 16), (128, 32)])
+def test_tiles_of_every_size_agree(queries: int, keys: int) -> None:
+    from regard.nn import triton_kernels
+
+    q, k, v = (rows(SELF, 1, 16, seed=seed) for seed in (1, 2, 3))
+    inputs, between = (q.values, k.values, v.values), intervals(q, k, True)
+    expected = written_out(q, k, v, True)
+    weights = randn(*expected.shape, seed=7)
+    tiles = triton_kernels.Tiles(queries, keys, 4, 1)
+    found, lse = triton_kernels.attend(*inputs, *between[:2], tiles=tiles)
+    agree((found,), (expected,), 2e-6)
+    plan = triton_kernels.Plan(tiles, tiles, tiles)
+    agree(
+        triton_kernels.attend_backward(weights, *inputs, found, lse, *between, tiles=plan),
+        torch.autograd.grad(expected, inputs, weights.double()),
+        2e-6,
+    )
+
+
+@pytest.mark.usefixtures("kernel")
+def test_queries_keys_and_values_may_be_slices_of_one_projection() -> None:
+    fused = rows([20, 41], 2 * 3 * 8)
+    q, k, v = (fused.like(x.unflatten(-1, (2, 8))) for x in fused.values.chunk(3, dim=-1))
+    expected = written_out(q, k, v, True)
+    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, True))
+    assert found.is_contiguous()
+    agree((found,), (expected,), 2e-6)
+    # The gradient of a sum is one number, spread without memory of its own.
+    agree(torch.autograd.grad(found.sum(), fused.values), torch.autograd.grad(expected.sum(), fused.values), 2e-6)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(
+    ("targets", "sources"), [([3, 2], [0, 0]), ([0, 0], [3, 2]), ([], []), ([40, 3, 40], [9, 0, 2])]
+)
+def test_what_sees_nothing_is_zero_and_stays_so(targets: list[int], sources: list[int]) -> None:
+    q, k, v = rows(targets, 2, 8), rows(sources, 2, 8, seed=2), rows(sources, 2, 8, seed=3)
+    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    grads = torch.autograd.grad(found.sum(), (q.values, k.values, v.values))
+    blind = torch.tensor(sources, device=DEVICE).long()[q.row] == 0
+    for x in (found, *grads):
+        assert x.isfinite().all()
+    assert not found[blind].any()
+    assert not grads[0][blind].any()
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_tail_that_sees_nothing_changes_nothing() -> None:
+    """Buffers of a fixed size, as a CUDA graph has them, end in tokens that take no part: their intervals are empty."""
+    long = [rows([41, 30, 59], 1, 16, seed=seed).values for seed in (1, 2, 3)]
+    short = [x[:71].detach().requires_grad_() for x in long]
+    q = rows([41, 30], 1, 16)
+    between = intervals(q, q, True)
+    padded = Spans(*(torch.cat((x, x.new_zeros(59))) for x in between))
+    found = attend_spans(long[0], long[1], long[2], *padded)
+    expected = attend_spans(short[0], short[1], short[2], *between)
+    grads = torch.autograd.grad(found.square().sum(), long)
+    wanted = torch.autograd.grad(expected.square().sum(), short)
+    agree((found[:71], *(x[:71] for x in grads)), (expected, *wanted), 1e-6)
+    assert not any(x[71:].any() for x in (found, *grads))
+
+
+@pytest.mark.usefixtures("kernel")
+def test_great_scores_do_not_overflow() -> None:
+    q, k, v = (rows([40, 30], 1, 16, seed=seed) for seed in (1, 2, 3))
+    q = q.like(q.values.detach() * 300)
+    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    agree((found,), (written_out(q, k, v, False),), 1e-3)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_kernel_agrees_with_attend() -> None:
+    q, k, v = (rows([9, 0, 4], 2, 16, seed=seed) for seed in (1, 2, 3))
+    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    torch.testing.assert_close(found, attend(q, k, v).values, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_spans_say_the_same_from_both_sides(causal: bool) -> None:
+    q = rows([2, 0, 3], 1, 8)
+    k = q if causal else rows([1, 2, 2], 1, 8)
+    found = intervals(q, k, causal)
+    assert all(x.dtype == torch.int32 for x in found)
+    a, b, c, d = (x.tolist() for x in found)
+    pairs = {(m, n) for m in range(len(a)) for n in range(a[m], b[m])}
+    assert pairs == {(m, n) for n in range(len(c)) for m in range(c[n], d[n])}
+    own = {(m, n) for m, n in product(range(len(a)), range(len(c))) if q.row[m] == k.row[n]}
+    assert pairs == ({(m, n) for m, n in own if n <= m} if causal else own)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_attention_compiles_as_one_operator() -> None:
+    q, k, v = (rows([9, 4], 2, 8, seed=seed) for seed in (1, 2, 3))
+    between = intervals(q, k, True)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_spans(q * 2, k, v, *between).square().sum()
+
+    inputs = (q.values, k.values, v.values)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    agree(torch.autograd.grad(compiled(*inputs), inputs), torch.autograd.grad(run(*inputs), inputs), 1e-6)
+    torch.library.opcheck(kernels._attend, (*inputs, *between))
+
+
+@pytest.mark.usefixtures("kernel")
+def test_what_does_not_fit_is_named() -> None:
+    q, k, v = (rows([9, 4], 2, 8, seed=seed) for seed in (1, 2, 3))
+    between = intervals(q, k, True)
+    with pytest.raises(AssertionError, match="key_begin should be int32"):
+        attend_spans(q.values, k.values, v.values, between[0].long(), *between[1:])
+    with pytest.raises(AssertionError, match=r"query_end \(5,\) should be \(13,\)"):
+        attend_spans(q.values, k.values, v.values, *between[:3], between[3][:5])
+    with pytest.raises(AssertionError, match=r"d_head \(160\) should be at most 128"):
+        attend_spans(*(3 * (randn(13, 1, 160),)), *between)
+    with pytest.raises(AssertionError, match="needs triton and a GPU in single or half precision"):
+        attend_spans(q.values.double(), k.values.double(), v.values.double(), *between)
+
+
+def drawn(tokens: int, vocabulary: int) -> Tensor:
+    """Targets, of which the second and the last do not count."""
+    targets = torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(4))
+    targets[[1, -1]] = kernels.IGNORED
+    return targets.to(DEVICE)
+
+
+def both(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Losses and gradients by torch in float64."""
+    wide = logits.double().requires_grad_()
+    losses = F.cross_entropy(wide, targets, label_smoothing=smoothing, reduction="none")
+    return losses.detach(), torch.autograd.grad(losses.sum(), wide)[0]
+
+
+def plain(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    return kernels._softmax_cross_entropy_plain_(logits, targets, smoothing)
+
+
+def in_blocks(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    from regard.nn import triton_kernels
+
+    return triton_kernels.softmax_cross_entropy_(logits, targets, smoothing, kernels.IGNORED, block=64, warps=1)
+
+
+Way = Callable[[Tensor, Tensor, float], Tensor]
+
+
+@pytest.fixture(params=[softmax_cross_entropy_, in_blocks, plain])
+def way(request: pytest.FixtureRequest) -> Way:
+    """The loss by the kernel, by the kernel in several blocks, and without it, for which triton need not be there."""
+    if request.param is not plain:
+        request.getfixturevalue("kernel")
+    chosen: Way = request.param
+    return chosen
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("vocabulary", [13, 64, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_loss_and_gradient_in_place(way: Way, smoothing: float, vocabulary: int, dtype: torch.dtype) -> None:
+    logits, targets = 4 * randn(7, vocabulary, dtype=dtype), drawn(7, vocabulary)
+    losses, gradients = both(logits, targets, smoothing)
+    found = way(logits, targets, smoothing)
+    assert found.dtype == torch.float32
+    assert logits.dtype == dtype
+    agree((found, logits), (losses, gradients), 2e-6 if dtype == torch.float32 else HALF[dtype])
+    assert not found[[1, -1]].any()
+    assert not logits[[1, -1]].any()
+
+
+def test_a_word_that_cannot_come_costs_nothing(way: Way) -> None:
+    logits, targets = randn(4, 200), torch.tensor([70, 199, 71, 150], device=DEVICE)
+    logits[:, :70] = -torch.inf  # a whole block of them, and the first
+    losses, gradients = both(logits, targets, 0.0)
+    agree((way(logits, targets, 0.0), logits), (losses, gradients), 1e-6)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_target_outside_of_the_vocabulary_shows() -> None:
+    assert softmax_cross_entropy_(randn(2, 9), torch.tensor([3, 9], device=DEVICE)).isnan().tolist() == [False, True]
+
+
+def test_the_loss_in_place_compiles() -> None:
+    def run(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits * 2
+        return softmax_cross_entropy_(logits, targets, 0.1), logits
+
+    given = (randn(7, 13), drawn(7, 13))
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    agree(compiled(*given), run(*given), 1e-6)
+    torch.library.opcheck(kernels._softmax_cross_entropy, (*given, 0.1))
+
+
+def whole(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """What `linear_cross_entropy` stands for."""
+    logits = F.linear(x, weight, bias)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(wide, targets, label_smoothing=smoothing, reduction="sum")
+
+
+def layer(dtype: torch.dtype = torch.float64, tokens: int = 11) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """States, weight and bias of an output layer, and targets."""
+    shapes = ((tokens, 6), (13, 6), (13,))
+    x, weight, bias = (randn(*shape, seed=i, dtype=dtype).requires_grad_() for i, shape in enumerate(shapes))
+    return x, weight, bias, drawn(tokens, 13)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [1, 4, 11, 100])
+def test_linear_cross_entropy_in_chunks(chunk: int, smoothing: float) -> None:
+    *inputs, targets = layer()
+    x, weight, bias = inputs
+    found = linear_cross_entropy(x, weight, bias, targets, smoothing, chunk)
+    expected = whole(x, weight, bias, targets, smoothing)
+    agree((found,), (expected,), 1e-13)
+    agree(torch.autograd.grad(found / 7, inputs), torch.autograd.grad(expected / 7, inputs), 1e-13)
+
+
+def test_linear_cross_entropy_passes_gradcheck() -> None:
+    x, weight, bias, targets = layer()
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(x, weight, bias, targets, 0.1, 4)
+
+    assert torch.autograd.gradcheck(run, (x, weight, bias))
+
+
+def test_linear_cross_entropy_without_a_bias_or_without_tokens() -> None:
+    x, weight, _, targets = layer()
+    found, expected = linear_cross_entropy(x, weight, None, targets, 0.1, 4), whole(x, weight, None, targets, 0.1)
+    agree(torch.autograd.grad(found, (x, weight)), torch.autograd.grad(expected, (x, weight)), 1e-13)
+    nothing = linear_cross_entropy(x[:0], weight, None, targets[:0])
+    assert float(nothing.detach()) == 0
+    assert not torch.autograd.grad(nothing, weight)[0].any()
+
+
+def test_a_weight_shared_with_an_embedding_gets_both_gradients() -> None:
+    _, weight, bias, targets = layer()
+    tokens = torch.arange(11, device=DEVICE)
+
+    def of(loss: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(loss(F.embedding(tokens, weight).tanh(), weight, bias, targets), (weight, bias))
+
+    agree(of(linear_cross_entropy), of(whole), 1e-13)
+
+
+def test_only_what_is_wanted_is_computed() -> None:
+    x, weight, bias, targets = layer()
+    with torch.no_grad():
+        assert not linear_cross_entropy(x, weight, bias, targets).requires_grad
+    found = linear_cross_entropy(x.detach(), weight.detach(), bias, targets, chunk=4)
+    kept = cast(Any, found.grad_fn).saved_tensors
+    assert [tensor.numel() for tensor in kept] == [0, 0, 13]
+    agree(torch.autograd.grad(found, bias), torch.autograd.grad(whole(x, weight, bias, targets), bias), 1e-13)
+
+
+def test_linear_cross_entropy_under_autocast() -> None:
+    *inputs, targets = layer(torch.float32, tokens=300)
+    x, weight, bias = inputs
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found, rounded = (
+            linear_cross_entropy(x, weight, bias, targets, 0.1, 64),
+            whole(x, weight, bias, targets, 0.1),
+        )
+    exact = whole(x.double(), weight.double(), bias.double(), targets, 0.1)
+    agree((found,), (rounded,), 1e-5)  # the same logits
+    assert found.dtype == torch.float32
+    gradients = torch.autograd.grad(found, inputs)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+    agree(gradients, torch.autograd.grad(exact, inputs), 2**-6)
+
+
+def test_many_chunks_in_bfloat16_add_up_in_float32() -> None:
+    """Each token adds the same: a sum in bfloat16 would stop growing at 256 times its parts."""
+    x, weight, _, _ = layer(torch.bfloat16)
+    x, targets = x[:1].detach().expand(2048, -1), torch.zeros(2048, dtype=torch.long, device=DEVICE)
+    one, many = (linear_cross_entropy(x[:n], weight, None, targets[:n], chunk=2) for n in (2, 2048))
+    first, last = (torch.autograd.grad(y, weight)[0].float() for y in (one, many))
+    agree((last,), (first * 1024,), 2**-7)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_linear_cross_entropy_compiles(autocast: bool) -> None:
+    x, weight, bias, targets = layer(torch.float32)
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
+            return linear_cross_entropy(x * 2, weight, bias, targets, 0.1, 4) / 3
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for tokens in (11, 7):
+        inputs = (x[:tokens].detach().requires_grad_(), weight, bias)
+        found, expected = compiled(*inputs, targets[:tokens]), run(*inputs, targets[:tokens])
+        agree((found,), (expected,), 1e-6)
+        agree(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), 1e-6)
+    torch.library.opcheck(_linear_cross_entropy, (x, weight, bias, targets, 0.1, 4, torch.float32, True, True, True))
