@@ -30,7 +30,7 @@ from regard.nn import kernels, triton_kernels
 from regard.nn.kernels import Spans, attend_spans, spans
 from regard.nn.triton_kernels import Plan, Tiles
 from regard.ragged import Ragged
-from regard.training.linear_loss import linear_cross_entropy
+from regard.training.losses import linear_cross_entropy
 
 DEVICE = "cuda"
 TOKENS, MEAN, D_HEAD = 32768, 24, 64

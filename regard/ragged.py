@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -28,11 +31,25 @@ class Ragged:
     longest: int
 
     @staticmethod
-    def of(sequences: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
-        """From lists of token ids."""
-        lengths = [len(sequence) for sequence in sequences]
-        values = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long)
-        return Ragged.from_lengths(values, lengths).to(device)
+    def of(
+        sequences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str | None = None, *,
+        before: int | None = None, after: int | None = None,
+    ) -> Ragged:  # fmt: skip
+        """From lists or arrays of token ids, each with a mark `before` and one `after` it, if they are given."""
+        marks = (before is not None) + (after is not None)
+        ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)) + marks)
+        offsets = np.concatenate(([0], ends))
+        values, own = np.empty(offsets[-1], np.int64), np.ones(offsets[-1], bool)
+        if before is not None:
+            values[offsets[:-1]], own[offsets[:-1]] = before, False
+        if after is not None:
+            values[ends - 1], own[ends - 1] = after, False
+        if all(isinstance(sequence, np.ndarray) for sequence in sequences):
+            values[own] = np.concatenate([*sequences, np.zeros(0, np.int64)])
+        else:
+            values[own] = np.fromiter(chain.from_iterable(sequences), np.int64)
+        longest = int(np.diff(offsets).max(initial=0))
+        return Ragged(torch.from_numpy(values), torch.from_numpy(offsets.astype(np.int32)), longest).to(device)
 
     @staticmethod
     def from_lengths(values: Tensor, lengths: Sequence[int]) -> Ragged:
@@ -152,6 +169,10 @@ class Ragged:
         more, last = total - self.values.shape[0], self.offsets[-1:]
         values = torch.cat((self.values, self.values.new_full((more, *self.values.shape[1:]), fill)))
         return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), self.longest)
+
+    def pinned(self) -> Ragged:
+        """In memory from which a GPU can fetch it by itself."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest)
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
         """The same sequences on another device."""

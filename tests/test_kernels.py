@@ -17,7 +17,7 @@ from regard.nn import kernels
 from regard.nn.attention import attend
 from regard.nn.kernels import Spans, attend_spans, softmax_cross_entropy_, spans
 from regard.ragged import Ragged
-from regard.training.linear_loss import _linear_cross_entropy, linear_cross_entropy
+from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds

@@ -226,7 +226,7 @@ def test_schedules(schedule: Any, rates: list[float]) -> None:
 
 def test_decay_spares_biases_norms_and_embeddings() -> None:
     model = nn.ModuleDict({"e": nn.Embedding(3, 4), "n": nn.LayerNorm(4), "l": nn.Linear(4, 4)})
-    groups = make_optimizer(model, Training(weight_decay=0.5)).param_groups
+    groups = make_optimizer(model, Training(weight_decay=0.5), torch.device("cpu")).param_groups
     assert [len(group["params"]) for group in groups] == [1, 4]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
 

@@ -20,6 +20,7 @@ from regard.data.store import PairStore, Store
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Tokenizer
 from regard.ragged import Ragged
 
+IGNORED = -100  # an output that does not count, as in torch
 Index = NDArray[np.int64]
 
 
@@ -30,19 +31,37 @@ class Batch:
     source: Ragged
     inputs: Ragged
     outputs: Ragged
+    filler: int = 0  # how many of the outputs are there to fill up
 
     @property
     def tokens(self) -> int:
         """How many target tokens are learnt from."""
-        return self.outputs.values.shape[0]
+        return self.outputs.values.shape[0] - self.filler
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs)))
+        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
+        return Batch(source, inputs, outputs, self.filler)
+
+    def filled(self, total: int) -> Batch | None:
+        """With each side filled up to `total` tokens in `total` rows, so that all batches are of one shape.
+
+        None if there is more than that. What fills up belongs to no sequence, and its outputs do not count.
+        """
+        if max(x.values.shape[0] for x in (self.source, self.inputs)) > total:
+            return None
+        more = total - self.outputs.values.shape[0]
+        sides = (self.source.filled(total, total), self.inputs.filled(total, total))
+        return Batch(*sides, self.outputs.filled(total, total, IGNORED), more)
+
+    def pinned(self) -> Batch:
+        """In memory from which a GPU can fetch it by itself."""
+        source, inputs, outputs = (x.pinned() for x in (self.source, self.inputs, self.outputs))
+        return Batch(source, inputs, outputs, self.filler)
 
 
 def make_batch(source: Ragged, targets: Sequence[Sequence[int]], first: int = BOS) -> Batch:
     """Put the marks of the target in place and pack; `first` is what the first token is written after."""
-    return Batch(source, Ragged.of([[first, *y] for y in targets]), Ragged.of([[*y, EOS] for y in targets]))
+    return Batch(source, Ragged.of(targets, before=first), Ragged.of(targets, after=EOS))
 
 
 class Layout(Protocol):
@@ -84,10 +103,10 @@ class Blanks:
             for place, fate in zip(chosen.tolist(), draw.random(count).tolist(), strict=True):
                 if fate < 0.9:
                     text[place] = MASK if fate < 0.8 else int(draw.integers(len(MARKS), self.vocabulary))
-            texts.append([BOS, *text, EOS])
+            texts.append(text)
             places.append((chosen + 1).tolist())
             answers.append([target[place] for place in chosen.tolist()])
-        return Batch(Ragged.of(texts), Ragged.of(places), Ragged.of(answers))
+        return Batch(Ragged.of(texts, before=BOS, after=EOS), Ragged.of(places), Ragged.of(answers))
 
 
 @dataclass(frozen=True)
@@ -161,8 +180,7 @@ class _Window:
     index: Index
 
     def __getitem__(self, place: int) -> Any:
-        found = self.sequences[self.index[place]]
-        return found.tolist() if isinstance(found, np.ndarray) and found.ndim == 1 else found
+        return self.sequences[self.index[place]]
 
 
 def pack(source: Index, target: Index, budget: int) -> list[Index]:

@@ -84,7 +84,7 @@ class Text(Source):
     def __init__(self, tokenizer: Tokenizer, *, end: bool = True) -> None:
         self.tokenizer: Tokenizer = tokenizer
         self.size = tokenizer.size
-        self.end = [EOS] if end else []
+        self.mark = EOS if end else None
 
     @property
     def dtype(self) -> str:
@@ -94,7 +94,7 @@ class Text(Source):
         return self.tokenizer.encode_many(texts, sampling=sampling, seed=seed)
 
     def pack(self, items: Sequence[Item]) -> Ragged:
-        return Ragged.of([[*item, *self.end] for item in items])
+        return Ragged.of(items, after=self.mark)
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -104,13 +104,17 @@ class Text(Source):
         return None
 
     def room(self, item: Item, ratio: float) -> int:
-        return int((len(item) + len(self.end)) * ratio) + 10
+        return int((len(item) + (self.mark is not None)) * ratio) + 10
 
     def pieces(self, item: Item) -> list[str]:
-        return self.tokenizer.pieces([*item, *self.end])
+        return self.tokenizer.pieces([*item, *self._end])
 
     def words(self, item: Item) -> list[int]:
-        return [*self.tokenizer.words([*item]), *(-1 for _ in self.end)]
+        return [*self.tokenizer.words([*item]), *(-1 for _ in self._end)]
+
+    @property
+    def _end(self) -> list[int]:
+        return [] if self.mark is None else [self.mark]
 
     def gold(self, example: Example) -> Alignment | None:
         return example.alignment

@@ -37,9 +37,11 @@ class State(Protocol):
 
 
 class Decoder(Protocol):
-    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far."""
+    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where
+    `__call__` takes values that belong to no sequence, on a GPU."""
 
     bounded: bool
+    packed: bool
 
     def __call__(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         """All steps at once: `(total,)` tokens to `(total, d_model)`."""
@@ -109,7 +111,7 @@ class RecurrentDecoder(nn.Module):
         bridge: str, dropout: float,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.bounded = False
+        self.bounded = self.packed = False
         self.way, self.embedding, self.attention = way, embedding, attention
         d_input = d_model if way in ("none", "last", "output") else 2 * d_model
         self.recurrence = Recurrence(cell, d_input, d_model, layers, dropout)
@@ -337,6 +339,7 @@ class TransformerDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.bounded = True
+        self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
         self.embedding, self.positions, self.final = embedding, positions, final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 

@@ -70,6 +70,7 @@ class RecurrentEncoder(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
+        self.packed = False
         self.embedding, self.reverse = embedding, reverse
         width = d_model // 2 if bidirectional else d_model
         ways = [[Recurrence(cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + bidirectional)]
@@ -105,6 +106,7 @@ class ConvolutionEncoder(nn.Module):
 
     def __init__(self, d_model: int, halvings: int, channels: int, *, coordinates: bool, dropout: float) -> None:
         super().__init__()
+        self.packed = False
         self.coordinates, self.dropout = coordinates, nn.Dropout(dropout)
         widths = [3 + 2 * coordinates, *(channels * 2**i for i in range(halvings))]
         layers: list[nn.Module] = []
@@ -128,7 +130,10 @@ class ConvolutionEncoder(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
+    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
+
+    It is `packed`, and takes values that belong to no sequence, where its attention can.
+    """
 
     def __init__(
         self, embedding: Embedding, positions: nn.Module | None, blocks: list[EncoderBlock], final: nn.Module
@@ -137,6 +142,7 @@ class TransformerEncoder(nn.Module):
         self.embedding, self.positions = embedding, positions
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.final = final
+        self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values, place(self.positions, source.position, source.longest)))

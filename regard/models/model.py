@@ -35,6 +35,19 @@ class Writer(nn.Module, ABC):
     decoder: Decoder
     head: Head
 
+    @property
+    def packed(self) -> bool:
+        """Whether `states` takes values that belong to no sequence, and asks nothing of the device."""
+        return False
+
+    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """Logits `(total, vocabulary)` for the token after each of `inputs`."""
+        return inputs.like(self.head(self.states(source, inputs).values))
+
+    @abstractmethod
+    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """Vectors `(total, d_model)` from which the output layer tells the token after each of `inputs`."""
+
     @abstractmethod
     def start(self, source: Ragged) -> State:
         """The state from which `step` writes."""
@@ -64,10 +77,12 @@ class EncoderDecoder(Writer):
         super().__init__()
         self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
 
-    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
-        """Logits `(total, vocabulary)` for the token after each of `inputs`."""
-        states = self.decoder(inputs, self.encode(source))
-        return states.like(self.head(states.values))
+    @property
+    def packed(self) -> bool:
+        return self.decoder.packed and bool(self.encoder.packed)
+
+    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+        return self.decoder(inputs, self.encode(source))
 
     def encode(self, source: Ragged) -> Memory:
         memory: Memory = self.encoder(source)
@@ -85,13 +100,11 @@ class OneNetwork(Writer):
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
-    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
-        """Logits `(total, vocabulary)` for the token after each of `inputs`, which stand after the source."""
+    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
         if not source.longest:
-            states = self.decoder(inputs, None)
-            return states.like(self.head(states.values))
+            return self.decoder(inputs, None)
         both, place = source.joined(inputs)
-        return inputs.like(self.head(self.decoder(both, None).values[place]))
+        return inputs.like(self.decoder(both, None).values[place])
 
     def start(self, source: Ragged) -> State:
         return self.read(source, self.decoder.alone(len(source)))[1]
@@ -114,11 +127,16 @@ class FillIn(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, head
         self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model)
+        self.packed = False  # far fewer tokens are asked for than read
 
     def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
         """Logits `(total, vocabulary)` for the token at each of the positions `inputs` of the source."""
-        states = self.encode(source).states.values[source.offsets.long()[:-1][inputs.row] + inputs.values]
-        return inputs.like(self.head(self.norm(F.gelu(self.transform(states)))))
+        return inputs.like(self.head(self.states(source, inputs).values))
+
+    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """Vectors `(total, d_model)` from which the output layer tells what stood at each of these positions."""
+        states = self.encode(source).states.values[source.offsets.long()[inputs.row] + inputs.values]
+        return inputs.like(self.norm(F.gelu(self.transform(states))))
 
     def encode(self, source: Ragged) -> Memory:
         memory: Memory = self.encoder(source)

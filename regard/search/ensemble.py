@@ -64,6 +64,9 @@ class Ensemble(Writer):
         found = [model(source, inputs).values.float().log_softmax(-1) for model in self.models]
         return inputs.like(torch.stack(found).logsumexp(0) - math.log(len(found)))
 
+    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+        raise ConfigError("several models have no states in common; train each by itself")
+
     def encode(self, source: Ragged) -> Memory:
         raise ConfigError("several models have no encoding in common; load one of them")
 

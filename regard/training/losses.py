@@ -1,9 +1,15 @@
-"""What training makes small."""
+"""What training makes small; the output layer and its loss in one, without ever holding the logits of all tokens."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from regard.nn.kernels import softmax_cross_entropy_
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -12,3 +18,103 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
     With label smoothing (Szegedy et al. 2016) the target keeps `1 - smoothing` and the rest is spread over all tokens.
     """
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0, chunk: int = 8192
+) -> Tensor:
+    """`Σ -log p(y_t)` with `p = softmax(x Wᵀ + b)`, over packed tokens, smoothed as `softmax_cross_entropy_` says.
+
+    `x` is `(tokens, d_model)`, `weight` `(vocabulary, d_model)`, `targets` `(tokens,)` with -100 where none counts.
+    Logits are made for `chunk` tokens at a time and give way to their gradient at once, from which those of `x`,
+    `weight` and `bias` are summed: the backward pass only has to multiply. Under autocast the products are in its
+    dtype, as those of `F.linear` are; sums over tokens are in float32. There is no second derivative.
+    """
+    kind = x.device.type
+    cast = x.dtype != torch.float64 and torch.is_autocast_enabled(kind)
+    wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)]
+    dtype = torch.get_autocast_dtype(kind) if cast else x.dtype
+    loss, *_ = _linear_cross_entropy(x, weight, bias, targets, smoothing, chunk, dtype, *wanted)
+    return loss
+
+
+# One operator, so that a compiled model takes the loop over chunks as it is, and not unrolled for a count of tokens.
+@torch.library.custom_op("regard::linear_cross_entropy", mutates_args=())
+def _linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, chunk: int, dtype: torch.dtype,
+    for_x: bool, for_weight: bool, for_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The loss, and the gradients that are wanted; the others have no elements."""
+    wide = torch.promote_types(dtype, torch.float32)
+    dx = x.new_empty(x.shape if for_x else 0)
+    dweight = weight.new_zeros(weight.shape if for_weight else 0, dtype=wide)
+    dbias = weight.new_zeros(weight.shape[0] if for_bias else 0, dtype=wide)
+    losses = x.new_empty(x.shape[0], dtype=wide)
+    with torch.autocast(x.device.type, enabled=False):
+        matrix, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
+        for begin in range(0, x.shape[0], chunk):
+            part = slice(begin, begin + chunk)
+            taken = x[part].to(dtype)
+            gradient = F.linear(taken, matrix, offset)  # (chunk, vocabulary); logits until the next line
+            losses[part] = softmax_cross_entropy_(gradient, targets[part], smoothing)
+            if for_x:
+                dx[part] = _product(gradient, matrix, x.dtype)
+            if for_weight:
+                product = _product(gradient.T, taken, wide)
+                dweight = dweight.add_(product) if begin else product
+            if for_bias:
+                dbias += gradient.sum(0, dtype=wide)
+            del gradient  # before the next one is made
+    return losses.sum(), dx, dweight, dbias
+
+
+@_linear_cross_entropy.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, chunk: int, dtype: torch.dtype,
+    for_x: bool, for_weight: bool, for_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    wide = torch.promote_types(dtype, torch.float32)
+    return (
+        x.new_empty((), dtype=wide),
+        x.new_empty(x.shape if for_x else 0),
+        weight.new_empty(weight.shape if for_weight else 0, dtype=wide),
+        weight.new_empty(weight.shape[0] if for_bias else 0, dtype=wide),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, *_ = inputs
+    ctx.save_for_backward(*output[1:])
+    ctx.kinds = [None if tensor is None else tensor.dtype for tensor in (x, weight, bias)]
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # zeros as large as the weight
+
+
+def _scale(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    found: list[Tensor | None] = [None] * 10
+    if grad is not None:
+        for i, (gradient, kind) in enumerate(zip(ctx.saved_tensors, ctx.kinds, strict=True)):
+            if ctx.needs_input_grad[i]:
+                found[i] = (gradient * grad).to(kind)
+    return tuple(found)
+
+
+_linear_cross_entropy.register_autograd(_scale, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.regard.linear_cross_entropy)
+def _operations(
+    x: torch.Size, weight: torch.Size, bias: Any, targets: Any, smoothing: Any, chunk: Any, dtype: Any, for_x: bool,
+    for_weight: bool, for_bias: bool, **rest: Any,
+) -> int:  # fmt: skip
+    """Of its products, since a counter does not see into it."""
+    return 2 * x[0] * x[1] * weight[0] * (1 + for_x + for_weight)
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """`a b` as `dtype`: a wider one keeps what the product's own sum has, which a rounded product would lose."""
+    if a.dtype == dtype or torch.promote_types(a.dtype, dtype) != dtype:
+        return (a @ b).to(dtype)
+    if a.is_cuda and dtype == torch.float32:
+        return torch.mm(a, b, out_dtype=dtype)
+    return a.to(dtype) @ b.to(dtype)

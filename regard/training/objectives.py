@@ -21,7 +21,7 @@ from regard.ragged import Ragged
 from regard.search.limits import Limits
 from regard.search.sample import sample
 from regard.settings import Objective as Settings
-from regard.training.losses import cross_entropy
+from regard.training.losses import cross_entropy, linear_cross_entropy
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
 
@@ -44,10 +44,16 @@ class Likelihood:
         self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
         self.memory: dict[str, float] = {}
 
+    @property
+    def packed(self) -> bool:
+        """Whether batches may be filled up with what belongs to no sequence, and nothing waits for the device."""
+        return self.model.packed
+
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
             return self._hard(batch, done)
-        return cross_entropy(self.model(batch.source, batch.inputs).values, batch.outputs.values, self.smoothing)
+        states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
+        return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
 
     def _hard(self, batch: Batch, done: float) -> Tensor:
         """Xu et al. 2015, 4.1: the places drawn are credited with `log p` of the tokens they bear on.

@@ -10,13 +10,15 @@ from torch import nn
 from regard.settings import Training
 
 
-def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, settings: Training, device: torch.device) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019); weight decay pulls on matrices, not on biases, norms and embeddings."""
+    gpu = device.type == "cuda"  # where a step may be recorded, so that its rate has to be a tensor
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in model.parameters() if p.dim() > 1 and p not in embeddings]
     others = [p for p in model.parameters() if p.dim() <= 1 or p in embeddings]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=1e-9, fused=True)
+    rate = torch.tensor(settings.learning_rate, device=device) if gpu else settings.learning_rate
+    return torch.optim.AdamW(groups, lr=rate, betas=settings.betas, eps=1e-9, fused=True, capturable=gpu)
 
 
 def learning_rate(step: int, settings: Training, done: float = 0.0) -> float:

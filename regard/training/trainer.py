@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import TrainingError
 from regard.settings import Training
@@ -33,7 +34,8 @@ from regard.training.checkpoint import (
     write_text,
 )
 from regard.training.objectives import Objective
-from regard.training.optim import learning_rate, make_optimizer
+from regard.training.optim import learning_rate
+from regard.training.update import Updater
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
-        self.optimizer = make_optimizer(model, settings)
+        self.updater = Updater(model, objective, settings, device)
         self.progress = Progress()
         self.stop = False
 
@@ -87,7 +89,8 @@ class Trainer:
 
     def _loop(self, log: _Log) -> None:
         settings, progress = self.settings, self.progress
-        stream = self.batches.since(Position(progress.epoch, progress.window, progress.batch))
+        position = Position(progress.epoch, progress.window, progress.batch)
+        stream = ahead(self._prepared(position)) if self.device.type == "cuda" else self._prepared(position)
         began, pace = time.monotonic() - progress.seconds, _Pace()
         losses, tokens = torch.zeros((), device=self.device), 0
         while self._done() < 1.0 and not progress.early and not self.stop:
@@ -101,7 +104,7 @@ class Trainer:
                 mean = float(losses) / tokens
                 self._check(mean)
                 log.write(step=progress.step, loss=mean, gradient_norm=float(norm), tokens=progress.tokens,
-                          learning_rate=self.optimizer.param_groups[0]["lr"], tokens_per_second=speed,
+                          learning_rate=learning_rate(progress.step, settings, self._done()), tokens_per_second=speed,
                           epoch=progress.epoch, seconds=progress.seconds)  # fmt: skip
                 losses, tokens = torch.zeros((), device=self.device), 0
             done = self._done()
@@ -118,6 +121,9 @@ class Trainer:
                 pace = _Pace()
             if progress.step % settings.save_every == 0 or done >= 1.0 or progress.early or self.stop:
                 self._save()
+
+    def _prepared(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+        return ((self.updater.prepare(batch), after) for batch, after in self.batches.since(position))
 
     def _done(self) -> float:
         """The share of training that is behind: of updates, tokens or seconds, whichever comes first."""
@@ -137,34 +143,20 @@ class Trainer:
     def _save(self) -> None:
         self.progress.memory = dict(self.objective.memory)
         save_checkpoint(
-            self.folder / "checkpoints", self.model, self.optimizer, self.progress, keep=self.settings.keep_last
+            self.folder / "checkpoints", self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last
         )
 
     def _update(self, stream: Iterator[tuple[Batch, Position]]) -> tuple[torch.Tensor, int, torch.Tensor, Position]:
-        """One step of the optimiser over `accumulate` batches: summed loss, tokens, gradient norm, position after."""
-        settings = self.settings
-        taken = [next(stream) for _ in range(settings.accumulate)]
-        count = sum(batch.tokens for batch, _ in taken)
-        total, done = torch.zeros((), device=self.device), self._done()
-        self.model.train()
-        for batch, _ in taken:
-            batch = batch.to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-                loss = self.objective(batch, done)
-            (loss / count).backward()
-            total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step + 1, settings, done)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return total, count, norm, taken[-1][1]
+        """One update over `accumulate` batches: summed loss, tokens, gradient norm, position after."""
+        taken = [next(stream) for _ in range(self.settings.accumulate)]
+        loss, norm = self.updater([batch for batch, _ in taken], self.progress.step + 1, self._done())
+        return loss, sum(batch.tokens for batch, _ in taken), norm, taken[-1][1]
 
     def _resume(self) -> None:
         found = checkpoints(self.folder / "checkpoints")
         if not found:
             return
-        self.progress = load_checkpoint(found[-1], self.model, self.optimizer)
+        self.progress = load_checkpoint(found[-1], self.model, self.updater.optimizer)
         self.objective.memory.update(self.progress.memory)
         if self._done() < 1.0 and not self.progress.early:
             self.progress.finished = False  # more updates are asked for now than then

@@ -1,0 +1,127 @@
+"""One update of the weights: forward, backward, clipping, step.
+
+On a GPU blocks are compiled, and where all batches can be of one shape the whole update is recorded once and replayed:
+a batch is then filled up with tokens that belong to no sequence and do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import IGNORED, Batch
+from regard.nn.blocks import DecoderBlock, EncoderBlock
+from regard.nn.kernels import available
+from regard.settings import Training
+from regard.training.objectives import Likelihood, Objective
+from regard.training.optim import learning_rate, make_optimizer
+
+WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
+
+
+class Updater:
+    """Brings `model` nearer to `objective`, some batches at a time."""
+
+    def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
+        self.model, self.objective, self.settings, self.device = model, objective, settings, device
+        self.optimizer = make_optimizer(model, settings, device)
+        fast = device.type == "cuda" and settings.compile
+        alike = type(objective) is Likelihood and objective.packed and settings.accumulate == 1
+        self.size = -(-settings.batch_tokens // 64) * 64 if fast and alike and available(device) else None
+        self.compiled = _compiled(model) if fast else []
+        self.warm, self.recording = 0, None  # type: int, _Recording | None
+
+    def prepare(self, batch: Batch) -> Batch:
+        """What can be done to a batch before its turn, in another thread."""
+        if self.size is not None:
+            batch = batch.filled(self.size) or batch
+        return batch.pinned() if self.device.type == "cuda" else batch
+
+    def __call__(self, batches: Sequence[Batch], step: int, done: float) -> tuple[Tensor, Tensor]:
+        """The summed loss and the norm of the gradient, which may be overwritten by the next update.
+
+        `step` is the number of the update, from 1; `done` is the share of training that is behind.
+        """
+        rate = learning_rate(step, self.settings, done)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        self.model.train()
+        if self.size is None or batches[0].inputs.values.shape[0] != self.size:
+            return self._update([batch.to(self.device) for batch in batches], done)
+        if self.recording is None and self.warm == WARM:
+            self.recording = _Recording(lambda batch: self._update([batch], done), batches[0].to(self.device))
+        if self.recording is not None:
+            return self.recording(batches[0])
+        self.warm += 1
+        stream = torch.cuda.Stream()  # where recordings are made, so that memory is laid out as there
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = self._update([batches[0].to(self.device)], done)
+        torch.cuda.current_stream().wait_stream(stream)
+        return found
+
+    def _update(self, batches: Sequence[Batch], done: float) -> tuple[Tensor, Tensor]:
+        settings = self.settings
+        total = torch.zeros((), device=self.device)
+        count: Tensor | int = sum(batch.tokens for batch in batches)
+        if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
+            count = (batches[0].outputs.values != IGNORED).sum()
+        for batch in batches:
+            with _in_place(self.compiled), self._precision():
+                loss = self.objective(batch, done)
+            (loss / count).backward()
+            total = total + loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total, norm
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
+
+
+class _Recording:
+    """An update as a graph of kernels, with a batch of its own that each one is copied to."""
+
+    def __init__(self, update: Callable[[Batch], tuple[Tensor, Tensor]], batch: Batch) -> None:
+        self.batch = batch
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.found = update(batch)
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        for own, given in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            own.copy_(given, non_blocking=True)
+        self.graph.replay()
+        return self.found
+
+
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    for side in (batch.source, batch.inputs, batch.outputs):
+        yield from (side.values, side.offsets)
+
+
+def _compiled(model: nn.Module) -> list[tuple[nn.Module, Any]]:
+    """The blocks of a Transformer, compiled: those of a stack are alike, so that it is done but once for each stack."""
+    blocks = [module for module in model.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+    return [(block, torch.compile(block.forward)) for block in blocks]
+
+
+@contextmanager
+def _in_place(compiled: Sequence[tuple[nn.Module, Any]]) -> Iterator[None]:
+    """Inside this the compiled blocks stand in for those they were made of, which validation goes on to use."""
+    for block, forward in compiled:
+        block.forward = forward
+    try:
+        yield
+    finally:
+        for block, _ in compiled:
+            del block.forward
