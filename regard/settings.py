@@ -180,6 +180,9 @@ class Search(Section):
     seed: int = Field(1, ge=0, description="of what sample draws")
     max_source: int = Field(1024, ge=1, description="longest source, in tokens; a longer one gets no output")
     batch_tokens: int = Field(8192, ge=1, description="source tokens times beam to work on at once")
+    precision: Literal["float32", "bfloat16", "int8"] = Field(
+        "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Search:

@@ -358,8 +358,8 @@ class TransformerDecoder(nn.Module):
         return replace(self.alone(len(memory.states)), source=source, mask=allowed(memory.states))
 
     def alone(self, rows: int) -> TransformerState:
-        attention = self.blocks[0].self_attention
-        weight, shape = attention.output.weight, (2, attention.heads, attention.d_model // attention.heads)
+        attention, weight = self.blocks[0].self_attention, self.embedding.table.weight
+        shape = (2, attention.heads, attention.d_model // attention.heads)
         return TransformerState(tuple(weight.new_zeros(rows, 0, *shape) for _ in self.blocks), (), None, 0)
 
     def read(self, tokens: Ragged, state: TransformerState) -> tuple[Ragged, TransformerState]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.nn.kernels import WIDEST, Spans, attend_spans, available, spans
+from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
 from regard.nn.scores import Score
 from regard.ragged import Ragged
@@ -136,7 +137,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
         super().__init__()
         self.heads, self.causal, self.d_model = heads, causal, d_model
-        self.inputs = nn.Linear(d_model, 3 * d_model)  # of queries, keys, values
+        self.inputs = Linear(d_model, 3 * d_model)  # of queries, keys, values
         self.output = nn.Linear(d_model, d_model)
         self.relative = relative
         for weight in (*self.inputs.weight.data.chunk(3), self.output.weight):
@@ -169,13 +170,11 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """`(…, heads, d_head)`."""
-        weight, bias = self.inputs.weight[: self.d_model], self.inputs.bias[: self.d_model]
-        return F.linear(x, weight, bias).unflatten(-1, (self.heads, -1))
+        return self.inputs.part(x, 0, self.d_model).unflatten(-1, (self.heads, -1))
 
     def keys_values(self, memory: Tensor) -> Tensor:
         """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
-        weight, bias = self.inputs.weight[self.d_model :], self.inputs.bias[self.d_model :]
-        return F.linear(memory, weight, bias).unflatten(-1, (2, self.heads, -1))
+        return self.inputs.part(memory, self.d_model, 3 * self.d_model).unflatten(-1, (2, self.heads, -1))
 
     def look_across(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`.

@@ -19,6 +19,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import alignment_error_rate, links, merge_words, pointing
 from regard.evaluation.exposure import Exposure, exposure
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
+from regard.models.decoding import for_decoding
 from regard.models.model import OneNetwork, Writer
 from regard.parts import NoEncoder
 from regard.ragged import Ragged
@@ -129,6 +130,7 @@ class Writing(Task):
         phrases: Sequence[Sequence[Tokens]] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; another `draw` samples anew under the same seed."""
+        model = for_decoding(self.model, settings.precision)
         most = min(settings.max_length, self.longest - 1)
         room = [min(most, self.source.room(item, settings.max_ratio)) for item in sources]
         with self.inference():
@@ -141,24 +143,24 @@ class Writing(Task):
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
-            state = self.model.start(self.source.pack(sources).to(self.device))
+            state = model.start(self.source.pack(sources).to(self.device))
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
                 generator = torch.Generator(self.device).manual_seed(settings.seed * 1_000_003 + draw)
                 return sample(
-                    self.model.step, state, limits=limits, generator=generator, count=settings.mbr or settings.nbest,
+                    model.step, state, limits=limits, generator=generator, count=settings.mbr or settings.nbest,
                     temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
                 )  # fmt: skip
             if settings.contrastive:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out contrastive")
                 return contrastive_search(
-                    self.model.advance, self.model.predict, state, limits=limits, top_k=settings.top_k or 4,
+                    model.advance, model.predict, state, limits=limits, top_k=settings.top_k or 4,
                     penalty=settings.contrastive,
                 )  # fmt: skip
             found = beam_search(
-                self.model.step, state, limits=limits, width=settings.beam,
+                model.step, state, limits=limits, width=settings.beam,
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
