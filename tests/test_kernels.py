@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import product
 from typing import Any, cast
 
@@ -13,11 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.data.batches import make_batch
 from regard.nn import kernels
 from regard.nn.attention import attend
-from regard.nn.kernels import Spans, attend_spans, softmax_cross_entropy_, spans
+from regard.nn.kernels import Spans, attend_spans, recall, softmax_cross_entropy_, spans
 from regard.ragged import Ragged
+from regard.settings import Objective as Settings
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
+from regard.training.objectives import Likelihood
+from tests.conftest import tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
@@ -26,7 +31,7 @@ if DEVICE == "cpu" and importlib.util.find_spec("triton") is not None:
     # How kernels run is decided when triton is imported; the variable is not left to other tests and their processes.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        from regard.nn import triton_kernels  # noqa: F401
+        from regard.nn import triton_decoding, triton_kernels  # noqa: F401
 
 
 @pytest.fixture
@@ -429,3 +434,77 @@ def test_linear_cross_entropy_compiles(autocast: bool) -> None:
         agree((found,), (expected,), 1e-6)
         agree(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), 1e-6)
     torch.library.opcheck(_linear_cross_entropy, (x, weight, bias, targets, 0.1, 4, torch.float32, True, True, True))
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("rows_", "heads", "d_head", "taken"), [(3, 2, 8, 1), (4, 1, 24, 17), (2, 3, 16, 40)])
+def test_a_query_recalls_its_own_past(
+    kernel: None, rows_: int, heads: int, d_head: int, taken: int, real: bool
+) -> None:
+    """Slots of a row lie in the caches of others, and beyond those that are taken there is rubbish."""
+    window = 40
+    q, cache = randn(rows_, 3, heads, d_head, seed=2)[:, 1], randn(rows_, window, 2, heads, d_head, seed=3)
+    cache[:, taken:] = torch.nan
+    generator = torch.Generator().manual_seed(4)
+    origin = torch.randint(rows_, (rows_, window), generator=generator).to(DEVICE)
+    places = origin * window + torch.arange(window, device=DEVICE)
+    seen = (torch.rand(rows_, window, generator=generator) < 0.5).to(DEVICE) if real else None
+    if seen is not None:
+        seen[0] = False  # sees nothing
+    found = recall(q, cache, places, seen, torch.tensor([taken], device=DEVICE))
+    for row in range(rows_):
+        past = cache[origin[row], torch.arange(window, device=DEVICE)][:taken]
+        past = past if seen is None else past[seen[row, :taken]]
+        keys, values = past.double().unbind(1)  # (slots, heads, d_head)
+        weights = (torch.einsum("hd,shd->hs", q[row].double(), keys) / math.sqrt(d_head)).softmax(-1)
+        expected = torch.einsum("hs,shd->hd", weights, values).nan_to_num(0.0)
+        torch.testing.assert_close(found[row].double(), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [None, "rotary"])
+def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: None, kind: str | None) -> None:
+    positions = "transformer-rotary" if kind else "transformer-pre-sinusoidal"
+    model = deepcopy(tiny((positions, positions))).float().to(DEVICE)
+    source = Ragged.of([[3, 4, 5], [6]], DEVICE)
+    tokens = torch.randint(3, 11, (4, 4), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    swaps = torch.tensor([[0, 0, 2, 3], [1, 0, 3, 3], [0, 1, 2, 2]], device=DEVICE)
+    found = []
+    for fixed in (False, True):
+        with torch.inference_mode():
+            state: Any = model.start(source).select(torch.tensor([0, 0, 1, 1], device=DEVICE))
+            state = state.fixed(8) if fixed else state
+            outputs = []
+            for t in range(4):
+                state = state.select(swaps[t - 1]) if t else state
+                log_probs, state = model.step(tokens[t], state)
+                outputs.append(log_probs)
+        found.append(torch.stack(outputs))
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=0)
+
+
+# A batch that is filled up
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str) -> None:
+    name = f"transformer-{norm}-learned"
+    model = deepcopy(tiny((name, name))).float().to(DEVICE)
+    assert model.packed
+    batch = make_batch(Ragged.of([[3, 4, 5], [6], [], [7, 8]]), [[5, 6], [7], [8, 9, 3, 4], [4]])
+    filled = batch.filled(40)
+    assert filled is not None
+    assert batch.filled(9) is None
+    assert filled.tokens == batch.tokens == 12
+    assert {x.values.shape[0] for x in (filled.source, filled.inputs, filled.outputs)} == {40}
+    objective, found = Likelihood(model, Settings(), 0.1), []
+    for one in (batch, filled):
+        model.zero_grad()
+        loss = objective(one.to(torch.device(DEVICE)), 0.0)
+        loss.backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        found.append((loss.detach(), gradients))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-4, atol=1e-5)

@@ -10,11 +10,12 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 from regard.data.batches import Batch
 from regard.settings import Training
@@ -70,6 +71,15 @@ def _kept(model: nn.Module, objective: Objective, batch: Batch) -> int:
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in weights}
     del loss  # held until here, and with it what its backward pass would need
     return sum(sizes.values())
+
+
+@register_flop_formula(torch.ops.regard.linear_cross_entropy)
+def _of_the_loss(
+    x: torch.Size, weight: torch.Size, bias: Any, targets: Any, smoothing: Any, chunk: Any, dtype: Any, for_x: bool,
+    for_weight: bool, for_bias: bool, **rest: Any,
+) -> int:  # fmt: skip
+    """Operations of the products inside it, into which the counter does not see."""
+    return 2 * x[0] * x[1] * weight[0] * (1 + for_x + for_weight)
 
 
 class _Kept:

@@ -286,7 +286,9 @@ class TransformerState:
         if state.origin is not None:
             state.origin.index_copy_(1, slots, state._own()[:, :new])
             places = state.origin[:, :window] * state.caches[0].shape[1] + torch.arange(window, device=device)
-        return state, Slots(slots, window, seen, nowhere, places, distance)
+        taken = slots[-1:] + 1 if isinstance(self.at, Tensor) else None
+        real = None if state.real is None else state.real[:, :window]
+        return state, Slots(slots, window, seen, nowhere, places, distance, real, taken)
 
     def _grown(self, slots: int) -> TransformerState:
         caches = tuple(_wider(cache, slots) for cache in self.caches)

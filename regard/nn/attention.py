@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.kernels import WIDEST, Spans, attend_spans, available, spans
+from regard.nn.kernels import WIDEST, Spans, attend_spans, available, recall, spans, usable
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
 from regard.nn.scores import Score
@@ -125,6 +125,8 @@ class Slots:
     nowhere: Tensor | None  # (rows, 1, new, 1): True where a new position sees nothing
     places: Tensor | None  # (rows, window): where in all caches, laid end to end, each slot lies; None: in its own
     distance: Tensor  # (new, window): from a new position to a slot
+    real: Tensor | None = None  # (rows, window): True where a slot holds something; None: all before the new do
+    taken: Tensor | None = None  # (1,): slots that are taken with the new ones, where only the device knows
 
 
 class MultiHeadAttention(nn.Module):
@@ -197,6 +199,15 @@ class MultiHeadAttention(nn.Module):
             q, k = self.relative.turn(q, k, slots.new)
             both = torch.stack((k, v), dim=-3)
         cache.index_copy_(1, slots.new, both.to(cache.dtype))
+        if (
+            slots.taken is not None
+            and x.shape[1] == 1
+            and (self.relative is None or not self.relative.adds)
+            and usable(q)
+        ):
+            assert slots.places is not None, "a state of fixed shape says where its slots lie"
+            context = recall(q.squeeze(1), cache, slots.places, slots.real, slots.taken)
+            return self.output(context.flatten(1).unsqueeze(1))
         past = cache[:, : slots.window]
         if slots.places is not None:
             past = cache.flatten(0, 1).index_select(0, slots.places.flatten()).unflatten(0, slots.places.shape)

@@ -76,6 +76,18 @@ def attend_spans(
     return context
 
 
+def recall(q: Tensor, cache: Tensor, places: Tensor, seen: Tensor | None, taken: Tensor) -> Tensor:
+    """`softmax(q kᵀ / √d_head) v` of one query a row, `(rows, heads, d_head)`, over what a cache holds of its past.
+
+    `cache` `(rows, slots, 2, heads, d_head)` holds keys and values; `places` `(rows, window)` says where in all caches,
+    laid end to end, each slot of a row lies, and `seen` `(rows, window)` which of them it sees, if not all. Of these
+    the first `taken` `(1,)` are looked at. There is no gradient.
+    """
+    from regard.nn import triton_decoding
+
+    return triton_decoding.recall(_dense(q), cache, places, seen, taken)
+
+
 def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """The loss of each row `(tokens,)` in float32; `logits` `(tokens, vocabulary)` GIVE WAY TO ITS GRADIENT.
 

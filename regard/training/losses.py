@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from regard.nn.kernels import softmax_cross_entropy_
 
@@ -100,15 +99,6 @@ def _scale(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
 
 
 _linear_cross_entropy.register_autograd(_scale, setup_context=_keep)
-
-
-@register_flop_formula(torch.ops.regard.linear_cross_entropy)
-def _operations(
-    x: torch.Size, weight: torch.Size, bias: Any, targets: Any, smoothing: Any, chunk: Any, dtype: Any, for_x: bool,
-    for_weight: bool, for_bias: bool, **rest: Any,
-) -> int:  # fmt: skip
-    """Of its products, since a counter does not see into it."""
-    return 2 * x[0] * x[1] * weight[0] * (1 + for_x + for_weight)
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
