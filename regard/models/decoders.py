@@ -275,8 +275,8 @@ class TransformerState:
             distance = torch.arange(window, device=device) - slots[:, None]
             seen = distance <= 0
         if real is not None and state.real is None:
-            taken = torch.arange(state.caches[0].shape[1], device=device) < self.at
-            state = replace(state, real=taken.repeat(len(state.caches[0]), 1))
+            before = torch.arange(state.caches[0].shape[1], device=device) < self.at
+            state = replace(state, real=before.repeat(len(state.caches[0]), 1))
         places = nowhere = None
         if state.real is not None:
             state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
@@ -287,8 +287,8 @@ class TransformerState:
             state.origin.index_copy_(1, slots, state._own()[:, :new])
             places = state.origin[:, :window] * state.caches[0].shape[1] + torch.arange(window, device=device)
         taken = slots[-1:] + 1 if isinstance(self.at, Tensor) else None
-        real = None if state.real is None else state.real[:, :window]
-        return state, Slots(slots, window, seen, nowhere, places, distance, real, taken)
+        marks = None if state.real is None else state.real[:, :window]
+        return state, Slots(slots, window, seen, nowhere, places, distance, marks, taken)
 
     def _grown(self, slots: int) -> TransformerState:
         caches = tuple(_wider(cache, slots) for cache in self.caches)

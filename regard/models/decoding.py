@@ -17,9 +17,14 @@ M = TypeVar("M", bound=nn.Module)
 _kept: WeakKeyDictionary[nn.Module, dict[str, tuple[int, nn.Module]]] = WeakKeyDictionary()
 
 
+def changed(model: nn.Module) -> None:
+    """To be told where weights change in a way that does not show: a fused optimiser leaves no trace in them."""
+    _kept.pop(model, None)
+
+
 def for_decoding(model: M, precision: str) -> M:
     """A copy of the model to decode with, or the model itself where nothing would be gained; made once, and again when
-    weights have changed. It has no gradients.
+    weights have changed (see `changed`). It has no gradients.
 
     On a CPU linear layers are kept the way a few rows are multiplied fastest. `bfloat16` halves what is read, `int8`
     quarters it; both round, so outputs may differ from those in `float32`.

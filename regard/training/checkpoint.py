@@ -66,7 +66,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Put weights into a model that was built to fit."""
-    own = weights(model)
+    own = dict(model.named_parameters())
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
         first = f"lacks {missing[0]}" if missing else f"has {foreign[0]}, which the model does not"
@@ -77,7 +77,8 @@ def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> No
         here, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
         if here != wanted:
             raise ModelError(f"{where} does not fit its config: {name} is {here}, expected {wanted}")
-        tensor.copy_(tensors[name])
+        with torch.no_grad():  # and not through `data`, which would hide from others that weights have changed
+            tensor.copy_(tensors[name])
 
 
 def average(paths: Iterable[Path]) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import IGNORED, Batch
+from regard.models.decoding import changed
 from regard.nn.blocks import DecoderBlock, EncoderBlock
 from regard.nn.kernels import available
 from regard.settings import Training
@@ -54,6 +55,7 @@ class Updater:
             else:
                 group["lr"] = rate
         self.model.train()
+        changed(self.model)
         if self.size is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is None and self.warm == WARM:
