@@ -1,0 +1,173 @@
+"""Commands that make models: new, train, compare, average, models, demo."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.shared import Force, Language, app, train_shown, warn, word_range
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and corpus).")],
+    preset: Annotated[
+        str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text or scenes.")] = None,
+    language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
+    pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
+    words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
+    seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
+    force: Force = False,
+) -> None:
+    """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
+    from regard.config import commented, merge
+    from regard.errors import OutputError
+    from regard.training.checkpoint import write_text
+
+    path = folder / "config.yaml"
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists; give another folder, or --force to replace it")
+    settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
+    if corpus is not None:
+        from regard.demo import corpus_settings
+
+        settings = merge(corpus_settings(corpus), {"run": "run"})
+        settings["preset"] = preset or settings["preset"]
+    text = commented(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    if corpus is not None:
+        from regard.demo import make_corpus
+
+        make_corpus(corpus, folder, language.value, pairs, word_range(words), seed)
+    write_text(path, text)
+    typer.echo(f"wrote {path}")
+    typer.echo(f"next: {'' if corpus else 'set data.train and data.valid in it, then '}regard train {path}")
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
+    ] = None,
+) -> None:
+    """Train a model. Run it again to go on where it was cut off."""
+    from regard.config import load
+
+    system = train_shown(load(config, overrides))
+    typer.echo(f"trained: {system.folder}")
+    if system.config.data.test is not None:
+        from regard.display import score_table, show
+
+        result = system.test(warn)
+        show(score_table(result.scores, f"{len(result.examples)} test examples"))
+    typer.echo(f"next: regard generate {system.folder} FILE")
+
+
+@app.command()
+def compare(
+    configs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[CONFIG]…", help="Configs of the models, on the same data.")
+    ] = None,
+    lecture: Annotated[
+        bool, typer.Option("--lecture", help="The standing experiment: from the last state to the Transformer.")
+    ] = False,
+    folder: Annotated[Path, typer.Option(help="Where runs are kept; the same command goes on there.")] = Path(
+        "runs/compare"
+    ),
+    tokens: Annotated[int, typer.Option(help="Budget: target tokens to train on.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Budget: seconds of training.")] = 0.0,
+    flops: Annotated[float, typer.Option(help="Budget: floating-point operations of training.")] = 0.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Train each model with seeds 1 to this.")] = 3,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="With --lecture: some of its models; a wrong name lists all."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Markdown page to write, with figures beside it (FOLDER/compare.md).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting for all models, such as tokens.size=4000."),
+    ] = None,
+) -> None:
+    """Train several models on the same data under the same budget, and show what each gives for it."""
+    from regard.compare.command import make_plan, run_plan
+    from regard.compare.runner import Budget
+
+    plan = make_plan(
+        configs or [], standing=lecture, only=only or [], seeds=seeds, folder=folder, settings=settings or [],
+        budget=Budget(tokens, seconds, flops) if tokens or seconds or flops else None,
+        command=shlex.join(["regard", *sys.argv[1:]]),
+    )  # fmt: skip
+    run_plan(plan, page or folder / "compare.md", train_shown)
+
+
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
+    last: Annotated[int, typer.Option(min=1, help="How many latest checkpoints.")] = 5,
+    force: Force = False,
+) -> None:
+    """Average the weights of the latest checkpoints into a new model."""
+    import regard
+    from regard.errors import ModelError, OutputError
+    from regard.training.checkpoint import WEIGHTS, checkpoints, set_weights
+    from regard.training.checkpoint import average as mean
+
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; give another folder, or --force to replace it")
+    found = checkpoints(run / "checkpoints")[-last:]
+    if not found:
+        raise ModelError(f"no checkpoints in {run / 'checkpoints'}; give the folder of a training run")
+    system = regard.load(run, device="cpu")
+    set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
+    system.save(output)
+    typer.echo(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
+
+
+@app.command()
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000,
+) -> None:
+    """The models there are, with their papers."""
+    from regard.config import parse
+    from regard.display import model_table, show
+    from regard.models.build import count_parameters
+    from regard.presets import PRESETS
+
+    rows = []
+    for name, preset in PRESETS.items():
+        parameters = count_parameters(parse({"preset": name}).model, vocabulary)
+        rows.append({"name": name, "idea": preset.idea, "paper": preset.paper, "parameters": parameters})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    show(model_table(rows))
+
+
+@app.command()
+def demo(
+    run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
+    captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
+    language: Annotated[Language, typer.Option(help="Target language.")] = Language.de,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
+    ] = None,
+) -> None:
+    """Make a corpus, train the default model, translate, score, and draw its attention."""
+    from regard.demo import run_captions, run_demo
+
+    if captions:
+        run_captions(run or Path("runs/captions"), overrides or [], train_shown)
+    else:
+        run_demo(run or Path("runs/demo"), language.value, overrides or [], train_shown)

@@ -1,0 +1,194 @@
+"""Commands that use a model: generate, score, evaluate, explain, space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.shared import Beam, Device, Force, ModelFolder, Settings, app, files_of, search_settings, warn
+
+
+@app.command()
+def generate(
+    model: ModelFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A text a line (standard input if not given).")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; cut off, it goes on.")] = None,
+    beam: Beam = None,
+    nbest: Annotated[int | None, typer.Option(help="Outputs for each line, parted by tabs.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Of sampling.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample among tokens that hold this share.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="MODEL", help="Another model to write with; may be given several times."),
+    ] = None,
+    prefixes: Annotated[Path | None, typer.Option(metavar="FILE", help="How each output begins, a line each.")] = None,
+    phrases: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, parted by tabs.")
+    ] = None,
+    settings: Settings = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
+    align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with all of it.")] = False,
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Write the output for each line of a file, a line each, in order. Also as `translate`.
+
+    A line is a text to translate, the path of a picture, how a language model's output begins (an empty line: from
+    nothing), or a text with <mask> where a token is to be filled in: whatever the model was trained on.
+    """
+    from regard.generation import Form, generate_lines
+
+    given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = {**search_settings(settings), **{name: value for name, value in given.items() if value is not None}}
+    if sample:
+        search["sample"] = True
+    form = Form(scores=scores, align=align, json=as_json)
+    generate_lines(
+        [model, *(others or [])], file, output, search, form, prefixes=prefixes, phrases=phrases, device=device,
+        force=force, warn=warn,
+    )  # fmt: skip
+
+
+app.command("translate", hidden=True, help="The same as generate.")(generate)
+
+
+@app.command()
+def score(
+    model: ModelFolder,
+    pairs: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here.")] = None,
+    perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="One long text: a language model reads each line after all before it.")
+    ] = False,
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
+    from regard.errors import ConfigError
+    from regard.generation import score_lines, stream_lines
+
+    if stream and len(pairs) != 1:
+        raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
+    if stream:
+        stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
+    else:
+        score_lines(
+            model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force, warn=warn
+        )
+
+
+@app.command()
+def evaluate(
+    model: ModelFolder,
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DATA]", help="Pairs as for score (the config's test or valid data)."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
+    beam: Beam = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
+    import regard
+    from regard.display import counting, exposure_table, score_table, show
+    from regard.errors import OutputError
+    from regard.training.checkpoint import write_text
+
+    for path in (report, output):
+        if path is not None and path.exists() and not force:
+            raise OutputError(f"{path} exists; give another name, or --force to replace it")
+    system = regard.load(model, device=device)
+    files = files_of(data) if data else system.config.data.test or system.config.data.valid
+    search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
+    with counting("evaluating", None) as progress:
+        result = system.evaluate(
+            files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), **search
+        )
+    if output is not None:
+        write_text(output, "".join(line + "\n" for line in result.outputs))
+    if report is not None:
+        content = {
+            "model": str(model),
+            "data": files,
+            "examples": len(result.examples),
+            "search": system.search(**search).model_dump(),
+            "scores": {name: score.to_json() for name, score in result.scores.items()},
+            "exposure": result.exposure.to_json() if result.exposure else None,
+            "regard": regard.__version__,
+        }
+        write_text(report, json.dumps(content, indent=1) + "\n")
+    show(score_table(result.scores, f"{len(result.examples)} examples"))
+    if result.exposure is not None:
+        show(exposure_table(result.exposure))
+
+
+@app.command()
+def explain(
+    model: ModelFolder,
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="What to explain.")],
+    target: Annotated[
+        str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=".html, .png, .svg, .pdf or .json.")] = Path(
+        "attention.html"
+    ),
+    layer: Annotated[str | None, typer.Option(help="Which attention a picture shows; a wrong name lists all.")] = None,
+    head: Annotated[int | None, typer.Option(help="Which head a picture shows, from 0 (their mean).")] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="A picture with each head of the layer beside the others.")
+    ] = False,
+    beam: Beam = None,
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Draw what the model attends to: a page for any number of texts, or a picture for one."""
+    import regard
+    from regard.errors import ConfigError
+    from regard.explain.trace import save
+
+    if target is not None and len(texts) != 1:
+        raise ConfigError(f"--target goes with one text, not {len(texts)}")
+    system = regard.load(model, device=device)
+    search = {} if beam is None else {"beam": beam}
+    explained = [system.explain(text, target, **search) for text in texts]
+    typer.echo(f"wrote {save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)}")
+
+
+@app.command()
+def space(
+    model: ModelFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text a line; after a tab, the group it belongs to.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".png, .svg, .pdf or .json.")] = Path("space.png"),
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Draw sentences where the encoder puts them: its summaries, projected to the plane."""
+    import regard
+    from regard.data.corpora import read_lines
+    from regard.errors import OutputError
+    from regard.explain.space import space_plot
+
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; give another name, or --force to replace it")
+    cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
+    texts = [row[0] for row in cells]
+    groups = [row[1] if len(row) > 1 else "" for row in cells]
+    vectors = regard.load(model, device=device).summaries(texts)
+    typer.echo(f"wrote {space_plot(vectors, texts, groups if any(groups) else None, output)}")
