@@ -57,19 +57,20 @@ class Form:
 
 
 def generate_lines(
-    folders: Sequence[Path], file: Path | None, output: Path | None, search: dict[str, Any], form: Form, *,
-    prefixes: Path | None = None, phrases: Path | None = None, device: str, force: bool, warn: Warn,
+    system: System, folders: Sequence[Path], file: Path | None, output: Path | None, search: dict[str, Any],
+    form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, force: bool, warn: Warn,
 ) -> None:  # fmt: skip
-    """Outputs of all lines of a file or of standard input, to a file or to standard output.
+    """Outputs of all lines of a file or of standard input, to a file or to standard output, by what was loaded from
+    `folders`.
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
     """
-    system = load(folders[0], *folders[1:], device=device)
     settings = system.search(**search).model_dump()
     name = str(file or "standard input")
     made_from = {
         "input": _identity(file),
-        "models": [_identity(folder / WEIGHTS) for folder in folders],
+        "models": [_identity(folder / name) for folder in folders for name in (WEIGHTS, "model.bin")],
+        "engine": type(system.task).__name__,
         "given": [_identity(prefixes), _identity(phrases)],
         "search": settings,
         "form": asdict(form),

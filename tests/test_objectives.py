@@ -96,7 +96,8 @@ def test_the_score_function_estimates_the_gradient_of_the_expected_log_p() -> No
     expected = ((alphas * rewards).sum(-1) * example.outputs.mask).sum()
     (true,) = torch.autograd.grad(expected, score)
 
-    many = Batch(*(x.select(torch.arange(2).repeat(copies)) for x in (example.source, example.inputs, example.outputs)))
+    rows = torch.arange(2).repeat(copies)
+    many = Batch(example.source.select(rows), example.inputs.select(rows), example.outputs.select(rows))
     objective = Likelihood(model, Settings(soft=0.0, entropy=0.0), 0.0)
     torch.manual_seed(1)
     found = gradients(objective(many, 1.0), model)["decoder.attention.score.weight.weight"]

@@ -7,11 +7,11 @@ import sys
 
 import typer
 
-from regard.cli import making, using
+from regard.cli import making, shipping, using
 from regard.cli.shared import app
 from regard.errors import RegardError
 
-__all__ = ["app", "main", "making", "using"]
+__all__ = ["app", "main", "making", "shipping", "using"]
 
 
 def main() -> None:

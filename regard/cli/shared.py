@@ -33,6 +33,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as no_repeat=3."),
 ]
+Quantization = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="How CTranslate2 stores weights: float32, bfloat16, int8, … (float32)."),
+]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step (1: greedy).")]
 
 

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.shared import Beam, Device, Force, ModelFolder, Settings, app, files_of, search_settings, warn
+from regard.cli.shared import (
+    Beam,
+    Device,
+    Force,
+    ModelFolder,
+    Quantization,
+    Settings,
+    app,
+    files_of,
+    search_settings,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from regard.system import System
+
+
+class Engine(StrEnum):
+    regard = "regard"
+    ctranslate2 = "ctranslate2"
 
 
 @app.command()
@@ -37,6 +57,10 @@ def generate(
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with all of it.")] = False,
+    engine: Annotated[Engine, typer.Option(help="What computes; ctranslate2 also takes a folder of an export.")] = (
+        Engine.regard
+    ),
+    quantization: Quantization = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
@@ -51,11 +75,29 @@ def generate(
     search = {**search_settings(settings), **{name: value for name, value in given.items() if value is not None}}
     if sample:
         search["sample"] = True
-    form = Form(scores=scores, align=align, json=as_json)
+    form, folders = Form(scores=scores, align=align, json=as_json), [model, *(others or [])]
     generate_lines(
-        [model, *(others or [])], file, output, search, form, prefixes=prefixes, phrases=phrases, device=device,
-        force=force, warn=warn,
+        _loaded(folders, engine, quantization, device), folders, file, output, search, form, prefixes=prefixes,
+        phrases=phrases, force=force, warn=warn,
     )  # fmt: skip
+
+
+def _loaded(folders: list[Path], engine: Engine, quantization: str | None, device: str) -> System:
+    """The model to write with, in the engine that is asked for."""
+    import regard
+    from regard.errors import ConfigError
+
+    if engine is Engine.regard:
+        if quantization is not None:
+            raise ConfigError("--quantization goes with --engine ctranslate2; here, --set precision=int8")
+        return regard.load(folders[0], *folders[1:], device=device)
+    if len(folders) > 1:
+        raise ConfigError("--with goes with --engine regard; CTranslate2 writes with one model")
+    from regard.exchange.ctranslate2 import open_engine
+    from regard.system import System
+
+    place = "cuda" if device.startswith("cuda") else "cpu"
+    return System(open_engine(folders[0], quantization, place), folders[0])
 
 
 app.command("translate", hidden=True, help="The same as generate.")(generate)

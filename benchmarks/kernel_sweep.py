@@ -1,7 +1,7 @@
 """Regard's kernels on a GPU: are they right, which tiles are best, and how fast are they beside torch's own?
 
-    python benchmarks/kernels.py                     # all parts, about two minutes
-    python benchmarks/kernels.py --parts sweep loss  # some of them
+    python benchmarks/kernel_sweep.py                     # all parts, about two minutes
+    python benchmarks/kernel_sweep.py --parts sweep loss  # some of them
 
 `check` compares with float64 and replays a CUDA graph; `sweep` tries tiles, warps and stages; `attention` stands beside
 `varlen_attn` on packed batches of 32k tokens; `loss` is the output layer with its loss, in time and memory. Times are

@@ -1,0 +1,59 @@
+"""Commands that take a model elsewhere, and that measure: export, bench."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.shared import Force, ModelFolder, Quantization, app
+
+
+class Format(StrEnum):
+    ctranslate2 = "ctranslate2"
+    onnx = "onnx"
+
+
+@app.command()
+def export(
+    model: ModelFolder,
+    to: Annotated[Format, typer.Option(help="What for.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
+    quantization: Quantization = None,
+    force: Force = False,
+) -> None:
+    """Write a model in the form of another program, and check that it writes the same there.
+
+    CTranslate2 takes Transformers that translate; ONNX takes every model that writes, with a step of its decoder and a
+    small runner (python -m regard.exchange.onnx_runner FOLDER).
+    """
+    import regard
+    from regard.errors import ConfigError
+
+    system = regard.load(model, device="cpu")
+    if to is Format.onnx:
+        if quantization is not None:
+            raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
+        from regard.exchange import onnx
+
+        typer.echo(str(onnx.export(system, output, force=force)))
+    else:
+        from regard.exchange import ctranslate2
+
+        typer.echo(str(ctranslate2.export(system, output, quantization, force=force)))
+
+
+@app.command(
+    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="BENCHMARK [OPTIONS]",
+)  # fmt: skip
+def bench(context: typer.Context) -> None:
+    """Measure Regard and its peers side by side: train-gpu, train-cpu, decode-gpu, decode-cpu, start-up, grow.
+
+    `regard bench BENCHMARK --help` lists the options of each.
+    """
+    from regard.bench.command import main
+
+    main(context.args)

@@ -1,0 +1,296 @@
+"""A small runner for models that were exported to ONNX: NumPy, ONNX Runtime and the tokenizer, no torch.
+
+    Runner("runs/demo-onnx").generate(["forty-two apples"], beam=4)
+    python -m regard.exchange.onnx_runner runs/demo-onnx < lines
+
+It is there to be used, and to be read by whoever writes another: `runner.json` in the folder says all that it needs.
+`encoder.onnx` makes of padded sources what a decoder starts from. `step.onnx` takes a token for each row and the state,
+and gives log-probabilities of the next and the state after. What is a row's changes places with the hypotheses; what is
+a source's is not repeated for a beam: rows of one source stand together, as many for each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.tokens import load_tokenizer
+from regard.errors import ConfigError, DataError, ModelError
+
+RUNNER = "runner.json"
+Array = NDArray[Any]
+State = dict[str, Array]
+Item = Sequence[int] | NDArray[np.uint8]  # one source: token ids, or the scanlines of a picture
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search; each has the meaning of the setting of the same name in Regard."""
+
+    beam: int
+    length_penalty: str
+    alpha: float
+    no_repeat: int
+    min_length: int
+    max_length: int
+    max_ratio: float
+    exact: bool
+    unknown: bool
+    max_source: int
+    batch_tokens: int
+
+    def penalty(self, length: int) -> float:
+        """What `log p` of so many tokens, the closing mark counted, is divided by."""
+        match self.length_penalty:
+            case "gnmt":
+                return ((5.0 + length) / 6.0) ** self.alpha
+            case "average":
+                return float(length**self.alpha)
+            case _:
+                return 1.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """One output: its tokens without marks, `log p`, and the score it was ranked by."""
+
+    tokens: list[int]
+    log_prob: float
+    score: float
+
+
+class Runner:
+    """An exported model: `generate`, or `search` from token ids to token ids."""
+
+    def __init__(self, folder: str | Path, threads: int = 0) -> None:
+        """`threads` 0 leaves it to ONNX Runtime how many to use."""
+        import onnxruntime
+
+        folder = Path(folder)
+        try:
+            self.facts = json.loads((folder / RUNNER).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ModelError(f"{folder} is no ONNX export: it has no {RUNNER}; `regard export` makes one") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+
+        def graph(name: str | None) -> Any:
+            providers = ["CPUExecutionProvider"]
+            return name and onnxruntime.InferenceSession(str(folder / name), options, providers=providers)
+
+        self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
+        self.source, self.state, self.marks = self.facts["source"], self.facts["state"], self.facts["marks"]
+        self.target_tokens = load_tokenizer(folder, self.facts["target_tokens"])
+        is_text = self.source["kind"] == "text"
+        self.source_tokens = load_tokenizer(folder, self.source["tokens"]) if is_text else None
+
+    def generate(self, texts: Sequence[str], **search: Any) -> list[str]:
+        """The best output for each text; what cannot be used gets an empty one, and a warning says why."""
+        items, prefixes = self.read(texts)
+        found = self.outputs(items, prefixes, **search)
+        return [self.target_tokens.decode(best[0].tokens) if best else "" for best in found]
+
+    def read(self, texts: Sequence[str]) -> tuple[list[Item], list[list[int]]]:
+        """Each text as a source, and how its output has to begin: to a language model, a text is that."""
+        match self.source["kind"]:
+            case "none":
+                return [[] for _ in texts], [self.target_tokens.encode(text) for text in texts]
+            case "picture":
+                return [_picture(text, self.source["side"]) for text in texts], [[] for _ in texts]
+            case _:
+                assert self.source_tokens is not None, "a text is read in tokens"
+                return [self.source_tokens.encode(text) for text in texts], [[] for _ in texts]
+
+    def outputs(
+        self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], **changes: Any
+    ) -> list[list[Found]]:  # fmt: skip
+        """What `search` finds, for any number of sources, those of like length together."""
+        search = self.settings(**changes)
+        results: list[list[Found]] = [[] for _ in items]
+        usable = []
+        for i, item in enumerate(items):
+            if self.source["kind"] == "text" and not 0 < len(item) <= self._most(search.max_source):
+                what = f"has {len(item)} tokens, not 1 to {self._most(search.max_source)}"
+                warnings.warn(f"input {i} {what}; its output is empty", stacklevel=3)
+            else:
+                usable.append(i)
+        usable.sort(key=lambda i: len(items[i]))
+        while usable:
+            longest = len(items[usable[-1]]) or search.max_length
+            count = max(1, search.batch_tokens // (search.beam * longest))
+            usable, group = usable[:-count], usable[-count:]
+            found = self.search([items[i] for i in group], [prefixes[i] for i in group], **changes)
+            for i, best in zip(group, found, strict=True):
+                results[i] = best
+        return results
+
+    def settings(self, **changes: Any) -> Search:
+        """The model's own search settings with changes."""
+        known = [field.name for field in fields(Search)]
+        for name in changes.keys() - set(known):
+            raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(known)}")
+        return replace(Search(**self.facts["search"]), **changes)
+
+    def search(
+        self, items: Sequence[Item], prefixes: Sequence[Sequence[int]] | None = None, **changes: Any
+    ) -> list[list[Found]]:
+        """Beam search for one batch of sources, as `regard/search/beam.py` does it: outputs of each, best first.
+
+        A search is over when `beam` hypotheses are closed and no open one scores better than the worst of them now
+        (`exact`: could ever). A beam of one is greedy search.
+        """
+        search, end = self.settings(**changes), self.marks["end"]
+        prefix = [list(tokens) for tokens in prefixes or [[] for _ in items]]
+        longest = np.array([self._room(item, search) for item in items])
+        for tokens, room in zip(prefix, longest, strict=True):
+            if len(tokens) > room:
+                raise ConfigError(f"a prefix of {len(tokens)} tokens does not fit into max_length {room}")
+        state = self.start(items)
+        closed: list[list[Found]] = [[] for _ in items]
+        live = np.arange(len(items))  # sources whose search goes on
+        written = np.full((len(items), 1, 1), self.marks["first"])  # (live, open, length + 1)
+        log_prob = np.zeros((len(items), 1), np.float32)  # (live, open)
+        while len(live):
+            length = written.shape[2] - 1
+            given, state = self.advance(written[..., -1].ravel(), state)
+            given = given.reshape(*log_prob.shape, -1)  # (live, open, vocabulary)
+            self._restrict(given, written, longest[live], [prefix[i] for i in live], search)
+            size = given.shape[-1]
+            value, place = _top((log_prob[..., None] + given).reshape(len(live), -1), 2 * search.beam)
+            parent, token = place // size, place % size
+            closes = token == end
+            for k, i in enumerate(live.tolist()):
+                for j in np.flatnonzero(closes[k, : search.beam] & (value[k, : search.beam] > -math.inf)):
+                    total = float(value[k, j])
+                    tokens = written[k, parent[k, j], 1:].tolist()
+                    closed[i].append(Found(tokens, total, total / search.penalty(length + 1)))
+                closed[i] = sorted(closed[i], key=lambda found: -found.score)[: search.beam]
+
+            # Twice as many candidates as there are places: even if half of them close, enough stay open.
+            value, best = _top(np.where(closes, -math.inf, value), search.beam)
+            parent, token = (np.take_along_axis(x, best, 1) for x in (parent, token))
+            mildest = search.penalty(int(longest.max()) + 1 if search.exact else length + 1)
+            worst = np.array([closed[i][-1].score if len(closed[i]) == search.beam else -math.inf for i in live])
+            over = (value.max(1) / mildest <= worst) | (longest[live] <= length)
+            for k in np.flatnonzero(over).tolist():
+                if not closed[live[k]]:  # the limits left no way on: the best open one
+                    tokens = prefix[live[k]] + written[k, 0, 1:].tolist()[len(prefix[live[k]]) :]
+                    closed[live[k]] = [Found(tokens, -math.inf, -math.inf)]
+            stay = np.flatnonzero(~over)
+            rows = (parent + np.arange(len(live))[:, None] * written.shape[1])[stay].ravel()
+            written = np.concatenate((np.take_along_axis(written, parent[..., None], 1), token[..., None]), 2)[stay]
+            state = self._select(state, rows, stay if over.any() else None)
+            log_prob, live = value[stay], live[stay]
+        return closed
+
+    # The graphs
+
+    def start(self, items: Sequence[Item]) -> State:
+        """The state before the first token, of one row for each source."""
+        given: State = {}
+        if self.encoder is not None:
+            ends = [np.array([*item, *self.source["end"]]) if self.source["kind"] == "text" else item for item in items]
+            lengths = np.array([len(item) for item in ends])
+            first = np.asarray(ends[0])
+            kind = np.int64 if self.source["kind"] == "text" else np.uint8
+            padded = np.zeros((len(items), max(1, lengths.max()), *first.shape[1:]), kind)
+            for row, item in zip(padded, ends, strict=True):
+                row[: len(item)] = item
+            names = [output.name for output in self.encoder.get_outputs()]
+            feed = {"source": padded, "lengths": lengths}
+            wanted = {entry.name for entry in self.encoder.get_inputs()}
+            found = self.encoder.run(names, {name: x for name, x in feed.items() if name in wanted})
+            given = dict(zip(names, found, strict=True))
+        sizes = {"rows": len(items), "past": 0}
+        for entry in self.state:
+            if entry["begins"] == "zeros":
+                given[entry["name"]] = np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
+        return given
+
+    def advance(self, tokens: Array, state: State) -> tuple[Array, State]:
+        """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
+        after = {entry["after"]: entry["name"] for entry in self.state if entry["after"]}
+        names = ["log_probs", *after]
+        found = dict(zip(names, self.step.run(names, {"tokens": tokens.astype(np.int64), **state}), strict=True))
+        return found.pop("log_probs"), {**state, **{after[name]: x for name, x in found.items()}}
+
+    def _select(self, state: State, rows: Array, sources: Array | None) -> State:
+        """The state of these rows, in this order; `sources` says which sources stay, where some have left."""
+        chosen = {"row": rows, "source": sources}
+        index = {entry["name"]: chosen[entry["of"]] for entry in self.state}
+        return {name: x if index[name] is None else x[index[name]] for name, x in state.items()}
+
+    # The rules
+
+    def _most(self, wanted: int) -> int:
+        return min(wanted, self.facts["positions"] - 1)
+
+    def _room(self, item: Item, search: Search) -> int:
+        """The most tokens of an output for this source."""
+        most = self._most(search.max_length)
+        if self.source["kind"] != "text":
+            return most
+        return min(most, int((len(item) + len(self.source["end"])) * search.max_ratio) + 10)
+
+    def _restrict(self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: Search) -> None:
+        """Put what may not come next at -inf, in place. Within a prefix only its next token may come, whatever the
+        other rules say; after `longest` tokens only the end."""
+        length, end = written.shape[2] - 1, self.marks["end"]
+        due = {i: tokens[length] for i, tokens in enumerate(prefix) if length < len(tokens)}
+        kept = {i: given[i, :, token].copy() for i, token in due.items()}
+        banned = [mark for mark in self.marks["forbidden"] if mark != self.marks["unknown"] or not search.unknown]
+        given[..., banned] = -math.inf
+        for i, j in np.ndindex(written.shape[:2]) if search.no_repeat else ():
+            given[i, j, [t for t in _repeats(written[i, j, 1:].tolist(), search.no_repeat) if t != end]] = -math.inf
+        if length < search.min_length:
+            given[..., end] = -math.inf
+        for i in np.flatnonzero(longest <= length).tolist():
+            kept.setdefault(i, given[i, :, end].copy())
+        for i, value in kept.items():
+            given[i] = -math.inf
+            given[i, :, due.get(i, end)] = value
+
+
+def _top(values: Array, count: int) -> tuple[Array, Array]:
+    """The greatest of each row, greatest first, and where they stand."""
+    count = min(count, values.shape[1])
+    place = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
+    order = np.argsort(-np.take_along_axis(values, place, 1), axis=1, kind="stable")
+    place = np.take_along_axis(place, order, 1)
+    return np.take_along_axis(values, place, 1), place
+
+
+def _repeats(tokens: list[int], size: int) -> Iterator[int]:
+    """The tokens that would make an n-gram of this size come twice."""
+    tail = tokens[len(tokens) - size + 1 :]
+    for i in range(len(tokens) - size + 1):
+        if tokens[i : i + size - 1] == tail:
+            yield tokens[i + size - 1]
+
+
+def _picture(path: str, side: int) -> NDArray[np.uint8]:
+    """A picture as scanlines `(side, 3 side)`; see `Pictures` in `regard/data/sources.py`."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            picture = image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS)
+            return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as a picture ({error})") from None
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m regard.exchange.onnx_runner FOLDER < lines")
+    lines = [line.rstrip("\n") for line in sys.stdin]
+    print("\n".join(Runner(sys.argv[1]).generate(lines)))

@@ -1,0 +1,332 @@
+"""Export to ONNX: what the graphs write is what the model writes, and running them needs no torch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.config import parse
+from regard.data.tokens import Symbols
+from regard.errors import ConfigError, ModelError, OutputError
+from regard.models.model import Writer
+from regard.nn.recurrence import Recurrence
+from regard.ragged import Ragged
+from regard.system import System, load, new_task, together
+from tests.conftest import CELLS, D_MODEL, TARGET_VOCABULARY, TRANSFORMERS, Pair, batch, every_model, redrawn, tiny
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from regard.exchange import onnx, onnx_trace
+from regard.exchange.onnx_runner import RUNNER, Runner
+
+BLOCK = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 12}
+WORDS = ["a", "b", "c", "d", "e", "f", "g", "h"]
+TEXTS = ["a b c", "h", "c c d a e f g", "b a"]
+
+
+def system(encoder: dict[str, Any], decoder: dict[str, Any], source: str = "text", **more: Any) -> System:
+    """A small model of random weights, in a folder that is not there."""
+    search = {"max_length": 10, "max_source": 12, "beam": 3, "min_length": 2, **more.pop("search", {})}
+    model = {"d_model": D_MODEL, "encoder": encoder, "decoder": decoder, **more}
+    data = {"source": source, "max_length": 10, **({"picture": 16} if source == "picture" else {})}
+    config = parse({"data": data, "tokens": {"kind": "word", "shared": True}, "model": model, "search": search})
+    tokenizer = Symbols("word", WORDS)
+    task = new_task(config, (tokenizer if source == "text" else None, tokenizer), torch.device("cpu"))
+    redrawn(task.model).float()
+    return System(task, Path("nowhere"))
+
+
+def agrees(model: System, runner: Runner, **search: Any) -> None:
+    """The same outputs and scores in one batch, and by itself for each text."""
+    texts = TEXTS if runner.source["kind"] == "text" else ["", *TEXTS]
+    items, prefixes = runner.read(texts)
+    ours = [found[0] for found in model.outputs(texts, **search)]
+    together = [found[0] for found in runner.outputs(items, prefixes, **search)]
+    alone = [
+        runner.search([item], [prefix], **search)[0][0] for item, prefix in zip(items, prefixes, strict=True)
+    ]  # fmt: skip
+    for one, both, single in zip(ours, together, alone, strict=True):
+        assert one.tokens == both.tokens == single.tokens
+        assert both.score == pytest.approx(one.score, abs=1e-4)
+        assert single.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+    assert runner.generate(texts, **search) == model.generate(texts, **search)
+
+
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "lstm to rotary": (
+        {"kind": "lstm"},
+        {**BLOCK, "positions": "rotary", "normalize": "rms", "gated": True, "activation": "silu"},
+        {"search": {"exact": True, "no_repeat": 2, "max_ratio": 0.1, "max_length": 12}},
+    ),
+    "shared Transformers": (
+        {**BLOCK, "positions": "shaw", "norm": "post"},
+        {**BLOCK, "positions": "shaw", "norm": "post"},
+        {"share_layers": True, "share_embeddings": True, "search": {"length_penalty": "none", "unknown": True}},
+    ),
+    "source before target": ({"kind": "none"}, {**BLOCK, "positions": "alibi"}, {}),
+    "Transformer language model": (
+        {"kind": "none"},
+        {**BLOCK, "positions": "learned"},
+        {"source": "none", "search": {"length_penalty": "gnmt", "alpha": 0.6}},
+    ),
+    "LSTM language model": ({"kind": "none"}, {"kind": "lstm"}, {"source": "none"}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_export_writes_what_the_model_writes(name: str, tmp_path: Path) -> None:
+    encoder, decoder, more = MODELS[name]
+    model = system(encoder, decoder, **more)
+    report = onnx.export(model, tmp_path / "made", lines=8)
+    assert report.made_up
+    assert (report.lines, report.greedy_same, report.beam_same) == (8, 8, 8)
+    assert report.difference < 1e-4
+    runner = Runner(tmp_path / "made")
+    agrees(model, runner, beam=1)
+    agrees(model, runner)
+    agrees(model, runner, beam=4, max_length=7, min_length=0)
+
+
+def test_pictures_are_read_too(tmp_path: Path) -> None:
+    from PIL import Image
+
+    model = system(
+        {"kind": "convolution", "halvings": 2, "channels": 4}, {"kind": "lstm", "context": "every"}, "picture"
+    )
+    assert onnx.export(model, tmp_path / "made", lines=3).beam_same == 3
+    paths = [str(tmp_path / f"{i}.png") for i in range(2)]
+    for i, path in enumerate(paths):
+        pixels = np.random.default_rng(i).integers(256, size=(20, 18, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(path)
+    assert Runner(tmp_path / "made").generate(paths) == model.generate(paths)
+
+
+@every_model
+def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
+    """All models, in float64 and without a graph: states from padded sources, then steps of two rows a source."""
+    model, (source, _) = tiny(pair), batch()
+    layout = _layout(model)
+    taken = torch.arange(len(source)).repeat_interleave(2)
+    with torch.no_grad():
+        state = model.start(source).select(taken)
+    with onnx_trace.traceable(), patch.object(Recurrence, "forward", _recur):
+        encode, step = onnx._Encode(model, layout), onnx._Step(model, layout)
+        given = dict(zip(encode.names, encode(source.padded(), source.lengths), strict=True))
+    for kept in layout.kept:
+        if kept.begins == "zeros":
+            shape = [{"rows": len(source), "past": 0}.get(n, n) if isinstance(n, str) else n for n in kept.shape]
+            given[kept.name] = torch.zeros([int(n) for n in shape], dtype=torch.float64)
+        if kept.of == "row":
+            given[kept.name] = given[kept.name][taken]
+    for turn in range(4):
+        tokens = (torch.arange(len(taken)) * 3 + turn) % TARGET_VOCABULARY
+        with torch.no_grad():
+            want, state = model.step(tokens, state)
+        with onnx_trace.traceable(), patch.object(Recurrence, "forward", _recur):
+            got, *after = step(tokens, *(given[kept.name] for kept in layout.kept))
+        torch.testing.assert_close(got, want)
+        given |= {kept.name: new for kept, new in zip([k for k in layout.kept if k.after], after, strict=True)}
+        order = torch.arange(len(taken)).view(-1, 2).flip(1).flatten()  # rows of a source change places
+        given |= {kept.name: given[kept.name][order] for kept in layout.kept if kept.of == "row"}
+        state = state.select(order)
+
+
+def _layout(model: Writer) -> onnx.Layout:
+    decoder: Any = model.decoder
+    if hasattr(decoder, "blocks"):
+        return onnx.TransformerLayout(decoder, before=False)
+    return onnx.RecurrentLayout(decoder, source=True)
+
+
+_forward = Recurrence.forward
+
+
+def _recur(self: Recurrence, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
+    """torch's kernels in the place of ONNX's, which run in a graph alone."""
+    packed, after = _forward(self, Ragged.from_padded(x.padded(), x.lengths.tolist()), carry)
+    return x.unpadded(packed.padded()), after
+
+
+def test_recurrence_in_a_graph_knows_where_rows_end(tmp_path: Path) -> None:
+    import onnxruntime
+
+    stacks: Any = torch.nn.ModuleList(
+        redrawn(Recurrence(cell, 4, 6, 2), seed=i).float() for i, cell in enumerate(CELLS)
+    )
+
+    class All(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stacks = stacks
+
+        def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+            rows = onnx_trace.Rectangle.lay(x.flatten(0, 1), lengths, x.shape[1])
+            found = [stack(rows, stack.start(x.shape[0], x) + 0.5) for stack in stacks]
+            return tuple(part for states, end in found for part in (states.padded(), end))
+
+    names = [f"{what}_{cell}" for cell in CELLS for what in ("states", "end")]
+    given = (torch.zeros(3, 5, 4), torch.tensor([5, 1, 2]))
+    axes = ({0: "rows", 1: "longest"}, {0: "rows"})
+    onnx._write(tmp_path / "all.onnx", All(), given, axes, ["x", "lengths"], names)
+    lengths = [3, 0, 6, 1]
+    x = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
+    rows = Ragged.from_lengths(x, lengths)
+    session = onnxruntime.InferenceSession(str(tmp_path / "all.onnx"))
+    found = dict(
+        zip(names, session.run(names, {"x": rows.padded().numpy(), "lengths": np.array(lengths)}), strict=True)
+    )
+    for cell, stack in zip(CELLS, stacks, strict=True):
+        with torch.no_grad():
+            states, end = stack(rows, stack.start(4, x) + 0.5)
+        np.testing.assert_allclose(found[f"states_{cell}"], states.padded().numpy(), atol=1e-5)
+        np.testing.assert_allclose(found[f"end_{cell}"], end.numpy(), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[System, Path]:
+    """A trained model's folder as a user has it, and its export."""
+    folder = tmp_path_factory.mktemp("onnx")
+    decoder = {"kind": "gru", "score": "dot", "place": "feeding", "hard": True}
+    system({**BLOCK, "positions": "t5"}, decoder).save(folder / "model")
+    model = load(folder / "model", device="cpu")
+    onnx.export(model, folder / "made")
+    return model, folder / "made"
+
+
+def test_the_folder_is_whole_and_runs_without_torch(made: tuple[System, Path], tmp_path: Path) -> None:
+    model, folder = made
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in folder.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    files = {"config.yaml", "encoder.onnx", "runner.json", "step.onnx", "tokens.json"}
+    assert {path.name for path in moved.iterdir()} == files
+    run = "runpy.run_module('regard.exchange.onnx_runner', {}, '__main__')"
+    code, lines = f"import runpy, sys; sys.modules['torch'] = None; {run}", "".join(f"{text}\n" for text in TEXTS)
+    command = [sys.executable, "-c", code, str(moved)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == model.generate(TEXTS)
+
+
+def test_hard_attention_looks_at_the_same_places(made: tuple[System, Path]) -> None:
+    agrees(made[0], Runner(made[1]))
+
+
+def test_runner_json_says_what_is_whose(made: tuple[System, Path]) -> None:
+    facts = json.loads((made[1] / RUNNER).read_text())
+    assert facts["source"] == {"kind": "text", "tokens": "tokens", "end": [3]}
+    assert facts["marks"]["first"] == 2
+    assert facts["positions"] == made[0].task.longest
+    assert facts["search"]["beam"] == 3
+    assert facts["state"][0] == {
+        "name": "carry", "of": "row", "shape": ["rows", 1, 1, D_MODEL], "begins": "encoder", "dtype": "float32",
+        "grows": None, "after": "next_carry",
+    }  # fmt: skip
+    assert [(entry["name"], entry["of"], entry["after"]) for entry in facts["state"][1:]] == [
+        ("fed", "row", "next_fed"), ("values", "source", None), ("keys", "source", None), ("mask", "source", None),
+    ]  # fmt: skip
+    growing = onnx.TransformerLayout(tiny(("rnn-uni", "transformer-t5")).decoder, before=False).kept  # type: ignore[arg-type]
+    assert [(kept.name, kept.of, kept.grows) for kept in growing] == [
+        ("past_0", "row", 1), ("past_1", "row", 1), ("source_0", "source", None), ("source_1", "source", None),
+        ("mask", "source", None),
+    ]  # fmt: skip
+
+
+def test_an_empty_row_is_a_row(made: tuple[System, Path]) -> None:
+    """A source without a token is not given to a search, but a graph takes it."""
+    model, folder = made
+    runner = Runner(folder)
+    runner.source["end"] = []
+    state = runner.start([[7, 8], [], [9]])
+    with model.task.inference():
+        want: Any = model.task.model.start(Ragged.of([[7, 8], [], [9]]))  # type: ignore[operator]
+    np.testing.assert_allclose(state["carry"], want.carry.numpy(), atol=1e-5)
+    log_probs, _ = runner.advance(np.full(3, 2), state)
+    with model.task.inference():
+        expected, _ = model.task.model.step(torch.full((3,), 2), want)  # type: ignore[operator]
+    np.testing.assert_allclose(log_probs, expected.numpy(), atol=1e-5)
+
+
+def test_what_cannot_be_used_gets_no_output(made: tuple[System, Path]) -> None:
+    folder = made[1]
+    runner = Runner(folder)
+    with pytest.warns(UserWarning, match="input 1 has 0 tokens, not 1 to 12; its output is empty"):
+        assert runner.generate(["a b", ""])[1] == ""
+    assert runner.generate([]) == []
+    with pytest.raises(ConfigError, match="this runner knows no search setting 'top_k'; there are: beam, "):
+        runner.generate(["a"], top_k=3)
+    with pytest.raises(ModelError, match=r"is no ONNX export: it has no runner.json; `regard export` makes one"):
+        Runner(folder.parent)
+
+
+def test_a_limit_that_leaves_no_way_on_gives_what_is_open(made: tuple[System, Path]) -> None:
+    model, folder = made
+    limits: dict[str, Any] = {"beam": 2, "max_length": 2, "min_length": 3}
+    found = Runner(folder).search([[7, 8], [9]], **limits)
+    search = model.config.search.model_copy(update=limits)
+    ours = model.task.search([[7, 8], [9]], search)  # type: ignore[attr-defined]
+    assert [best[0].tokens for best in found] == [best[0].tokens for best in ours]
+    assert found[0][0].score == -np.inf
+
+
+def test_what_cannot_be_exported_is_refused(made: tuple[System, Path], tmp_path: Path) -> None:
+    model, folder = made
+    alone = system({**TRANSFORMERS["transformer-pre-learned"]}, {"kind": "none"}, "none")
+    with pytest.raises(ConfigError, match=r"model\.decoder\.kind is none: an encoder alone writes nothing"):
+        onnx.export(alone, tmp_path / "made")
+    with pytest.raises(ConfigError, match="an ensemble is several models, which ONNX runs one at a time"):
+        onnx.export(System(together([model.task, model.task]), folder), tmp_path / "made")
+    with patch.dict(sys.modules, {"onnxscript": None}), pytest.raises(ConfigError, match=r"'regard\[export\]'"):
+        onnx.export(model, tmp_path / "made")
+    with pytest.raises(OutputError, match="exists; give another name, or --force"):
+        onnx.export(model, folder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(OutputError, match="exists and is no ONNX export, so it is not replaced"):
+        onnx.export(model, tmp_path / "other", force=True)
+
+
+def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System, Path], tmp_path: Path) -> None:
+    model, folder = made
+    other = System(copy.deepcopy(model.task), folder)
+    with torch.no_grad():
+        other.task.model.head.linear.bias[7] += 0.5
+
+    def graphs(task: Any, layout: Any, to: Path) -> None:
+        for name in (onnx.ENCODER, onnx.STEP):
+            (to / name).write_bytes((folder / name).read_bytes())
+
+    with patch.object(onnx, "trace", graphs), pytest.raises(ModelError, match="does not write what the model writes"):
+        onnx.export(other, tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_search_that_the_runner_lacks_are_told(made: tuple[System, Path]) -> None:
+    model, folder = made
+    config = model.config.model_copy(update={"search": model.search(groups=3)})
+    report = onnx.compare(replace(model.task, config=config), folder, folder, 2)  # type: ignore[arg-type]
+    assert report.left_out == ["search.groups"]
+    assert str(report).endswith("; the runner does without search.groups")
+
+
+def test_places_as_good_as_each_other_are_a_tie() -> None:
+    decoder = {"kind": "gru", "score": "dot", "place": "output", "hard": True}
+    task: Any = system({"kind": "rnn"}, decoder).task
+    assert not onnx._tie(task, [7, 8], [9, 10])
+    with torch.no_grad():
+        task.model.encoder.embedding.table.weight.zero_()
+        for weight in task.model.encoder.parameters():
+            weight.zero_()
+    assert onnx._tie(task, [7, 8], [9, 10])
