@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.decoding import for_decoding
 from regard.models.model import EncoderDecoder
-from regard.nn.linear import Linear, Quantised, Upright
+from regard.nn.linear import Linear, Quantised, Packed
 from regard.ragged import Ragged
 from regard.search.ensemble import Ensemble
 from tests.conftest import SOURCE_VOCABULARY, TARGET_VOCABULARY, Pair, tiny
@@ -87,16 +87,16 @@ def test_a_gpu_takes_no_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         for_decoding(model, "int8")
 
 
-@pytest.mark.parametrize("kind", [Upright, Quantised])
+@pytest.mark.parametrize("kind", [Packed, Quantised])
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear_layers(kind: type[Upright | Quantised], bias: bool) -> None:
+def test_linear_layers(kind: type[Packed | Quantised], bias: bool) -> None:
     torch.manual_seed(1)
     linear = Linear(24, 40, bias=bias)
     nn.init.normal_(linear.weight)
     linear.requires_grad_(False)
-    other = cast(Upright, kind(linear))
+    other = cast(Packed, kind(linear))
     x = torch.randn(2, 3, 24)
-    bound = 1e-5 if kind is Upright else 0.03 * float(linear(x).abs().max())
+    bound = 1e-5 if kind is Packed else 0.03 * float(linear(x).abs().max())
     assert (other(x) - linear(x)).abs().max() < bound
     assert other(x).shape == (2, 3, 40)
     assert (other.part(x, 8, 31) - linear.part(x, 8, 31)).abs().max() < bound

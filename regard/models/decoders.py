@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.models.encoders import Embedding, Memory, place
 from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
+from regard.nn.dropout import Dropout
 from regard.nn.positions import distances
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
@@ -119,7 +120,7 @@ class RecurrentDecoder(nn.Module):
         dense = bridge == "dense" and way != "none"
         self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if dense else None
         self.join = nn.Linear(2 * d_model, d_model, bias=False) if way not in ("none", "last") else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def start(self, memory: Memory) -> RecurrentState:
         if self.bridge is not None:

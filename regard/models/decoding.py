@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.nn.linear import Quantised, Upright
+from regard.nn.linear import Packed, Quantised
 
 M = TypeVar("M", bound=nn.Module)
 # Of each model, its copies by precision, with the state of the weights that each was made of.
@@ -57,4 +57,4 @@ def _copy(model: M, precision: str, gpu: bool) -> M:
 def _laid_out(linear: nn.Linear, precision: str) -> nn.Module:
     if precision == "int8":
         return Quantised(linear)
-    return Upright(linear) if linear.out_features >= linear.in_features else linear
+    return Packed(linear) if Packed.available() else linear

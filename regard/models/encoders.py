@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock
+from regard.nn.dropout import Dropout
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 
@@ -38,7 +39,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.table = nn.Embedding(vocabulary, d_model)
         self.scale = math.sqrt(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -76,7 +77,7 @@ class RecurrentEncoder(nn.Module):
         ways = [[Recurrence(cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + bidirectional)]
         self.forwards: Sequence[Recurrence] = nn.ModuleList(ways[0])  # type: ignore[assignment]
         self.backwards: Sequence[Recurrence] = nn.ModuleList(ways[1] if bidirectional else [])  # type: ignore[assignment]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values))
@@ -107,7 +108,7 @@ class ConvolutionEncoder(nn.Module):
     def __init__(self, d_model: int, halvings: int, channels: int, *, coordinates: bool, dropout: float) -> None:
         super().__init__()
         self.packed = False
-        self.coordinates, self.dropout = coordinates, nn.Dropout(dropout)
+        self.coordinates, self.dropout = coordinates, Dropout(dropout)
         widths = [3 + 2 * coordinates, *(channels * 2**i for i in range(halvings))]
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
+from regard.nn.dropout import Dropout
 from regard.nn.kernels import Spans
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
@@ -29,7 +30,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner, self.outer = nn.Linear(d_model, d_ff, bias=not gated), nn.Linear(d_ff, d_model, bias=not gated)
         self.gate = nn.Linear(d_model, d_ff, bias=False) if gated else None
-        self.activation, self.dropout = ACTIVATIONS[activation](), nn.Dropout(dropout)
+        self.activation, self.dropout = ACTIVATIONS[activation](), Dropout(dropout)
         for name, parameter in self.named_parameters():
             if name.endswith("weight"):
                 nn.init.xavier_uniform_(parameter)
@@ -46,7 +47,7 @@ class Residual(nn.Module):
 
     def __init__(self, d_model: int, norm: str, dropout: float, *, normalize: str = "layer") -> None:
         super().__init__()
-        self.pre, self.norm, self.dropout = norm == "pre", make_norm(normalize, d_model), nn.Dropout(dropout)
+        self.pre, self.norm, self.dropout = norm == "pre", make_norm(normalize, d_model), Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:

@@ -15,22 +15,31 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
-class Upright(nn.Module):
-    """`W x + b` with `W` kept as its transpose, which a CPU reads twice as fast for a single `x`."""
+class Packed(nn.Module):
+    """`W x + b` with `W` laid out as oneDNN multiplies it fastest: for a few rows on a CPU in half the time or less."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.weight = nn.Parameter(linear.weight.detach().t().contiguous(), requires_grad=False)
-        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.detach().clone()
-        self.bias = nn.Parameter(bias, requires_grad=False)
+        self.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
+        self.packed: dict[tuple[int, int], Tensor] = {}
+
+    @staticmethod
+    def available() -> bool:
+        """Whether torch has it; it is there for torch's own compiler and not promised to others."""
+        return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.part(x, 0, len(self.bias))
+        return self.part(x, 0, len(self.weight))
 
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Rows `start` to `stop` of the output."""
-        flat = torch.addmm(self.bias[start:stop], x.reshape(-1, x.shape[-1]), self.weight[:, start:stop])
-        return flat.view(*x.shape[:-1], stop - start)
+        if (start, stop) not in self.packed:
+            with torch.inference_mode(False), torch.no_grad():
+                part = self.weight.detach()[start:stop].clone()
+                self.packed[start, stop] = torch.ops.mkldnn._reorder_linear_weight(part, 16)  # for some 16 rows
+        bias = None if self.bias is None else self.bias[start:stop]
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed[start, stop], bias, "none", [], "")
 
 
 class Quantised(nn.Module):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from regard.nn.dropout import Dropout
 from regard.ragged import Ragged
 
 PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
@@ -31,7 +32,7 @@ class Recurrence(nn.Module):
         self.cell, self.d_model, self.parts = cell, d_model, PARTS[cell]
         stack = [_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers)]
         self.layers: Sequence[nn.RNNBase] = nn.ModuleList(stack)  # type: ignore[assignment]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for name, parameter in self.named_parameters():
             if "weight_hh" in name:
                 for gate in parameter.data.chunk(parameter.shape[0] // d_model):
