@@ -305,6 +305,7 @@ class CTranslate2Engine(Writing):
     def _translator(self, lines: int) -> Any:
         side = self._side(lines)
         if side not in self._translators:
+            threads = torch.get_num_threads()
             try:
                 self._translators[side] = ct2().Translator(
                     str(self.folder), device=self.device.type, inter_threads=side, intra_threads=self.threads // side,
@@ -312,6 +313,8 @@ class CTranslate2Engine(Writing):
                 )  # fmt: skip
             except (RuntimeError, ValueError) as error:
                 raise ModelError(f"CTranslate2 cannot load {self.folder}: {error}") from None
+            finally:
+                torch.set_num_threads(threads)  # it sets those of the whole process
         return self._translators[side]
 
 
