@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.decoding import for_decoding
 from regard.models.model import EncoderDecoder
-from regard.nn.linear import Linear, Quantised, Packed
+from regard.nn.linear import Linear, Packed, Quantised
 from regard.ragged import Ragged
 from regard.search.ensemble import Ensemble
 from tests.conftest import SOURCE_VOCABULARY, TARGET_VOCABULARY, Pair, tiny
