@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from itertools import product
 from typing import Any, TypeVar
 
@@ -20,6 +21,13 @@ from regard.ragged import Ragged
 torch.set_num_threads(1)
 hypothesis_settings.register_profile("regard", deadline=None, max_examples=40, derandomize=True, database=None)
 hypothesis_settings.load_profile("regard")
+
+if find_spec("triton") is not None and not torch.cuda.is_available():
+    # Triton decides when it is imported how kernels run, and parts of torch import it. The variable is not left to
+    # other tests and their processes, for which the kernels are then not there.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        from regard.nn import triton_decoding, triton_kernels  # noqa: F401
 
 Part = dict[str, Any]  # settings of an encoder or a decoder
 Pair = tuple[str, str]  # the names of an encoder and a decoder

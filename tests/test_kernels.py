@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from copy import deepcopy
@@ -26,12 +25,6 @@ from tests.conftest import tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
-
-if DEVICE == "cpu" and importlib.util.find_spec("triton") is not None:
-    # How kernels run is decided when triton is imported; the variable is not left to other tests and their processes.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        from regard.nn import triton_decoding, triton_kernels  # noqa: F401
 
 
 @pytest.fixture
