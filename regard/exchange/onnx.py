@@ -16,6 +16,7 @@ import copy
 import json
 import random
 import shutil
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,18 +144,18 @@ class Kept:
         return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
 
 
-class Layout:
+class Layout(ABC):
     """The tensors of a decoder's state, and the way from it to them and back."""
 
     kept: list[Kept]
 
+    @abstractmethod
     def tensors(self, state: State) -> dict[str, Tensor]:
         """Those of a state before the first token or after a step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self, given: dict[str, Tensor]) -> State:
         """The state before a step."""
-        raise NotImplementedError
 
     def start(self, model: Writer, source: Tensor, lengths: Tensor) -> State:
         """The state before the first token, of padded sources `(sources, source, …)`."""
