@@ -33,6 +33,7 @@ from regard.data.tokens import BOS, EOS, MARKS, UNK, Tokenizer, clean
 from regard.errors import ConfigError, DataError, ModelError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, ct2, load_engine, names
+from regard.exchange.folders import make_way
 from regard.models.model import EncoderDecoder, FillIn, OneNetwork
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -91,7 +92,7 @@ def export(
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"unknown quantization '{quantization}'; there are: {', '.join(QUANTIZATIONS)}")
     spec = specify(system)
-    _make_way(folder, force=force)
+    make_way(folder, EXPORT, "export", force=force)
     new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -162,13 +163,6 @@ def digest(system: System) -> str:
         found.update(f"{name} {tuple(tensor.shape)}".encode())
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
-
-
-def _make_way(folder: Path, *, force: bool) -> None:
-    if folder.exists() and not force:
-        raise OutputError(f"{folder} exists; give another name, or --force to replace it")
-    if folder.exists() and not (folder / EXPORT).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} exists and is no export, so it is not replaced; give another name")
 
 
 # The network, part by part

@@ -31,7 +31,8 @@ from regard.config import dump
 from regard.data.corpora import read_examples
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK
-from regard.errors import ConfigError, DataError, ModelError, OutputError
+from regard.errors import ConfigError, DataError, ModelError
+from regard.exchange.folders import make_way
 from regard.exchange.onnx_runner import RUNNER, Found, Runner
 from regard.exchange.onnx_runner import Search as RunnerSearch
 from regard.exchange.onnx_trace import Growing, Rectangle, Spread, prepare, traceable
@@ -87,7 +88,7 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
             __import__(name)
         except ImportError:
             raise ConfigError(f"export to ONNX needs {name}; install it with: pip install 'regard[export]'") from None
-    _make_way(folder, force=force)
+    make_way(folder, RUNNER, "ONNX export", force=force)
     model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
     task = replace(task, model=model, device=torch.device("cpu"))  # graphs are compared with the same on a CPU
     new = folder.with_name(folder.name + ".tmp")
@@ -106,13 +107,6 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return report
-
-
-def _make_way(folder: Path, *, force: bool) -> None:
-    if folder.exists() and not force:
-        raise OutputError(f"{folder} exists; give another name, or --force to replace it")
-    if folder.exists() and not (folder / RUNNER).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} exists and is no ONNX export, so it is not replaced; give another name")
 
 
 # A decoder's state as tensors with names
