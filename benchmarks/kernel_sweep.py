@@ -4,8 +4,9 @@
     python benchmarks/kernel_sweep.py --parts sweep loss  # some of them
 
 `check` compares with float64 and replays a CUDA graph; `sweep` tries tiles, warps and stages; `attention` stands beside
-`varlen_attn` on packed batches of 32k tokens; `loss` is the output layer with its loss, in time and memory. Times are
-medians on the device: the queue is filled while the device sleeps, so what Python takes is not in them.
+`varlen_attn` on packed batches of 32k tokens; `loss` is the output layer with its loss, in time and memory; `around` is
+what stands around the products, norms and activations. Times are medians on the device: the queue is filled while the
+device sleeps, so what Python takes is not in them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import triton
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from regard.nn import kernels, triton_kernels
+from regard.nn import fused, kernels, triton_kernels
+from regard.nn.dropout import Dropout
 from regard.nn.kernels import Spans, attend_spans, spans
 from regard.nn.triton_kernels import Plan, Tiles
 from regard.ragged import Ragged
@@ -51,42 +53,50 @@ class Case:
     """A packed batch to attend in."""
 
     name: str
-    q: Ragged  # (Tq, heads, d_head)
-    k: Ragged
-    v: Ragged
+    x: Ragged  # (Tq, 3, heads, d_head): queries, keys and values; or (Tq, 1, …) with a memory
+    memory: Ragged | None  # (Tk, 2, heads, d_head)
     causal: bool
 
     @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.q.values, self.k.values, self.v.values
+    def inputs(self) -> tuple[Tensor, ...]:
+        return (self.x.values,) if self.memory is None else (self.x.values, self.memory.values)
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Queries, keys and values."""
+        return [part for tensor in self.inputs for part in tensor.unbind(1)]
+
+    @property
+    def source(self) -> Ragged:
+        return self.x if self.memory is None else self.memory
 
     @cached_property
     def spans(self) -> Spans:
         """Worked out once for a batch: all layers share them."""
-        return spans(self.q, self.k, self.causal)
+        return spans(self.x, self.source, self.causal)
 
     @property
     def unit(self) -> float:
         """Bytes of the four tensors of a forward pass, the least it can move; a backward pass moves eight."""
-        return 2.0 * sum(x.numel() * x.element_size() for x in (self.q.values, self.k.values))
+        return 4.0 / 3.0 * sum(x.numel() * x.element_size() for x in self.inputs)
 
     @property
     def operations(self) -> float:
         """Of the forward pass, over the pairs that are seen; the backward pass has 5 products for its 2."""
         pairs = float((self.spans.key_end - self.spans.key_begin).sum())
-        return 4.0 * pairs * self.q.values.shape[1] * self.q.values.shape[2]
+        return 4.0 * pairs * self.x.values.shape[2] * self.x.values.shape[3]
 
     @cached_property
     def grad(self) -> Tensor:
-        return torch.randn_like(self.q.values)
+        return torch.randn_like(self.parts[0])
 
     def own(self) -> Tensor:
-        return attend_spans(*self.inputs, *self.spans)
+        return attend_spans(self.x.values, None if self.memory is None else self.memory.values, *self.spans)
 
     def other(self) -> Tensor:
         window = (-1, 0) if self.causal else (-1, -1)
         found = varlen_attn(
-            *self.inputs, self.q.offsets, self.k.offsets, self.q.longest, self.k.longest, window_size=window
+            *self.parts, self.x.offsets, self.source.offsets, self.x.longest, self.source.longest, window_size=window
         )
         assert isinstance(found, Tensor)
         return found
@@ -106,13 +116,14 @@ def case(
 ) -> Case:
     """Random numbers of these lengths; the sources of `cross` are as long on average, but not one by one."""
     generator = torch.Generator(DEVICE).manual_seed(2)
-    sources = lengths if kind != "cross" else lengths[::-1]
 
-    def draw(counts: list[int]) -> Ragged:
-        values = torch.randn(sum(counts), heads, d_head, generator=generator, device=DEVICE).to(dtype)
+    def draw(counts: list[int], parts: int) -> Ragged:
+        values = torch.randn(sum(counts), parts, heads, d_head, generator=generator, device=DEVICE).to(dtype)
         return Ragged.from_lengths(values.requires_grad_(), counts)
 
-    return Case(f"{name} {kind}", draw(lengths), draw(sources), draw(sources), kind == "causal")
+    if kind == "cross":
+        return Case(f"{name} {kind}", draw(lengths, 1), draw(lengths[::-1], 2), causal=False)
+    return Case(f"{name} {kind}", draw(lengths, 3), None, kind == "causal")
 
 
 def timed(run: Callable[..., object], *arguments: Any) -> float:
@@ -143,10 +154,11 @@ def show(name: str, *cells: object) -> None:
 def exact(batch: Case) -> Tensor:
     """Attention in float64, row by row."""
     parts = []
-    ends = [x.offsets.tolist() for x in (batch.q, batch.k)]
-    for i in range(len(batch.q)):
-        query = batch.q.values[ends[0][i] : ends[0][i + 1]].double().transpose(0, 1)
-        key, value = (x.values[ends[1][i] : ends[1][i + 1]].double().transpose(0, 1) for x in (batch.k, batch.v))
+    ends = [x.offsets.tolist() for x in (batch.x, batch.source)]
+    q, k, v = batch.parts
+    for i in range(len(batch.x)):
+        query = q[ends[0][i] : ends[0][i + 1]].double().transpose(0, 1)
+        key, value = (x[ends[1][i] : ends[1][i + 1]].double().transpose(0, 1) for x in (k, v))
         scores = query @ key.mT / math.sqrt(query.shape[-1])
         if batch.causal:
             scores = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -torch.inf)
@@ -155,7 +167,7 @@ def exact(batch: Case) -> Tensor:
 
 
 def errors(batch: Case, found: Tensor, expected: Tensor) -> list[str]:
-    """Greatest errors of contexts, dq, dk and dv, each as a part of the greatest number."""
+    """Greatest errors of contexts and of the gradients of inputs, each as a part of the greatest number."""
     weights = torch.randn_like(found.detach())
     pairs = [(found.detach(), expected.detach())]
     got = torch.autograd.grad(found, batch.inputs, weights, retain_graph=True)
@@ -167,7 +179,7 @@ def errors(batch: Case, found: Tensor, expected: Tensor) -> list[str]:
 def check() -> None:
     """Errors against float64, ours and torch's; and a CUDA graph of both passes."""
     print("\n# check: greatest error against float64, as a part of the greatest number")
-    show("case", "dtype", "d_head", "context", "dq", "dk", "dv")
+    show("case", "dtype", "d_head", "context", "gradients")
     kinds = (torch.bfloat16, torch.float16, torch.float32)
     for kind, dtype, d_head in product(("self", "causal", "cross"), kinds, (24, 64, 128)):
         batch = case("short", sentences(1500, MEAN), 3, kind, dtype, d_head)
@@ -208,15 +220,16 @@ def sweep_tiles(batch: Case) -> None:
         f"\n# sweep: {batch.name}, heads of {D_HEAD}; ms of forward, and of backward with other tiles for dq or dk/dv"
     )
     show("queries keys warps stages", "forward", "dq", "dk/dv")
-    q, k, v = (x.detach() for x in batch.inputs)
+    q, k, v = (x.detach() for x in batch.parts)
     context, lse = triton_kernels.attend(q, k, v, *batch.spans[:2])
     grad, usual = torch.randn_like(context), triton_kernels.plan(q)
+    into = torch.empty_like(batch.x.values).unbind(1)
 
     def forward(tiles: Tiles) -> object:
         return triton_kernels.attend(q, k, v, *batch.spans[:2], tiles=tiles)
 
     def backward(plan: Plan) -> object:
-        return triton_kernels.attend_backward(grad, q, k, v, context, lse, *batch.spans, tiles=plan)
+        return triton_kernels.attend_backward(grad, q, k, v, context, lse, *batch.spans, *into, tiles=plan)
 
     best: dict[str, tuple[float, str]] = {}
     for queries, keys, warps, stages in SWEEP:
@@ -247,9 +260,9 @@ def batches() -> Iterator[Case]:
 
 
 def both_passes(batch: Case, way: Callable[[], Tensor]) -> tuple[Tensor, ...]:
-    """Contexts and the gradients of queries, keys and values."""
+    """Contexts and the gradients of inputs."""
     context = way()
-    return (context, *torch.autograd.grad(context, batch.inputs, batch.grad))
+    return (context.detach(), *torch.autograd.grad(context, batch.inputs, batch.grad))
 
 
 def attention() -> None:
@@ -324,7 +337,51 @@ def loss() -> None:
         show(name, took, peak, f"{6.0 * tokens * d_model * vocabulary / took / 1e9:.0f}", total, f"{apart:.1e}")
 
 
-PARTS = {"check": check, "sweep": sweep, "attention": attention, "loss": loss}
+def around() -> None:
+    """A residual with dropout and norm, and an activation with dropout: ours, and torch's own one by one."""
+    print(f"\n# around: ms for {TOKENS} tokens in bfloat16, forward and forward + backward; GB/s of the least bytes")
+    show("case", "ours f", "ours f+b", "torch f", "torch f+b", "GB/s f", "GB/s b")
+    for width in (512, 1024):
+        around_norm(width)
+        around_relu(4 * width)
+
+
+def around_norm(width: int) -> None:
+    module, drop = torch.nn.LayerNorm(width, device=DEVICE), Dropout(0.1)
+    x, added = (torch.randn(TOKENS, width, device=DEVICE, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+
+    def theirs() -> Tensor:
+        summed = (x + F.dropout(added, 0.1)).float()
+        return F.layer_norm(summed, (width,), module.weight, module.bias).to(x.dtype)
+
+    inputs = [x, added, *module.parameters()]
+    compare(f"norm {width}", inputs, lambda: fused.add_norm(x, added, module, drop), theirs, (3, 5))
+
+
+def around_relu(width: int) -> None:
+    x, drop = torch.randn(TOKENS, width, device=DEVICE, dtype=torch.bfloat16).requires_grad_(), Dropout(0.1)
+    compare(f"relu {width}", [x], lambda: fused.relu_dropout(x, drop), lambda: F.dropout(F.relu(x), 0.1), (2, 3))
+
+
+def compare(
+    name: str, inputs: list[Tensor], ours: Callable[[], Tensor], theirs: Callable[[], Tensor], moved: tuple[int, int]
+) -> None:
+    """`moved`: how many tensors like the first each pass has to read or write."""
+    gradient, cells = torch.randn_like(inputs[0]), list[float]()
+
+    def both(way: Callable[[], Tensor]) -> object:
+        return torch.autograd.grad(way(), inputs, gradient)
+
+    for way in (ours, theirs):
+        with torch.no_grad():
+            cells.append(timed(way))
+        cells.append(timed(both, way))
+    unit = inputs[0].numel() * 2 / 1e6
+    speeds = (moved[0] * unit / cells[0], moved[1] * unit / (cells[1] - cells[0]))
+    show(name, *cells, *(f"{speed:.0f}" for speed in speeds))
+
+
+PARTS = {"check": check, "sweep": sweep, "attention": attention, "loss": loss, "around": around}
 
 
 def main() -> None:

@@ -73,6 +73,11 @@ class Ragged:
         return (self.offsets[1:] - self.offsets[:-1]).long()
 
     @cached_property
+    def known(self) -> Tensor:
+        """The lengths on the CPU, where some kernels want them; sequences that came from there wait for no device."""
+        return self.lengths.cpu()
+
+    @cached_property
     def row(self) -> Tensor:
         """Which sequence each value belongs to, `(total,)`."""
         place = torch.arange(self.values.shape[0], dtype=torch.int32, device=self.offsets.device)
@@ -87,6 +92,12 @@ class Ragged:
     def slot(self) -> Tensor:
         """Where each value stands in the flattened padded form, `(total,)`."""
         return self.row * max(self.longest, 1) + self.position
+
+    @cached_property
+    def place(self) -> Tensor:
+        """Which value stands in each slot of the padded form, `(rows, longest)`; any, where it holds none."""
+        slot = torch.arange(max(self.longest, 1), device=self.offsets.device)
+        return (self.offsets[:-1, None] + slot).clamp(max=self.values.shape[0] - 1)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -104,24 +115,30 @@ class Ragged:
         place = torch.empty_like(rank)
         place[rank] = torch.arange(len(self), device=rank.device)
         index = (self.position * len(self) + place[self.row]).argsort()
-        going = (self.lengths.cpu()[:, None] > torch.arange(self.longest)).sum(0)
+        going = (self.known[:, None] > torch.arange(self.longest)).sum(0)
         return index, going, rank[: int(going[0])] if self.longest else rank[:0]
 
     def padded(self, fill: float = 0) -> Tensor:
-        """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide."""
+        """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide.
+
+        With gradients there must be no values that belong to no sequence.
+        """
         shape = self.values.shape[1:]
+        if not torch.is_grad_enabled() and self.values.shape[0]:
+            found = self.values.index_select(0, self.place.flatten()).view(*self.place.shape, *shape)
+            return found.masked_fill_(~self.mask.view(*self.mask.shape, *[1] * len(shape)), fill)
         flat = self.values.new_full((len(self) * max(self.longest, 1), *shape), fill)
         flat = flat.index_copy(0, self.slot, self.values)
         return flat.view(len(self), max(self.longest, 1), *shape)
 
     def unpadded(self, padded: Tensor) -> Ragged:
         """The inverse of `padded()`: another tensor `(rows, longest, …)` cut to these lengths."""
-        return self.like(padded.flatten(0, 1)[self.slot])
+        return self.like(padded.flatten(0, 1).index_select(0, self.slot))
 
     def like(self, values: Tensor) -> Ragged:
         """Other values under the same lengths; what was worked out about the layout is shared."""
         other = Ragged(values, self.offsets, self.longest)
-        for name in ("lengths", "row", "position", "slot", "mask", "by_step"):
+        for name in ("lengths", "known", "row", "position", "slot", "place", "mask", "by_step"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
@@ -145,7 +162,7 @@ class Ragged:
 
     def reversed(self) -> Ragged:
         """Each sequence back to front."""
-        return self.like(self.values[self.offsets[1:].long()[self.row] - 1 - self.position])
+        return self.like(self.values.index_select(0, self.offsets[1:].long()[self.row] - 1 - self.position))
 
     def last(self) -> Tensor:
         """The last value of each sequence, `(rows, …)`; zeros for an empty one."""
@@ -164,11 +181,14 @@ class Ragged:
         flat = self.values.tolist()
         return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
 
-    def filled(self, total: int, rows: int, fill: int = 0) -> Ragged:
-        """The same sequences and empty ones, `rows` in all, with `fill` behind them up to `total` values."""
+    def filled(self, total: int, rows: int, fill: int = 0, longest: int = 0) -> Ragged:
+        """The same sequences and empty ones, `rows` in all, with `fill` behind them up to `total` values.
+
+        They are padded to no less than `longest`.
+        """
         more, last = total - self.values.shape[0], self.offsets[-1:]
         values = torch.cat((self.values, self.values.new_full((more, *self.values.shape[1:]), fill)))
-        return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), self.longest)
+        return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), max(self.longest, longest))
 
     def pinned(self) -> Ragged:
         """In memory from which a GPU can fetch it by itself."""
@@ -179,4 +199,7 @@ class Ragged:
         if device is None:
             return self
         values, offsets = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.offsets))
-        return Ragged(values, offsets, self.longest)
+        moved = Ragged(values, offsets, self.longest)
+        if self.offsets.device.type == "cpu":
+            moved.__dict__["known"] = self.known
+        return moved

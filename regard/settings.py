@@ -88,6 +88,12 @@ class Objective(Section):
     samples: int = Field(8, ge=2, description="minimum_risk: outputs drawn for each source, the reference not counted")
     sharpness: float = Field(0.005, gt=0, description="minimum_risk: exponent of p among the outputs drawn")
     likelihood: float = Field(0.0, ge=0, description="minimum_risk: weight of -log p of the target beside the risk")
+    agreement: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
+        "try 5); an update then takes twice as long",
+    )
     blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
     reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
     entropy: float = Field(0.002, ge=0, description="hard attention: weight of the entropy of where to look")
@@ -248,6 +254,8 @@ class Config(Section):
             )
         if isinstance(decoder, NoDecoder) and self.data.source != "none":
             raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
+        if self.training.objective.agreement and getattr(decoder, "hard", False):
+            raise ValueError("training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0")
         if isinstance(decoder, NoDecoder) and self.training.objective.kind != "likelihood":
             raise ValueError(f"training.objective.kind '{self.training.objective.kind}' needs a decoder")
         if self.data.source == "none" and self.training.objective.kind == "minimum_risk":

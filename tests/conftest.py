@@ -27,7 +27,8 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
     # other tests and their processes, for which the kernels are then not there.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        from regard.nn import triton_decoding, triton_kernels  # noqa: F401
+        from regard.nn import triton_decoding, triton_fused, triton_kernels, triton_steps  # noqa: F401
+        from regard.search import triton_beam  # noqa: F401
 
 Part = dict[str, Any]  # settings of an encoder or a decoder
 Pair = tuple[str, str]  # the names of an encoder and a decoder
@@ -161,3 +162,31 @@ def batch() -> tuple[Ragged, Ragged]:
 def rows_of(x: Ragged) -> list[Tensor]:
     """The values of each row."""
     return list(x.values.split(x.lengths.tolist()))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels run: compiled on a GPU, elsewhere in the interpreter, of which two faults are put right."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    patch_tensor, create_dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+
+    def patched(tensor: Any, scope: Any) -> None:  # a scalar is an array of one there, which NumPy 2.4 takes for none
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def dot(
+        self: Any, a: Any, b: Any, *rest: Any
+    ) -> Any:  # it multiplies the bits of bfloat16 as if they were integers
+        if a.dtype == tl.bfloat16:
+            a, b = (interpreter.TensorHandle(self.cast_impl(x, tl.float32).data.reshape(x.data.shape), tl.float32)
+                    for x in (a, b))  # fmt: skip
+        return create_dot(self, a, b, *rest)
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)

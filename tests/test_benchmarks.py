@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,8 @@ from regard.bench.report import Report, headlines, number, table, tables
 from regard.bench.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sentences
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
+from regard.runs import train
+from tests.toy import toy_config, write_corpus
 
 CPU = torch.device("cpu")
 
@@ -71,6 +74,16 @@ def test_the_table_has_ratios_before_medians_and_names_who_is_not_there() -> Non
     lines = table(rows, markdown=True).splitlines()
     assert set(lines[1]) == set("| -:")
     assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
+
+
+def test_a_contestant_can_be_held_against_another_than_regards_peers() -> None:
+    case = some_case()
+    case.results += [Result("through", "beside", [8.0, 9.0, 11.0], beside="slow"), Result("x", "beside", beside="slow")]
+    assert [(mine.name, other.name) for mine, other in case.pairs] == [("through", "slow")]
+    assert case.ratio(case.results[1], case.results[4]) == Spread(0.9, 0.8, 1.1)
+    assert headlines(case)[1:] == ["base: through is 0.90 times as fast as slow (0.80–1.10)"]
+    kept = Report("Decoding", "regard bench decode-cpu", "words", CPU, [case]).to_json()
+    assert kept["cases"][0]["ratios"] == {"through": {"to": "slow", "median": 0.9, "low": 0.8, "high": 1.1}}
 
 
 def test_numbers_have_the_digits_that_matter() -> None:
@@ -330,6 +343,44 @@ def test_peers_that_are_installed_take_part(package: str, command: list[str]) ->
     with warnings.catch_warnings(action="ignore"):
         report = main([*command, "--quick", "--rounds", "1"])
     assert [case.absent for case in report.cases] == [{} for _ in report.cases]
+
+
+@pytest.mark.skipif(not has("ctranslate2"), reason="ctranslate2 is not installed")
+def test_regard_through_ctranslate2_is_held_against_ctranslate2() -> None:
+    with warnings.catch_warnings(action="ignore"):
+        report = main(["decode-cpu", "--quick", "--peers", "engine", "--beside", "int8", "--rounds", "1"])
+    through = "Regard through CTranslate2"
+    for case in report.cases:
+        assert {mine.name: other.name for mine, other in case.pairs} == {
+            f"{through} float32, same": "CTranslate2 float32",
+            f"{through} float32, fastest": "CTranslate2 float32",
+            f"{through} int8, fastest": "CTranslate2 int8",
+        }
+        same = next(x for x in case.results if x.name == f"{through} float32, same")
+        assert same.extra["% same"] == 100
+    assert f"{through} float32, fastest is" in report.text()
+
+
+def test_precision_says_what_fewer_bits_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path)
+    part = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32}
+    changes = {"d_model": 16, "encoder": part, "decoder": part}
+    train(toy_config(tmp_path, preset=None, model=changes, training={"steps": 5, "validate_every": 5}))
+    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "precision.py"))
+    with warnings.catch_warnings(action="ignore"):
+        script["main"]([str(tmp_path / "run"), "--lines", "10", "--rounds", "1", "--beam", "2"])
+    shown = capsys.readouterr().out
+    cells = [line.strip("| ").split(" | ") for line in shown.splitlines() if line.startswith("| ")]
+    rows = {name: rest for name, *rest in cells}
+    assert rows["Regard float32"][:3] == ["1.00", "1.00–1.00", "1.000"]
+    assert rows["Regard float32"][5:7] == ["100.0", "+0.0000"]
+    assert {"Regard bfloat16", "Regard int8"} <= set(rows)
+    assert f"10 lines of {tmp_path / 'test.tsv'}, beam 2" in shown
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in shown
+    if has("ctranslate2"):
+        assert {"CTranslate2 float32", "Regard through CTranslate2 int8, fastest"} <= set(rows)
+    else:
+        assert "not run: CTranslate2 float32: not installed; pip install ctranslate2" in shown
 
 
 def test_scripts_call_the_commands() -> None:

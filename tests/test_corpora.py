@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,16 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         list(read_pairs(str(tmp_path / "x.tsv")))
     with pytest.raises(DataError, match="two text files; got 3"):
         read_pairs(["a", "b", "c"])
+
+
+def test_the_split_of_tatoeba_keeps_related_sentences_together() -> None:
+    path = Path(__file__).parent.parent / "recipes" / "tatoeba.py"
+    split = runpy.run_path(str(path))["split"]
+    alone = [(f"This is {i} .", f"Das ist {i} .") for i in range(20)]
+    related = [("I see you .", "Ich sehe dich ."), ("I see you .", "Ich sehe euch ."), ("I see .", "Ich sehe euch .")]
+    parts = split([*alone[:9], *related, *alone[9:], ("Go .", "Geh .")], dev=5, test=4)
+    assert [len(parts[name]) for name in ("dev", "test", "train")] == [5, 4, 15]
+    assert set(alone).issuperset(parts["dev"] + parts["test"])
+    place = parts["train"].index(related[0])
+    assert parts["train"][place : place + 3] == related
+    assert parts == split([*related, *reversed(alone), ("Go .", "Geh ."), alone[0]], dev=5, test=4)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.decoding import for_decoding
+from regard.models.decoding import changed, for_decoding
 from regard.models.model import EncoderDecoder
 from regard.nn.linear import Linear, Packed, Quantised
 from regard.ragged import Ragged
@@ -85,6 +85,21 @@ def test_a_gpu_takes_no_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(parameter), "is_cuda", True, raising=False)
     with pytest.raises(ConfigError, match="int8 is for CPUs; on a GPU use bfloat16"):
         for_decoding(model, "int8")
+
+
+def test_on_a_gpu_a_copy_in_full_precision_shares_the_weights_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = single(PAIRS[0]).train()
+    monkeypatch.setattr(type(next(model.parameters())), "is_cuda", True, raising=False)
+    copied = for_decoding(model, "float32")
+    assert not copied.training
+    assert model.training
+    assert all(a is b for a, b in zip(copied.parameters(), model.parameters(), strict=True))
+    with torch.no_grad():
+        model.head.linear.bias.add_(1.0)
+    half = for_decoding(model, "bfloat16")
+    changed(model)
+    assert for_decoding(model, "float32") is copied
+    assert for_decoding(model, "bfloat16") is not half
 
 
 @pytest.mark.parametrize("kind", [Packed, Quantised])

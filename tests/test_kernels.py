@@ -16,8 +16,9 @@ from torch import Tensor
 from regard.data.batches import make_batch
 from regard.nn import kernels
 from regard.nn.attention import attend
-from regard.nn.kernels import Spans, attend_spans, recall, softmax_cross_entropy_, spans
+from regard.nn.kernels import Spans, attend_spans, consult, recall, softmax_cross_entropy_, spans
 from regard.ragged import Ragged
+from regard.search.replay import cloned
 from regard.settings import Objective as Settings
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood
@@ -25,34 +26,6 @@ from tests.conftest import tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels run: compiled on a GPU, elsewhere in the interpreter, of which two faults are put right."""
-    pytest.importorskip("triton")
-    if DEVICE == "cuda":
-        return
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    patch_tensor, create_dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
-
-    def patched(tensor: Any, scope: Any) -> None:  # a scalar is an array of one there, which NumPy 2.4 takes for none
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    def dot(
-        self: Any, a: Any, b: Any, *rest: Any
-    ) -> Any:  # it multiplies the bits of bfloat16 as if they were integers
-        if a.dtype == tl.bfloat16:
-            a, b = (interpreter.TensorHandle(self.cast_impl(x, tl.float32).data.reshape(x.data.shape), tl.float32)
-                    for x in (a, b))  # fmt: skip
-        return create_dot(self, a, b, *rest)
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
 
 
 def randn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -92,11 +65,15 @@ def agree(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: fl
         assert worst <= limit, f"number {i} is off by {worst:.2e}, {worst / limit * tolerance:.2e} of the greatest"
 
 
+def attended(q: Tensor, k: Tensor, v: Tensor, *between: Tensor) -> Tensor:
+    return attend_spans(q.unsqueeze(1), torch.stack((k, v), 1), *between)
+
+
 def check(q: Ragged, k: Ragged, v: Ragged, causal: bool, tolerance: float) -> None:
     """Forward and backward of the operator against autograd of the equation."""
     inputs = (q.values, k.values, v.values)
     expected = written_out(q, k, v, causal)
-    found = attend_spans(*inputs, *intervals(q, k, causal))
+    found = attended(*inputs, *intervals(q, k, causal))
     weights = randn(*found.shape, seed=7, dtype=found.dtype)
     agree((found,), (expected,), tolerance)
     agree(
@@ -145,11 +122,9 @@ def test_tiles_of_every_size_agree(queries: int, keys: int) -> None:
     found, lse = triton_kernels.attend(*inputs, *between[:2], tiles=tiles)
     agree((found,), (expected,), 2e-6)
     plan = triton_kernels.Plan(tiles, tiles, tiles)
-    agree(
-        triton_kernels.attend_backward(weights, *inputs, found, lse, *between, tiles=plan),
-        torch.autograd.grad(expected, inputs, weights.double()),
-        2e-6,
-    )
+    dq, dk, dv = (torch.empty_like(x) for x in inputs)
+    triton_kernels.attend_backward(weights, *inputs, found, lse, *between, dq, dk, dv, tiles=plan)
+    agree((dq, dk, dv), torch.autograd.grad(expected, inputs, weights.double()), 2e-6)
 
 
 @pytest.mark.usefixtures("kernel")
@@ -157,7 +132,7 @@ def test_queries_keys_and_values_may_be_slices_of_one_projection() -> None:
     fused = rows([20, 41], 2 * 3 * 8)
     q, k, v = (fused.like(x.unflatten(-1, (2, 8))) for x in fused.values.chunk(3, dim=-1))
     expected = written_out(q, k, v, True)
-    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, True))
+    found = attend_spans(fused.values.unflatten(-1, (3, 2, 8)), None, *intervals(q, k, True))
     assert found.is_contiguous()
     agree((found,), (expected,), 2e-6)
     # The gradient of a sum is one number, spread without memory of its own.
@@ -170,7 +145,7 @@ def test_queries_keys_and_values_may_be_slices_of_one_projection() -> None:
 )
 def test_what_sees_nothing_is_zero_and_stays_so(targets: list[int], sources: list[int]) -> None:
     q, k, v = rows(targets, 2, 8), rows(sources, 2, 8, seed=2), rows(sources, 2, 8, seed=3)
-    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    found = attended(q.values, k.values, v.values, *intervals(q, k, False))
     grads = torch.autograd.grad(found.sum(), (q.values, k.values, v.values))
     blind = torch.tensor(sources, device=DEVICE).long()[q.row] == 0
     for x in (found, *grads):
@@ -187,8 +162,8 @@ def test_a_tail_that_sees_nothing_changes_nothing() -> None:
     q = rows([41, 30], 1, 16)
     between = intervals(q, q, True)
     padded = Spans(*(torch.cat((x, x.new_zeros(59))) for x in between))
-    found = attend_spans(long[0], long[1], long[2], *padded)
-    expected = attend_spans(short[0], short[1], short[2], *between)
+    found = attended(long[0], long[1], long[2], *padded)
+    expected = attended(short[0], short[1], short[2], *between)
     grads = torch.autograd.grad(found.square().sum(), long)
     wanted = torch.autograd.grad(expected.square().sum(), short)
     agree((found[:71], *(x[:71] for x in grads)), (expected, *wanted), 1e-6)
@@ -199,14 +174,14 @@ def test_a_tail_that_sees_nothing_changes_nothing() -> None:
 def test_great_scores_do_not_overflow() -> None:
     q, k, v = (rows([40, 30], 1, 16, seed=seed) for seed in (1, 2, 3))
     q = q.like(q.values.detach() * 300)
-    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    found = attended(q.values, k.values, v.values, *intervals(q, k, False))
     agree((found,), (written_out(q, k, v, False),), 1e-3)
 
 
 @pytest.mark.usefixtures("kernel")
 def test_the_kernel_agrees_with_attend() -> None:
     q, k, v = (rows([9, 0, 4], 2, 16, seed=seed) for seed in (1, 2, 3))
-    found = attend_spans(q.values, k.values, v.values, *intervals(q, k, False))
+    found = attended(q.values, k.values, v.values, *intervals(q, k, False))
     torch.testing.assert_close(found, attend(q, k, v).values, rtol=0, atol=1e-5)
 
 
@@ -229,12 +204,15 @@ def test_attention_compiles_as_one_operator() -> None:
     between = intervals(q, k, True)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend_spans(q * 2, k, v, *between).square().sum()
+        return attended(q * 2, k, v, *between).square().sum()
 
     inputs = (q.values, k.values, v.values)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
     agree(torch.autograd.grad(compiled(*inputs), inputs), torch.autograd.grad(run(*inputs), inputs), 1e-6)
-    torch.library.opcheck(kernels._attend, (*inputs, *between))
+    both = torch.stack((k.values, v.values), 1).detach().requires_grad_()
+    torch.library.opcheck(kernels._attend, (q.values.detach().unsqueeze(1).requires_grad_(), both, *between))
+    three = torch.cat((q.values.unsqueeze(1), both), 1).detach().requires_grad_()
+    torch.library.opcheck(kernels._attend, (three, None, *between))
 
 
 @pytest.mark.usefixtures("kernel")
@@ -242,13 +220,17 @@ def test_what_does_not_fit_is_named() -> None:
     q, k, v = (rows([9, 4], 2, 8, seed=seed) for seed in (1, 2, 3))
     between = intervals(q, k, True)
     with pytest.raises(AssertionError, match="key_begin should be int32"):
-        attend_spans(q.values, k.values, v.values, between[0].long(), *between[1:])
+        attended(q.values, k.values, v.values, between[0].long(), *between[1:])
     with pytest.raises(AssertionError, match=r"query_end \(5,\) should be \(13,\)"):
-        attend_spans(q.values, k.values, v.values, *between[:3], between[3][:5])
+        attended(q.values, k.values, v.values, *between[:3], between[3][:5])
     with pytest.raises(AssertionError, match=r"d_head \(160\) should be at most 128"):
-        attend_spans(*(3 * (randn(13, 1, 160),)), *between)
+        attend_spans(randn(13, 3, 1, 160), None, *between)
+    with pytest.raises(AssertionError, match=r"x should be \(total, 1, heads, d_head\), got \(13, 3, 2, 8\)"):
+        attend_spans(randn(13, 3, 2, 8), randn(13, 2, 2, 8), *between)
+    with pytest.raises(AssertionError, match=r"memory should be \(13, 2, 2, 8\), got \(13, 3, 2, 8\)"):
+        attend_spans(randn(13, 1, 2, 8), randn(13, 3, 2, 8), *between)
     with pytest.raises(AssertionError, match="needs triton and a GPU in single or half precision"):
-        attend_spans(q.values.double(), k.values.double(), v.values.double(), *between)
+        attended(q.values.double(), k.values.double(), v.values.double(), *between)
 
 
 def drawn(tokens: int, vocabulary: int) -> Tensor:
@@ -433,28 +415,57 @@ def test_linear_cross_entropy_compiles(autocast: bool) -> None:
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize(("rows_", "heads", "d_head", "taken"), [(3, 2, 8, 1), (4, 1, 24, 17), (2, 3, 16, 40)])
+@pytest.mark.parametrize(("rows_", "heads", "d_head", "taken"), [(3, 2, 8, 0), (4, 1, 24, 17), (2, 3, 16, 39)])
 def test_a_query_recalls_its_own_past(
     kernel: None, rows_: int, heads: int, d_head: int, taken: int, real: bool
 ) -> None:
-    """Slots of a row lie in the caches of others, and beyond those that are taken there is rubbish."""
+    """Slots of a row lie in the caches of others, beyond those that are taken there is rubbish, and the new one is kept
+    where it belongs."""
     window = 40
-    q, cache = randn(rows_, 3, heads, d_head, seed=2)[:, 1], randn(rows_, window, 2, heads, d_head, seed=3)
+    q, k, v = randn(rows_, 3, heads, d_head, seed=2).unbind(1)
+    cache = randn(rows_, window, 2, heads, d_head, seed=3)
     cache[:, taken:] = torch.nan
     generator = torch.Generator().manual_seed(4)
     origin = torch.randint(rows_, (rows_, window), generator=generator).to(DEVICE)
-    places = origin * window + torch.arange(window, device=DEVICE)
     seen = (torch.rand(rows_, window, generator=generator) < 0.5).to(DEVICE) if real else None
     if seen is not None:
-        seen[0] = False  # sees nothing
-    found = recall(q, cache, places, seen, torch.tensor([taken], device=DEVICE))
+        seen[0] = False  # sees nothing but itself
+    before, lies = cache.clone(), origin.clone()
+    found = recall(q, k, v, cache, origin, seen, torch.tensor([taken], device=DEVICE))
+    assert torch.equal(cache[:, taken], torch.stack((k, v), dim=1))
+    before[:, taken], lies[:, taken] = cache[:, taken], torch.arange(rows_)
+    assert torch.equal(origin, lies)
+    torch.testing.assert_close(cache, before, rtol=0, atol=0, equal_nan=True)
     for row in range(rows_):
         past = cache[origin[row], torch.arange(window, device=DEVICE)][:taken]
         past = past if seen is None else past[seen[row, :taken]]
+        past = torch.cat((past, cache[row, taken : taken + 1]))
         keys, values = past.double().unbind(1)  # (slots, heads, d_head)
         weights = (torch.einsum("hd,shd->hs", q[row].double(), keys) / math.sqrt(d_head)).softmax(-1)
-        expected = torch.einsum("hs,shd->hd", weights, values).nan_to_num(0.0)
+        expected = torch.einsum("hs,shd->hd", weights, values)
         torch.testing.assert_close(found[row].double(), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("groups", "queries", "heads", "d_head", "source"), [(3, 4, 2, 8, 5), (2, 1, 1, 24, 33), (1, 19, 3, 16, 70)]
+)
+def test_queries_consult_the_source_of_their_group(
+    kernel: None, groups: int, queries: int, heads: int, d_head: int, source: int, dtype: torch.dtype
+) -> None:
+    q = randn(groups, queries, 2, heads, d_head, seed=2, dtype=dtype)[:, :, 1]
+    memory = randn(groups, source, 2, heads, d_head, seed=3, dtype=dtype)
+    mask = (torch.rand(groups, 1, 1, source, generator=torch.Generator().manual_seed(4)) < 0.5).to(DEVICE)
+    mask[0, ..., 0] = True
+    if groups > 1:
+        mask[1] = False  # sees nothing
+    memory[~mask[:, 0, 0]] = torch.nan
+    found = consult(q, memory, mask)
+    keys, values = memory.double().nan_to_num(0.0).unbind(2)  # (groups, source, heads, d_head)
+    scores = torch.einsum("gqhd,gshd->ghqs", q.double(), keys) / math.sqrt(d_head)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
+    expected = torch.einsum("ghqs,gshd->gqhd", weights, values)
+    agree((found,), (expected,), 2e-6 if dtype == torch.float32 else 2 * HALF[dtype])
 
 
 @pytest.mark.parametrize("kind", [None, "rotary"])
@@ -468,7 +479,7 @@ def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: No
     for fixed in (False, True):
         with torch.inference_mode():
             state: Any = model.start(source).select(torch.tensor([0, 0, 1, 1], device=DEVICE))
-            state = state.fixed(8) if fixed else state
+            state = cloned(state.fixed(8)) if fixed else state
             outputs = []
             for t in range(4):
                 state = state.select(swaps[t - 1]) if t else state

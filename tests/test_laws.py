@@ -17,6 +17,7 @@ from regard.models.decoders import State
 from regard.models.model import EncoderDecoder
 from regard.nn.attention import Attention, MultiHeadAttention, capture
 from regard.ragged import Ragged
+from regard.search.replay import cloned
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from regard.training.losses import cross_entropy
 from tests.conftest import (
@@ -108,7 +109,7 @@ def test_stepping_equals_the_full_pass_in_a_beam(pair: Pair, fixed: bool) -> Non
     generator, coin = torch.Generator().manual_seed(4), random.Random(6)
     state, numbers = model.start(source), list(range(len(sources)))
     written: list[list[list[int]]] = [[[]] for _ in sources]  # for each source still here, its rows
-    state = state.fixed(5) if fixed else state
+    state = cloned(state.fixed(5)) if fixed else state
     for length, width in enumerate([1, 3, 3, 2, 3]):
         leaving = length > 2
         stay = sorted(coin.sample(range(len(numbers)), len(numbers) - leaving))

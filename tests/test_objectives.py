@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from regard.data.batches import Batch, make_batch
+from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.model import EncoderDecoder, Head
 from regard.nn.attention import attention_weights, capture
@@ -39,6 +39,7 @@ from tests.conftest import TARGET_VOCABULARY, batch, draw, tiny
 from tests.test_laws import same
 
 CPU = torch.device("cpu")
+TRANSFORMER = ("transformer-pre-sinusoidal", "transformer-pre-sinusoidal")
 OUTPUT, FEEDING = ("gru-bi", "gru-bilinear-output-hard"), ("lstm-bi", "lstm-additive-feeding-hard")
 
 
@@ -67,6 +68,33 @@ def looks(model: EncoderDecoder, source: Ragged, inputs: Ragged) -> tuple[Tensor
     queries, keys = states.padded(), memory.states.padded()
     scores = decoder.attention.score(queries.unsqueeze(1), decoder.attention.keys(keys))
     return queries, keys, attention_weights(scores, memory.states.mask[:, None, None, :]).squeeze(1)
+
+
+# Two passes that should agree
+
+
+def test_without_dropout_two_passes_agree_and_cost_what_one_does() -> None:
+    model = deepcopy(tiny(TRANSFORMER, seed=3, dropout=0.0)).train()
+    plain, twice = (Likelihood(model, Settings(agreement=weight), 0.1)(examples(), 0.0) for weight in (0.0, 5.0))
+    assert twice.item() == pytest.approx(plain.item())
+
+
+def test_what_is_apart_is_the_divergence_both_ways_of_the_tokens_that_count() -> None:
+    """Liang et al. 2021, eq. 2 and 4, of two passes drawn again, without the tokens that only fill up."""
+    model, example = deepcopy(tiny(TRANSFORMER, seed=3, dropout=0.4)).train(), examples()
+    y = example.outputs.values.clone()
+    y[2:5] = IGNORED
+    example = Batch(example.source, example.inputs, example.outputs.like(y), 3)
+    torch.manual_seed(1)
+    found = Likelihood(model, Settings(agreement=3.0), 0.1)(example, 0.0)
+    torch.manual_seed(1)
+    one, other = (model(example.source, example.inputs).values.detach().float() for _ in range(2))
+    assert not torch.equal(one, other)
+    p, q = one[y != IGNORED].softmax(-1), other[y != IGNORED].softmax(-1)
+    divergence = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 2
+    expected = (cross_entropy(one, y, 0.1) + cross_entropy(other, y, 0.1) + 3.0 * divergence) / 2
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert all(gradient.isfinite().all() for gradient in gradients(found, model).values())
 
 
 # Hard attention

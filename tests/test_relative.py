@@ -17,6 +17,7 @@ from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, 
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, distances
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
+from regard.search.replay import cloned
 from tests import equations as eq
 from tests.equations import Array
 from tests.test_equations import agree, randomised, vectors
@@ -256,7 +257,7 @@ CHUNKS = [[9], [1] * 9, [4, 1, 4], [2, 7]]
 def empty_state(rows: int, *, fixed: int = 0) -> TransformerState:
     """Of one block, in float64; with `fixed`, of so many slots."""
     state = TransformerState((torch.zeros(rows, 0, 2, HEADS, D_HEAD, dtype=torch.float64),), (), None, 0)
-    return state.fixed(fixed) if fixed else state
+    return cloned(state.fixed(fixed)) if fixed else state
 
 
 def in_chunks(look: Callable[[Tensor, Tensor, Slots], Tensor], chunks: list[Tensor], masks: list[Tensor | None],

@@ -5,7 +5,8 @@ On a CPU a recording runs its function anew each time, on tensors of its own, as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 
 from regard.models.model import Writer
+from regard.nn.graphed import few, upward
 from regard.ragged import Ragged
 from regard.search import beam
-from regard.search.beam import beam_search
-from regard.search.choice import likeliest_by_parts
+from regard.search.beam import Beginning, _Board, _Turn, beam_search
+from regard.search.choice import Chooser, likeliest_by_parts
 from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis, Limits
-from regard.search.replay import Recorder, Recording, cloned, few, plain, tensors, upward
+from regard.search.replay import Recorder, Recording, cloned, onward, plain, tensors
 from tests.conftest import LONGEST, SOURCE_VOCABULARY, Pair, tiny
 
 PAIRS: list[Pair] = [
@@ -35,10 +37,13 @@ def found(model: Writer, sources: int, **options: Any) -> list[list[Hypothesis]]
     """What a search finds for sources of lengths that differ, with limits that do."""
     generator = torch.Generator().manual_seed(3)
     rows = [torch.randint(SOURCE_VOCABULARY, (1 + i % 4,), generator=generator).tolist() for i in range(sources)]
-    longest = torch.tensor([1 + i * 5 % (LONGEST - 1) for i in range(sources)])
+    longest = torch.tensor([1 + i * 5 % (LONGEST - 1) for i in range(sources)]).clamp(max=options.pop("most", LONGEST))
     prefix = options.pop("prefix", None)
     limits = Limits(longest, 1, 2, forbidden=(0, 1), prefix=prefix, **options.pop("rules", {}))
     with torch.inference_mode():
+        if options.pop("begins", False):
+            state = Beginning(model.start, Ragged.of(rows), torch.device("cpu"), LONGEST)
+            return beam_search(model.logits, state, limits=limits, normalised=False, **options)
         return beam_search(model.step, model.start(Ragged.of(rows)), limits=limits, **options)
 
 
@@ -49,8 +54,12 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(beam, "records", lambda device: True)
     monkeypatch.setattr(beam, "recorded", recorder)
     monkeypatch.setattr(beam, "WINDOW", 3)
-    monkeypatch.setattr(beam, "LOOK", 2)
     return recorder
+
+
+def begins(recorder: Recorder, model: Writer) -> int:
+    """How many beginnings are recorded."""
+    return sum(key[0][0] == "begin" for key in recorder.of(model))  # type: ignore[index]
 
 
 def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
@@ -88,6 +97,87 @@ def test_an_ensemble_is_replayed(request: pytest.FixtureRequest) -> None:
     same(found(model, 5, width=3), turn_by_turn)
 
 
+RULES: list[dict[str, Any]] = [
+    {},
+    {"forbidden": (0, 1), "shortest": 3},
+    {"forbidden": (0, 2)},  # of which nothing can close
+    {"prefix": [[4, 5], [], [6], [5, 5, 5]]},
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "penalty", "exact", "vocabulary"),
+    [(1, "none", False, 40), (3, "average", True, 7), (3, "average", False, 5000), (4, "gnmt", False, 7)],
+)
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_a_turn_by_the_kernel_is_a_turn(
+    kernel: None, rules: dict[str, Any], width: int, penalty: str, exact: bool, vocabulary: int
+) -> None:
+    """Turn after turn, from boards that are the same, to boards that are; what nobody reads may differ."""
+    from regard.search import triton_beam
+
+    limits = Limits(torch.tensor([6, 3, 1, 5]), 1, 2, **rules).filled(5)
+    turn = _Turn(lambda tokens, state: (tokens, state), Chooser(width, 2), penalty, 0.7, exact, 6, False)
+    board = _Board.new(limits, 1, width, width, 8)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(7):
+        logits = 3 * torch.randn(5, width, vocabulary, generator=generator)
+        logits[..., 2] += 2.0  # some close
+        assert turn._has_kernel(board, logits)
+        expected, rows = turn._choose(cloned(board), logits.log_softmax(-1))
+        mildest = float(turn._divisor(torch.tensor([7.0]))) if exact else None
+        found = triton_beam.turn(logits, board, penalty, 0.7, mildest)
+        board.length.add_(1)
+
+        assert torch.equal(board.over, expected.over)
+        torch.testing.assert_close(board.log_prob, expected.log_prob, atol=1e-5, rtol=1e-5)
+        open_ = board.log_prob > -torch.inf
+        assert torch.equal(found.view_as(open_)[open_], rows.view_as(open_)[open_])
+        assert torch.equal(board.token[open_], expected.token[open_])
+        now = int(board.length)
+        assert torch.equal(board.written[open_][:, :now], expected.written[open_][:, :now])
+        torch.testing.assert_close(board.closed_score, expected.closed_score, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(board.closed_log_prob, expected.closed_log_prob, atol=1e-5, rtol=1e-5)
+        for i, j in (board.closed_score > -torch.inf).nonzero().tolist():
+            end = int(board.closed_length[i, j])
+            assert end == int(expected.closed_length[i, j])
+            assert torch.equal(board.closed[i, j, :end], expected.closed[i, j, :end])
+        for i in board.over[:4].nonzero().flatten().tolist():
+            end = int(board.last_length[i]) + 1
+            assert end == int(expected.last_length[i]) + 1
+            assert torch.equal(board.last[i, :end], expected.last[i, :end])
+        assert board.token.min() >= 0
+        assert board.token.max() < vocabulary
+        board = replace(expected, last=board.last, last_length=board.last_length)
+    assert board.over.all()
+
+
+@pytest.mark.parametrize("options", [OPTIONS[1], {"width": 2, "prefix": [[4], [], [], [5], []]}], ids=str)
+@pytest.mark.parametrize("pair", [PAIRS[1], PAIRS[3]], ids="-".join)
+def test_a_search_by_the_kernels_finds_the_same(
+    kernel: None, pair: Pair, options: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """From sources that are filled up, where the model can read them so."""
+    model = deepcopy(tiny(pair)).float()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET")
+        turn_by_turn = found(model, 5, **options)
+    recorder: Recorder = request.getfixturevalue("replayed")
+    for _ in range(2):
+        same(found(model, 5, begins=True, **options), turn_by_turn)
+    assert begins(recorder, model) == pair[0].startswith("transformer")
+
+
+def test_searches_of_like_shape_share_what_is_recorded_of_their_beginning(
+    kernel: None, request: pytest.FixtureRequest
+) -> None:
+    model = deepcopy(tiny(PAIRS[0])).float()
+    recorder: Recorder = request.getfixturevalue("replayed")
+    for sources, count in ((10, 1), (9, 1), (4, 2)):
+        found(model, sources, begins=True, width=1, most=0)
+        assert begins(recorder, model) == count
+
+
 @dataclass(frozen=True)
 class Tree:
     values: Tensor
@@ -101,7 +191,7 @@ def test_a_recording_goes_on_from_what_it_is_given() -> None:
         return Tree(tree.values * 2, tree.more)
 
     tree = Tree(torch.tensor([1, 2]), (torch.zeros(()), 5))
-    recording = Recording(function, tree)
+    recording = Recording(onward(function), tree)
     assert [x.tolist() for x in tensors(recording())] == [[2, 4], 1.0]
     assert [x.tolist() for x in tensors(recording())] == [[4, 8], 2.0]
     assert [x.tolist() for x in tensors(tree)] == [[1, 2], 0.0]

@@ -84,6 +84,15 @@ def test_sampling_varies_by_seed_and_only_by_seed(kind: str) -> None:
     assert [tokenizer.decode(ids) for ids in draws[0]] == LINES[:20]
 
 
+def test_sampling_in_several_threads_keeps_order_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.tokens.DRAWN", 3)
+    tokenizer = train_tokenizer(LINES, "bpe", 400)
+    draws = [tokenizer.encode_many(LINES[:20], sampling=0.2, seed=seed) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    assert [tokenizer.decode(ids) for ids in draws[0]] == LINES[:20]
+    assert tokenizer.encode_many([], sampling=0.2, seed=1) == []
+
+
 def test_unknown_characters_and_words() -> None:
     for kind in ("char", "word"):
         assert UNK in train_tokenizer(LINES, kind, 400).encode("東")

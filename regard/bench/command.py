@@ -28,7 +28,7 @@ TITLES = {
 }
 PEERS = {
     "train": ("marian", "marian-compiled", "torch", "torch-compiled", "joeynmt"),
-    "decode": ("marian", "marian-static", "ctranslate2"),
+    "decode": ("marian", "marian-static", "ctranslate2", "engine"),  # the last: Regard through CTranslate2
     "start-up": ("marian", "joeynmt"),
 }
 # Measured on an H200: a large bfloat16 product reaches this many operations a second. The bandwidth is its maker's.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +15,15 @@ import torch
 from regard.bench.ctranslate import Translator
 from regard.bench.marian import give_weights, make_marian, marian_decode
 from regard.bench.measure import Case, Entry, NotThereError, Race, Work
+from regard.bench.peers import need, quiet
 from regard.bench.regard_side import Decode, liven, make_decode, make_task
 from regard.bench.report import Report
 from regard.bench.workload import Shape, sentences
 from regard.errors import ModelError
+from regard.exchange.ct2_engine import load_engine
+from regard.exchange.ctranslate2 import Report as Export
+from regard.exchange.ctranslate2 import export
+from regard.system import System
 from regard.tasks.writing import Writing
 
 CHECKED = 16  # outputs that are compared
@@ -26,7 +33,12 @@ WORDS = (
     "then all else is; it takes a step, and is not counted among output tokens. Tokens go in and come out as numbers. "
     f"'{SAME}' is the share of outputs that equal Regard's in float32 token by token, of the first {CHECKED} or fewer."
 )
-NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache", "ctranslate2": "CTranslate2"}
+NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache"}
+ENGINES = {  # by `same`
+    True: "--engine ctranslate2 as it is in float32; every output is cut off here, and what is cut off is scored once "
+    "more, with its closing mark",
+    False: "--engine ctranslate2 as it is when quantised; it writes no closing mark either",
+}
 
 
 @dataclass(frozen=True)
@@ -52,10 +64,11 @@ class Plan:
 
 
 class Sides:
-    """One set of weights, in Regard and in Marian; and what Regard writes with it in float32."""
+    """One set of weights, in Regard, in Marian and exported to `folder`; and what Regard writes with it in float32."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self.exports: dict[str, Export] = {}
         self.references: dict[tuple[int, int], list[list[int]]] = {}
 
     @cached_property
@@ -70,6 +83,15 @@ class Sides:
         give_weights(self.task, model, self.plan.shape)
         return model
 
+    def exported(self, precision: str) -> Export:
+        """What was exported for CTranslate2, as `regard export` does it."""
+        need("ctranslate2")
+        if precision not in self.exports:
+            with quiet():
+                folder = self.folder / precision
+                self.exports[precision] = export(System(self.task, self.folder), folder, precision, lines=1)
+        return self.exports[precision]
+
     def reference(self, batch: int, beam: int) -> list[list[int]]:
         """Regard's outputs in float32, at most `CHECKED`."""
         if (batch, beam) not in self.references:
@@ -81,15 +103,18 @@ class Sides:
 
 def run(plan: Plan, report: Report, race: Race) -> None:
     """A case for each size of batch and each beam."""
-    sides = Sides(plan)
-    for batch in plan.batches:
-        for beam in plan.beams:
-            search = "greedy" if beam == 1 else f"beam {beam}"
-            words = f"{plan.shape.words}; {batch} at once, {plan.length} tokens and the closing mark in, as many out"
-            case = Case(f"batch {batch}, {search}", "output tokens/s", words)
-            report.cases.append(case)
-            case.notes += check(sides, batch, beam) if "marian" in plan.peers else []
-            race.run(case, entries(sides, batch, beam))
+    with tempfile.TemporaryDirectory() as folder:
+        sides = Sides(plan, Path(folder))
+        for batch in plan.batches:
+            for beam in plan.beams:
+                search = "greedy" if beam == 1 else f"beam {beam}"
+                words = (
+                    f"{plan.shape.words}; {batch} at once, {plan.length} tokens and the closing mark in, as many out"
+                )
+                case = Case(f"batch {batch}, {search}", "output tokens/s", words)
+                report.cases.append(case)
+                case.notes += check(sides, batch, beam) if "marian" in plan.peers else []
+                race.run(case, entries(sides, batch, beam))
 
 
 def check(sides: Sides, batch: int, beam: int) -> list[str]:
@@ -123,21 +148,36 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
         return work(sides, decode, batch, beam, "generate() of MarianMTModel with SDPA")
 
     def ctranslate(precision: str) -> Work:
-        translator = Translator(sides.task, precision, beam=beam, length=plan.length)
+        folder, size = Path(sides.exported(precision).folder), plan.length
+        translator = Translator(
+            folder, precision, sides.task, beam_size=beam, min_decoding_length=size, max_decoding_length=size
+        )
         translator.tune(plan.sources(batch)[0])
-        return work(sides, translator, batch, beam, translator.note)
+        return work(sides, translator, batch, beam, f"{translator.note}; it writes no closing mark")
 
-    found = [Entry(f"Regard {plan.precision}", "ours", lambda: regard(plan.precision))]
+    def engine(precision: str, *, same: bool) -> Work:
+        exported = sides.exported(precision)
+        if not exported.computed_in.startswith(precision):
+            raise NotThereError(f"CTranslate2 computes in {exported.computed_in} here")
+        made = make_decode(load_engine(exported.folder, same=same), "float32", beam=beam, length=plan.length)
+        return work(sides, made, batch, beam, ENGINES[same])
+
+    found = [Entry(f"Regard {plan.precision}", "ours", partial(regard, plan.precision))]
+    precisions = list(dict.fromkeys((plan.precision, *plan.beside)))
     for name in plan.peers:
-        if name == "ctranslate2":
-            for precision in dict.fromkeys((plan.precision, *plan.beside)):
-                made = Entry(f"CTranslate2 {precision}", "beside", lambda p=precision: ctranslate(p))  # type: ignore[misc]
-                found.append(made)
-        else:
-            label = f"{NAMES[name]} {plan.precision}"
-            found.append(Entry(label, "peer", lambda name=name: marian(name)))  # type: ignore[misc]
+        if name in ("marian", "marian-static"):
+            found.append(Entry(f"{NAMES[name]} {plan.precision}", "peer", partial(marian, name)))
+    if {"ctranslate2", "engine"} & set(plan.peers):
+        for precision in precisions:
+            found.append(Entry(f"CTranslate2 {precision}", "beside", partial(ctranslate, precision)))
+    if "engine" in plan.peers:
+        for precision in precisions:
+            # What was quantised writes something else anyway, so there Regard always takes the fastest way.
+            for same in (True, False) if precision == "float32" else (False,):
+                label = f"Regard through CTranslate2 {precision}, {'same' if same else 'fastest'}"
+                found.append(Entry(label, "beside", partial(engine, precision, same=same), f"CTranslate2 {precision}"))
     for precision in plan.beside:
-        found.append(Entry(f"Regard {precision}", "beside", lambda p=precision: regard(p)))  # type: ignore[misc]
+        found.append(Entry(f"Regard {precision}", "beside", partial(regard, precision)))
     return found
 
 

@@ -59,6 +59,7 @@ class Entry:
     name: str
     role: Role
     make: Callable[[], Work]
+    beside: str = ""  # the contestant that it is held against too
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Result:
     values: list[float] = field(default_factory=list)
     note: str = ""
     extra: dict[str, float] = field(default_factory=dict)
+    beside: str = ""  # the contestant that it is held against too
 
     @property
     def spread(self) -> Spread:
@@ -99,12 +101,19 @@ class Case:
         peers = [x for x in self.results if x.role == "peer" and x.values]
         return max(peers, key=lambda x: x.spread.median * (1 if self.more else -1), default=None)
 
-    def ratio(self, other: Result) -> Spread | None:
-        """How many times as good Regard is as `other`, round by round."""
-        if self.ours is None or not other.values:
+    @property
+    def pairs(self) -> list[tuple[Result, Result]]:
+        """Contestants with the ones that they are held against, where both took a turn."""
+        by_name = {x.name: x for x in self.results if x.values}
+        return [(x, by_name[x.beside]) for x in by_name.values() if x.beside in by_name]
+
+    def ratio(self, other: Result, mine: Result | None = None) -> Spread | None:
+        """How many times as good Regard (or `mine`) is as `other`, round by round."""
+        mine = mine or self.ours
+        if mine is None or not mine.values or not other.values:
             return None
-        pairs = zip(self.ours.values, other.values, strict=False)  # a limit may cut the last round short
-        return Spread.of([mine / theirs if self.more else theirs / mine for mine, theirs in pairs])
+        pairs = zip(mine.values, other.values, strict=False)  # a limit may cut the last round short
+        return Spread.of([one / two if self.more else two / one for one, two in pairs])
 
 
 class Memory:
@@ -229,7 +238,7 @@ class Race:
             return None
         memory.settled()
         self.say(f"{case.name}: {entry.name} is ready after {time.perf_counter() - began:.1f} s")
-        return Result(entry.name, entry.role, note=work.note), work, memory
+        return Result(entry.name, entry.role, note=work.note, beside=entry.beside), work, memory
 
     def _broken(self, case: Case, name: str, role: Role, error: Exception) -> None:
         """Go on without a peer that is not there or breaks, as one that will not compile; but not without Regard."""
@@ -260,6 +269,8 @@ def plain(value: Any) -> Any:
     """A dataclass of this room as JSON wants it."""
     if isinstance(value, Case):
         best = value.best_peer
+        held = {mine.name: {"to": other.name, **vars(spread)} for mine, other in value.pairs
+                if (spread := value.ratio(other, mine))}  # fmt: skip
         return {
             "name": value.name, "unit": value.unit, "workload": value.words, "more_is_better": value.more,
             "results": [
@@ -267,5 +278,6 @@ def plain(value: Any) -> Any:
                 for x in value.results
             ],
             "best_peer": None if best is None else best.name, "absent": value.absent, "notes": value.notes,
+            "ratios": held,
         }  # fmt: skip
     return vars(value) if isinstance(value, Spread) else value

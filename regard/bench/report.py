@@ -63,14 +63,16 @@ class Report:
 
 
 def headlines(case: Case) -> list[str]:
-    """Regard against its best peer."""
+    """Regard against its best peer, and others against what they are held to."""
     best, ours = case.best_peer, case.ours
-    if ours is None:
-        return []
-    if best is None or (ratio := case.ratio(best)) is None:
-        return []
-    spread = f"{ratio.low:.2f}–{ratio.high:.2f}"
-    return [f"{case.name}: {ours.name} is {ratio.median:.2f} times as fast as {best.name}, its best peer ({spread})"]
+    pairs = [(ours, best, ", its best peer")] if ours and best else []
+    pairs += [(mine, other, "") for mine, other in case.pairs]
+    return [
+        f"{case.name}: {mine.name} is {ratio.median:.2f} times as fast as {other.name}{words} "
+        f"({ratio.low:.2f}–{ratio.high:.2f})"
+        for mine, other, words in pairs
+        if (ratio := case.ratio(other, mine))
+    ]
 
 
 def tables(cases: Sequence[Case]) -> list[list[list[str]]]:

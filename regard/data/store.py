@@ -28,9 +28,10 @@ class Store:
     """`store[i]` is sequence `i`: token ids, the bytes of a text, or elements of some `shape`."""
 
     def __init__(self, stem: Path, dtype: str, shape: tuple[int, ...] = ()) -> None:
-        self.offsets: NDArray[np.int64] = np.memmap(stem.with_suffix(".offsets"), dtype=np.int64, mode="r")
+        # As plain arrays: a slice of a memory map takes several times as long to make.
+        self.offsets: NDArray[np.int64] = np.asarray(np.memmap(stem.with_suffix(".offsets"), np.int64, mode="r"))
         values = stem.with_suffix(".values")
-        flat: Ids = np.memmap(values, dtype=dtype, mode="r") if values.stat().st_size else np.zeros(0, dtype)
+        flat: Ids = np.asarray(np.memmap(values, dtype, mode="r")) if values.stat().st_size else np.zeros(0, dtype)
         self.values = flat.reshape(-1, *shape)
 
     def __len__(self) -> int:

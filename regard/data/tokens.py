@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from regard.errors import ConfigError, ModelError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+DRAWN = 4096  # lines whose subwords one thread draws
 
 
 def clean(text: str) -> str:
@@ -104,14 +106,20 @@ class Subwords(Tokenizer):
         cleaned = [clean(text) for text in texts]
         if not sampling:
             return [list(ids) for ids in self.processor.encode(cleaned)]
-        # SentencePiece seeds its generator once in each thread: only a new thread draws from a new seed.
+        # SentencePiece seeds its generator once in each thread, so only a new thread draws from a new seed; and it lets
+        # other threads work meanwhile. Threads take so many lines each, whatever the machine: draws depend on that.
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._draw, cleaned, sampling).result()
+        with ExitStack() as threads:
+            parts = [
+                threads.enter_context(ThreadPoolExecutor(1)).submit(
+                    self._draw, cleaned[start : start + DRAWN], sampling
+                )
+                for start in range(0, len(cleaned), DRAWN)
+            ]
+            return [ids for part in parts for ids in part.result()]
 
     def _draw(self, texts: list[str], sampling: float) -> list[list[int]]:
-        draw = self.processor.encode
-        return [list(draw(text, enable_sampling=True, alpha=sampling, nbest_size=-1)) for text in texts]
+        return list(self.processor.encode(texts, enable_sampling=True, alpha=sampling, nbest_size=-1, num_threads=1))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([int(i) for i in ids]))

@@ -14,14 +14,16 @@ from itertools import repeat
 from typing import Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.encoders import Embedding, Memory, place
 from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout
-from regard.nn.positions import distances
-from regard.nn.recurrence import Recurrence
+from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.recurrence import Recurrence, Steps
+from regard.nn.repeated import applied, kind_of, loop
 from regard.ragged import Ragged
 
 
@@ -33,7 +35,10 @@ class State(Protocol):
         ...
 
     def fixed(self, tokens: int) -> Self:
-        """With room for so many more tokens, so that no shape changes from step to step; more, if it had some."""
+        """With room for so many more tokens, so that no shape changes from step to step; more, if it had some.
+
+        Room in which nothing stands yet may be one number spread out, and is there when the state has been cloned.
+        """
         ...
 
 
@@ -75,7 +80,7 @@ class View:
     mask: Tensor  # (sources, source)
     number: Tensor  # (sources,): which row of the batch each is
 
-    def select(self, sources: Tensor) -> View:
+    def select(self, sources: Tensor | slice) -> View:
         return View(*(getattr(self, field.name)[sources] for field in fields(self)))
 
 
@@ -168,21 +173,56 @@ class RecurrentDecoder(nn.Module):
 
     def _unroll(self, y: Ragged, state: RecurrentState) -> Ragged:
         """A step at a time, where a step needs the one before it; rows that have ended drop out."""
+        assert state.view is not None, "attention needs an encoder"
+        assert self.attention is not None, "only what attends needs the step before"
+        if not y.longest:
+            return y
+        if (graphs := recorder()) is not None and not self.attention.draws:
+            return self._replay(y, state.carry, state.view, graphs)
         index, going, rows = y.by_step
-        values, outputs = y.values[index], []
-        state = state.select(rows, rows)
-        position = 0
-        for count in going.tolist():
-            if count < len(state.carry):
-                still = torch.arange(count, device=index.device)
-                state = state.select(still, still)
-            output, state = self._advance(values[position : position + count], state)
-            outputs.append(output)
-            position += count
-        if not outputs:
-            return y.like(y.values)
-        flat = torch.cat(outputs)
+        flat = self._loop(y.values.index_select(0, index), going.tolist(), state.carry[rows], state.view.select(rows))
         return y.like(torch.empty_like(flat).index_copy(0, index, flat))
+
+    def _replay(self, y: Ragged, carry: Tensor, view: View, graphs: Graphs) -> Ragged:
+        """The same as a recording, in one of few shapes: rows, steps and places are added that nobody looks at."""
+        places = view.mask.shape[1]
+        rows, steps, source = few(len(y), 16, 16), few(y.longest, 16, 2), few(places, 8, 8)
+        slot = y.position * rows + y.row
+        kind = kind_of(y.values)
+        flat = y.values.new_zeros(steps * rows, y.values.shape[1], dtype=kind).index_copy(0, slot, y.values.to(kind))
+        more, longer = rows - len(y), source - places
+        keys, values = (F.pad(x.to(kind), (0, 0, 0, longer, 0, 0, 0, more)) for x in (view.keys, view.values))
+        mask, carry = F.pad(view.mask, (0, longer, 0, more)), F.pad(carry, (0, 0, 0, 0, 0, 0, 0, more))
+        used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
+        found = graphs("unroll", self._all_rows, (flat, carry, keys, values, mask), used)
+        return y.like(found.index_select(0, slot))
+
+    def _all_rows(self, y: Tensor, carry: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """The loop over steps that all have the same rows."""
+        number = torch.arange(len(carry), device=y.device)
+        return self._loop(y, [len(carry)] * (len(y) // len(carry)), carry, View(carry, values, keys, mask, number))
+
+    def _loop(self, y: Tensor, going: Sequence[int], carry: Tensor, view: View) -> Tensor:
+        """From embedded tokens `(total, d_model)`, all first ones, then all second ones, and so on: `going` says how
+        many rows there still are at each. Outputs are in the same order."""
+        view = replace(view, keys=view.keys.to(kind_of(view.keys)), values=view.values.to(kind_of(view.values)))
+        outputs, contexts = [], []
+        with loop():
+            steps = Steps(self.recurrence, y)
+            parts, fed = steps.start(carry), carry.new_zeros(carry.shape[0], carry.shape[-1])
+            for ahead in steps.ahead.split(going):
+                if (count := len(ahead)) < len(fed):
+                    parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
+                    view = view.select(slice(count))
+                if self.way == "recurrence":
+                    contexts.append(self._attend_rows(parts[-1][0], view))
+                    s, parts = steps(ahead, contexts[-1], parts)
+                    outputs.append(s)
+                else:
+                    s, parts = steps(ahead, fed, parts)
+                    fed = self._output(s, self._attend_rows(s, view))
+                    outputs.append(fed)
+        return self._output(torch.cat(outputs), torch.cat(contexts)) if contexts else torch.cat(outputs)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         return self._advance(self.embedding(tokens), state)
@@ -223,7 +263,7 @@ class RecurrentDecoder(nn.Module):
 
     def _output(self, s: Tensor, c: Tensor) -> Tensor:
         assert self.join is not None, "this way of looking at the source has nothing to join"
-        return self.dropout(torch.tanh(self.join(torch.cat((s, c.to(s.dtype)), dim=-1))))
+        return self.dropout(torch.tanh(applied(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
 
 
 @dataclass(frozen=True)
@@ -246,7 +286,7 @@ class TransformerState:
         state = replace(self, real=None if self.real is None else self.real[rows])
         if len(rows) == len(self.caches[0]):
             origin = self._own() if self.origin is None else self.origin
-            state = replace(state, origin=origin[rows])
+            state = replace(state, origin=origin.index_select(0, rows))
         else:
             state = replace(state, caches=tuple(self._gathered(cache, rows) for cache in self.caches), origin=None)
             state = replace(state, origin=None if isinstance(self.at, int) else state._own())
@@ -255,51 +295,46 @@ class TransformerState:
         return replace(state, source=tuple(both[sources] for both in self.source), mask=self.mask[sources])
 
     def fixed(self, tokens: int) -> TransformerState:
-        device, slots = self.caches[0].device, self.caches[0].shape[1]
+        slots = self.caches[0].shape[1]
         if isinstance(self.at, Tensor):
             return self._grown(slots + tokens)
-        grown = self._grown(max(slots, -(-(self.at + tokens) // 32) * 32))  # in few sizes
-        origin = grown._own() if self.origin is None else grown.origin
-        return replace(grown, at=torch.tensor([self.at], device=device), origin=origin)
+        window = max(slots, -(-(self.at + tokens) // 32) * 32)  # in few sizes
+        if slots:
+            grown = self._grown(window)
+        else:
+            caches = tuple(x.new_zeros(()).expand(len(x), window, *x.shape[2:]) for x in self.caches)
+            grown = replace(self, caches=caches, origin=None)
+        origin = grown._own() if grown.origin is None else grown.origin
+        return replace(grown, at=torch.full((1,), self.at, device=origin.device), origin=origin)
 
     def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
         """With room for `new` more positions, and where they go. `real` `(rows, new)`: which of them are no padding."""
         state, device = self, self.caches[0].device
-        slots = torch.arange(new, device=device) + self.at
         if isinstance(self.at, int):
+            slots = torch.arange(self.at, self.at + new, device=device)
             most, window = self.caches[0].shape[1], self.at + new
             if most < window:
                 state = self._grown(max(window, most + min(most, 64) + 8))
-            distance, seen = distances(new, window, device), None
         else:
+            slots = self.at if new == 1 else torch.arange(new, device=device) + self.at
             window = self.caches[0].shape[1]
-            distance = torch.arange(window, device=device) - slots[:, None]
-            seen = distance <= 0
         if real is not None and state.real is None:
             before = torch.arange(state.caches[0].shape[1], device=device) < self.at
             state = replace(state, real=before.repeat(len(state.caches[0]), 1))
-        places = nowhere = None
         if state.real is not None:
             state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
-            seen = state.real[:, None, None, :window] & (distance <= 0)
-            nowhere = ~seen.any(-1, keepdim=True)  # kernels differ in what they make of a row without keys
-            seen = seen | nowhere
-        if state.origin is not None:
-            state.origin.index_copy_(1, slots, state._own()[:, :new])
-            places = state.origin[:, :window] * state.caches[0].shape[1] + torch.arange(window, device=device)
-        taken = slots[-1:] + 1 if isinstance(self.at, Tensor) else None
         marks = None if state.real is None else state.real[:, :window]
-        return state, Slots(slots, window, seen, nowhere, places, distance, marks, taken)
+        return state, Slots(slots, window, state.origin, marks, None if isinstance(self.at, int) else self.at)
 
     def _grown(self, slots: int) -> TransformerState:
         caches = tuple(_wider(cache, slots) for cache in self.caches)
         origin, real = (None if x is None else _wider(x, slots) for x in (self.origin, self.real))
         return replace(self, caches=caches, origin=origin, real=real)
 
-    def _own(self, slots: int | None = None) -> Tensor:
+    def _own(self) -> Tensor:
+        """Each row's own number, `(rows, slots)`."""
         cache = self.caches[0]
-        rows = torch.arange(len(cache), device=cache.device)
-        return rows[:, None].repeat(1, slots or cache.shape[1])
+        return torch.arange(len(cache), device=cache.device)[:, None].repeat(1, cache.shape[1])
 
     def _gathered(self, cache: Tensor, rows: Tensor) -> Tensor:
         """The caches of some rows as they would be had rows never changed places."""
@@ -384,10 +419,13 @@ class TransformerDecoder(nn.Module):
         return tokens.unpadded(self.final(padded)), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        position = torch.zeros_like(tokens) + state.at if state.real is None else state.real.sum(1)
         state, slots = state.ready(1)
+        # Those of all rows are one, but where rows began with texts of different lengths.
+        position = slots.new if state.real is None else state.real.sum(1) - 1
         longest = slots.window if isinstance(state.at, int) else 0  # else only the device knows
         x = self.embedding(tokens, place(self.positions, position, longest)).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
             x = block.step(x, cache, slots, source, state.mask)
-        return self.final(x.squeeze(1)), replace(state, at=state.at + 1)
+        # A tensor is counted up in place: the state that was given is used up.
+        at = state.at + 1 if isinstance(state.at, int) else state.at.add_(1)
+        return self.final(x.squeeze(1)), replace(state, at=at)

@@ -62,12 +62,17 @@ class Writer(nn.Module, ABC):
 
     def predict(self, output: Tensor) -> Tensor:
         """`(rows, vocabulary)` log-probabilities."""
-        return torch.log_softmax(self.head(output).float(), dim=-1)
+        return torch.log_softmax(self.head(output), dim=-1, dtype=torch.float32)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
         output, state = self.advance(tokens, state)
         return self.predict(output), state
+
+    def logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same before it is normalised."""
+        output, state = self.advance(tokens, state)
+        return self.head(output), state
 
 
 class EncoderDecoder(Writer):

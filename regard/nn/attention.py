@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.kernels import WIDEST, Spans, attend_spans, available, recall, spans, usable
+from regard.nn.kernels import WIDEST, Spans, attend_spans, available, consult, recall, spans, usable
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
-from regard.nn.scores import Score
+from regard.nn.repeated import applied, look, looks, product
+from regard.nn.scores import Multiplied, Score
 from regard.ragged import Ragged
 
 
@@ -64,8 +66,9 @@ def _tracing() -> Trace | None:
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
     """`softmax(scores)` over the last axis where `mask` is True; 0 elsewhere, and 0 throughout where all is False."""
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0)
+    hidden = ~mask
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)
 
 
 class Attention(nn.Module):
@@ -75,6 +78,8 @@ class Attention(nn.Module):
     the score then compares a query and a key of `d_model / heads`, the same score in every head, and the heads'
     contexts are joined.
     """
+
+    draws = False  # whether it leaves to chance where to look, while training
 
     def __init__(self, score: Score, heads: int | None = None, d_model: int | None = None) -> None:
         super().__init__()
@@ -99,12 +104,15 @@ class Attention(nn.Module):
 
         `rows` says which rows of the batch these are, for `capture`.
         """
-        queries = self._split(queries if self.heads is None else self.query(queries))
+        queries = self._split(queries if self.heads is None else applied(self.query, queries))
+        trace = _tracing()
+        if isinstance(self.score, Multiplied) and not self.draws and trace is None and looks(queries):
+            return look(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
         scores = self.score(queries, keys)  # (rows, heads, target, source)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
-        if (trace := _tracing()) is not None:
+        if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
-        return (weights @ values).transpose(1, 2).flatten(2)
+        return product(weights, values, turned=True).transpose(1, 2).flatten(2)
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The weights that are used; soft attention uses all of them."""
@@ -117,16 +125,49 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True)
 class Slots:
-    """Where in a cache new positions go, and what they see of it."""
+    """Where in a cache new positions go, and what they see of it. What only some kernels ask for is worked out when
+    they do."""
 
     new: Tensor  # (new,): the slots of new positions
     window: int  # slots to look at, from the first on
-    seen: Tensor | None  # (rows or 1, 1, new, window): True where a new position sees a slot; None: all before it
-    nowhere: Tensor | None  # (rows, 1, new, 1): True where a new position sees nothing
-    places: Tensor | None  # (rows, window): where in all caches, laid end to end, each slot lies; None: in its own
-    distance: Tensor  # (new, window): from a new position to a slot
+    origin: Tensor | None = None  # (rows, slots): in whose cache each slot of a row lies, the new ones to be put down
     real: Tensor | None = None  # (rows, window): True where a slot holds something; None: all before the new do
-    taken: Tensor | None = None  # (1,): slots that are taken with the new ones, where only the device knows
+    at: Tensor | None = None  # (1,): slots that are taken before the new, where only the device knows
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """From a new position to a slot, `(new, window)`."""
+        return torch.arange(self.window, device=self.new.device) - self.new[:, None]
+
+    @cached_property
+    def places(self) -> Tensor | None:
+        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own.
+
+        The new slots are put down in `origin` as each row's own.
+        """
+        if self.origin is None:
+            return None
+        rows = torch.arange(len(self.origin), device=self.origin.device)
+        self.origin.index_copy_(1, self.new, rows[:, None].expand(-1, len(self.new)))
+        slot = torch.arange(self.window, device=self.new.device)
+        return self.origin[:, : self.window] * self.origin.shape[1] + slot
+
+    @cached_property
+    def nowhere(self) -> Tensor | None:
+        """`(rows, 1, new, 1)`: True where a new position sees nothing, of which kernels make different things."""
+        return None if self.real is None else ~self._real.any(-1, keepdim=True)
+
+    @cached_property
+    def seen(self) -> Tensor | None:
+        """`(rows or 1, 1, new, window)`: True where a new position sees a slot, or sees nothing; None: all before."""
+        if self.nowhere is not None:
+            return self._real | self.nowhere
+        return None if self.at is None else self.distance <= 0
+
+    @cached_property
+    def _real(self) -> Tensor:
+        assert self.real is not None, "all slots are real"
+        return self.real[:, None, None, :] & (self.distance <= 0)
 
 
 class MultiHeadAttention(nn.Module):
@@ -152,17 +193,17 @@ class MultiHeadAttention(nn.Module):
 
         `seen` is what `sight` gave for these rows.
         """
-        if memory is None:
-            memory = x
-            q, k, v = self.project(x.values).unbind(-3)  # (total, heads, d_head)
-        else:
-            q, (k, v) = self.queries(x.values), self.keys_values(memory.values).unbind(-3)
+        packed = self.project(x.values) if memory is None else self.queries(x.values).unsqueeze(1)
+        source = None if memory is None else self.keys_values(memory.values)
+        q, k, v = (*packed.unbind(1), *(() if source is None else source.unbind(1)))  # (total, heads, d_head)
+        memory = x if memory is None else memory
         if self.relative is not None:
             q, k = self.relative.turn(q, k, x.position)
         if (trace := _tracing()) is not None:
             trace.record(self, lambda: self._weights(x.like(q), memory.like(k)))
         if seen is not None and q.shape[-1] <= WIDEST:
-            return x.like(self.output(attend_spans(q, k, v, *seen).flatten(1)))
+            packed = packed if self.relative is None else torch.stack((q, k, v), dim=1)
+            return x.like(self.output(attend_spans(packed, source, *seen).flatten(1)))
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
@@ -183,8 +224,12 @@ class MultiHeadAttention(nn.Module):
 
         `mask` `(groups, 1, 1, source)` is True where there is something to see.
         """
+        queries = self.queries(x)  # (groups, queries, heads, d_head)
+        alike = queries.dtype == memory.dtype and not queries.requires_grad
+        if alike and usable(queries) and queries.shape[-1] <= WIDEST:
+            return self.output(consult(queries, memory, mask).flatten(2))
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
-        context = F.scaled_dot_product_attention(self.queries(x).transpose(1, 2), keys, values, attn_mask=mask)
+        context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         return self.output(context.transpose(1, 2).flatten(2))
 
     def look_back(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
@@ -194,20 +239,15 @@ class MultiHeadAttention(nn.Module):
         """
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
-        both = three[..., 1:, :, :]
+        adds = self.relative is not None and self.relative.adds
         if self.relative is not None:
             q, k = self.relative.turn(q, k, slots.new)
-            both = torch.stack((k, v), dim=-3)
-        cache.index_copy_(1, slots.new, both.to(cache.dtype))
-        if (
-            slots.taken is not None
-            and x.shape[1] == 1
-            and (self.relative is None or not self.relative.adds)
-            and usable(q)
-        ):
-            assert slots.places is not None, "a state of fixed shape says where its slots lie"
-            context = recall(q.squeeze(1), cache, slots.places, slots.real, slots.taken)
+        if slots.at is not None and x.shape[1] == 1 and not adds and usable(q) and q.shape[-1] <= WIDEST:
+            assert slots.origin is not None, "a state of fixed shape says where its slots lie"
+            context = recall(q.squeeze(1), k.squeeze(1), v.squeeze(1), cache, slots.origin, slots.real, slots.at)
             return self.output(context.flatten(1).unsqueeze(1))
+        both = three[..., 1:, :, :] if self.relative is None else torch.stack((k, v), dim=-3)
+        cache.index_copy_(1, slots.new, both.to(cache.dtype))
         past = cache[:, : slots.window]
         if slots.places is not None:
             past = cache.flatten(0, 1).index_select(0, slots.places.flatten()).unflatten(0, slots.places.shape)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
+from regard.nn.fused import add_norm, norm, relu_dropout
 from regard.nn.kernels import Spans
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
@@ -15,7 +16,7 @@ from regard.ragged import Ragged
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def make_norm(kind: str, d_model: int) -> nn.Module:
+def make_norm(kind: str, d_model: int) -> nn.LayerNorm | nn.RMSNorm:
     """`layer` (Ba et al. 2016), or `rms` (Zhang and Sennrich 2019, eq. 4), which neither centres nor shifts."""
     return nn.RMSNorm(d_model, eps=1e-5) if kind == "rms" else nn.LayerNorm(d_model)
 
@@ -38,8 +39,12 @@ class FeedForward(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.activation(self.inner(x))
-        return self.outer(self.dropout(inner if self.gate is None else inner * self.gate(x)))
+        inner = self.inner(x)
+        if self.gate is not None:
+            return self.outer(self.dropout(self.activation(inner) * self.gate(x)))
+        if isinstance(self.activation, nn.ReLU):
+            return self.outer(relu_dropout(inner, self.dropout))
+        return self.outer(self.dropout(self.activation(inner)))
 
 
 class Residual(nn.Module):
@@ -51,8 +56,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return x + self.dropout(f(self.norm(x)))
-        return self.norm(x + self.dropout(f(x)))
+            return x + self.dropout(f(norm(x, self.norm)))
+        return add_norm(x, f(x), self.norm, self.dropout)
 
 
 class EncoderBlock(nn.Module):

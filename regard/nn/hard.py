@@ -65,6 +65,8 @@ def choices(rows: int, soft: float, device: torch.device) -> Iterator[Choices]:
 class HardAttention(Attention):
     """All of the weight on one place."""
 
+    draws = True
+
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         somewhere = weights.sum(-1, keepdim=True) > 0  # a query that may look nowhere looks nowhere
         if not self.training:

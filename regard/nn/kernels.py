@@ -63,29 +63,42 @@ def _bounds(row: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend_spans(
-    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+    x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
 ) -> Tensor:
     """`softmax(q kᵀ / √d_head) v` over each query's interval of keys (Vaswani et al. 2017, eq. 1).
 
-    Rows lie end to end: queries `(Tq, heads, d_head)`, keys and values `(Tk, heads, d_head)`, maybe slices of one
-    projection. The intervals are those of `Spans`, laid out by rows: a tile of queries reads all keys from its first to
-    its last. A query without keys yields zeros and zero gradients. Sums are in float32, memory grows with the tokens
-    and not with their pairs, and every run gives the same bits.
+    Rows lie end to end: `x` `(Tq, 3, heads, d_head)` holds queries, keys and values, as one projection gives them; or
+    with a `memory` `(Tk, 2, heads, d_head)` of keys and values it is `(Tq, 1, heads, d_head)`. The intervals are those
+    of `Spans`, laid out by rows: a tile of queries reads all keys from its first to its last. A query without keys
+    yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in float32, memory grows with the
+    tokens and not with their pairs, and every run gives the same bits.
     """
-    context, _ = _attend(q, k, v, key_begin, key_end, query_begin, query_end)
+    context, _ = _attend(x, memory, key_begin, key_end, query_begin, query_end)
     return context
 
 
-def recall(q: Tensor, cache: Tensor, places: Tensor, seen: Tensor | None, taken: Tensor) -> Tensor:
-    """`softmax(q kᵀ / √d_head) v` of one query a row, `(rows, heads, d_head)`, over what a cache holds of its past.
+def recall(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor) -> Tensor:
+    """`softmax(q kᵀ / √d_head) v` of one new position a row, `(rows, heads, d_head)`, over itself and its past.
 
-    `cache` `(rows, slots, 2, heads, d_head)` holds keys and values; `places` `(rows, window)` says where in all caches,
-    laid end to end, each slot of a row lies, and `seen` `(rows, window)` which of them it sees, if not all. Of these
-    the first `taken` `(1,)` are looked at. There is no gradient.
+    `cache` `(rows, slots, 2, heads, d_head)` holds keys and values of the past; those of the new position are put into
+    slot `at` `(1,)` of its own row. `origin` `(rows, slots)` says in whose cache each slot before that lies; the new is
+    put down there too. `seen` `(rows, slots)` says which a row sees, if not all. There is no gradient.
     """
     from regard.nn import triton_decoding
 
-    return triton_decoding.recall(_dense(q), cache, places, seen, taken)
+    assert cache.is_contiguous(), f"the cache should be contiguous, got strides {cache.stride()}"
+    return triton_decoding.recall(_dense(q), _dense(k), _dense(v), cache, origin, seen, at)
+
+
+def consult(q: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    """`softmax(q kᵀ / √d_head) v` of queries `(groups, queries, heads, d_head)`, all of a group over the same source.
+
+    `memory` `(groups, source, 2, heads, d_head)` holds keys and values, of which those are seen where `mask`
+    `(groups, 1, 1, source)` is True; a query that sees none gives zeros. There is no gradient.
+    """
+    from regard.nn import triton_decoding
+
+    return triton_decoding.consult(_dense(q), _dense(memory), mask)
 
 
 def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -102,52 +115,63 @@ def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0
 
 @torch.library.custom_op("regard::attend_spans", mutates_args=())
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+    x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
 ) -> tuple[Tensor, Tensor]:
-    _check(q, k, v, Spans(key_begin, key_end, query_begin, query_end))
+    _check(x, memory, Spans(key_begin, key_end, query_begin, query_end))
     from regard.nn import triton_kernels
 
-    return triton_kernels.attend(_dense(q), _dense(k), _dense(v), key_begin, key_end)
+    return triton_kernels.attend(*_parts(_dense(x), memory if memory is None else _dense(memory)), key_begin, key_end)
 
 
 @_attend.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
+    x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    total, _, heads, d_head = x.shape
+    return x.new_empty((total, heads, d_head)), x.new_empty((heads, total), dtype=torch.float32)
 
 
 @torch.library.custom_op("regard::attend_spans_backward", mutates_args=())
 def _attend_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor,
+    grad: Tensor, x: Tensor, memory: Tensor | None, context: Tensor, lse: Tensor,
     key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     from regard.nn import triton_kernels
 
+    dx = x.new_empty(x.shape)
+    dmemory = x.new_empty(0) if memory is None else memory.new_empty(memory.shape)
+    into = _parts(dx, None if memory is None else dmemory)
+    given = _parts(_dense(x), None if memory is None else _dense(memory))
     intervals = (key_begin, key_end, query_begin, query_end)
-    return triton_kernels.attend_backward(
-        _dense(grad), _dense(q), _dense(k), _dense(v), context.contiguous(), lse.contiguous(), *intervals
-    )
+    triton_kernels.attend_backward(_dense(grad), *given, context.contiguous(), lse.contiguous(), *intervals, *into)
+    return dx, dmemory
 
 
 @_attend_backward.register_fake
 def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor,
+    grad: Tensor, x: Tensor, memory: Tensor | None, context: Tensor, lse: Tensor,
     key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return x.new_empty(x.shape), x.new_empty(0) if memory is None else memory.new_empty(memory.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *intervals = inputs
-    ctx.save_for_backward(q, k, v, *output, *intervals)
+def _parts(x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, `(total, heads, d_head)` each."""
+    q, k, v = (*x.unbind(1), *(() if memory is None else memory.unbind(1)))
+    return q, k, v
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, memory, *intervals = inputs
+    ctx.save_for_backward(x, memory, *output, *intervals)
     ctx.set_materialize_grads(False)  # nothing asks for the gradient of the log-sum-exp
 
 
 def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 7
-    return (*_attend_backward(grad, *ctx.saved_tensors), None, None, None, None)
+        return (None,) * 6
+    dx, dmemory = _attend_backward(grad, *ctx.saved_tensors)
+    return (dx, None if ctx.saved_tensors[1] is None else dmemory, None, None, None, None)
 
 
 _attend.register_autograd(_differentiate, setup_context=_keep)
@@ -192,19 +216,24 @@ def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: fl
 
 def _dense(x: Tensor) -> Tensor:
     """With the numbers of a head side by side, as the kernels read them. Tokens and heads may lie anywhere."""
-    return x if x.stride(2) == 1 else x.contiguous()
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, intervals: Spans) -> None:
+def _check(x: Tensor, memory: Tensor | None, intervals: Spans) -> None:
     """Kernels read past the end of what does not fit, so it has to be said before."""
-    assert usable(q), f"attend_spans needs triton and a GPU in single or half precision, got {q.dtype} on {q.device}"
-    assert q.dtype == k.dtype == v.dtype, f"q, k and v differ: {q.dtype}, {k.dtype}, {v.dtype}"
-    assert q.dim() == 3, f"q should be (total, heads, d_head), got {tuple(q.shape)}"
-    assert k.shape == v.shape, f"k {tuple(k.shape)} and v {tuple(v.shape)} should be alike"
-    assert q.shape[1:] == k.shape[1:], f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in heads or d_head"
-    assert q.shape[2] <= WIDEST, f"d_head ({q.shape[2]}) should be at most {WIDEST}"
+    assert usable(x), f"attend_spans needs triton and a GPU in single or half precision, got {x.dtype} on {x.device}"
+    parts = 3 if memory is None else 1
+    assert x.dim() == 4, f"x should be (total, {parts}, heads, d_head), got {tuple(x.shape)}"
+    assert x.shape[1] == parts, f"x should be (total, {parts}, heads, d_head), got {tuple(x.shape)}"
+    keys = x
+    if memory is not None:
+        keys = memory
+        assert x.dtype == memory.dtype, f"queries and memory differ: {x.dtype}, {memory.dtype}"
+        expected = (memory.shape[0], 2, *x.shape[2:])
+        assert memory.shape == expected, f"memory should be {expected}, got {tuple(memory.shape)}"
+    assert x.shape[3] <= WIDEST, f"d_head ({x.shape[3]}) should be at most {WIDEST}"
     for name, interval in intervals._asdict().items():
-        total = (q if name.startswith("key") else k).shape[0]
+        total = (x if name.startswith("key") else keys).shape[0]
         assert interval.shape == (total,), f"{name} {tuple(interval.shape)} should be ({total},)"
         assert interval.dtype == torch.int32, f"{name} should be int32, got {interval.dtype}"
         assert interval.is_contiguous(), f"{name} should be contiguous"

@@ -2,29 +2,36 @@
 
 What a stack carries between steps is one tensor `(rows, layers, parts, d_model)`: an LSTM keeps a hidden vector and a
 cell (two parts), an RNN and a GRU a hidden vector alone. Whole sequences run in torch's fused kernels, which read a
-packed form that is a permutation of `Ragged`: no padding is made or computed on.
+packed form that is a permutation of `Ragged`: no padding is made or computed on. Where a step needs what was made of
+the one before it, a loop takes `Steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from regard.nn.cells import gru, lstm
 from regard.nn.dropout import Dropout
+from regard.nn.repeated import kind_of, product
 from regard.ragged import Ragged
 
 PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
+Carry = list[tuple[Tensor, ...]]  # for each layer its parts, each (rows, d_model)
 _LAYERS: dict[str, Callable[[int, int], nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Recurrence(nn.Module):
     """`s_t = f(x_t, s_{t-1})` in each layer, the output of one the input of the next.
 
-    Elman 1990; Hochreiter and Schmidhuber 1997; Cho et al. 2014. Always in full precision: small roundings add up over
-    a long sequence.
+    Elman 1990; Hochreiter and Schmidhuber 1997; Cho et al. 2014. In full precision, for small roundings add up over a
+    long sequence; but see `Steps`.
     """
 
     def __init__(self, cell: str, d_input: int, d_model: int, layers: int, dropout: float = 0.0) -> None:
@@ -59,7 +66,7 @@ class Recurrence(nn.Module):
         if not len(rows):
             return x.like(x.values.new_zeros(0, self.d_model)), carry
         with torch.autocast(x.values.device.type, enabled=False):
-            values = x.values.to(self.dtype)[index]
+            values = x.values.to(self.dtype).index_select(0, index)
             begin = carry[rows].to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
             ends = []  # for each layer (parts, rows, d_model)
             for i, layer in enumerate(self.layers):
@@ -90,3 +97,54 @@ class Recurrence(nn.Module):
                 x = parts[0]
                 after.append(torch.stack(parts, dim=1))
         return x, torch.stack(after, dim=1)
+
+
+class Steps:
+    """The steps of a stack in a `loop`, where a part `y` of its input is known for all of them beforehand.
+
+    What `y` adds to the gates of the first layer is one product for all steps: `W [y; x] = W_y y + W_x x`. The rest of
+    the input and the state are then multiplied at once: `[W_x W_h] [x; h]`. On a GPU under autocast these products are
+    in half precision; gates, and what an LSTM or a GRU carries on, are not.
+    """
+
+    def __init__(self, recurrence: Recurrence, y: Tensor) -> None:
+        self.cell, self.dropout, self.dtype = recurrence.cell, recurrence.dropout, recurrence.dtype
+        self.on_cpu = y.device.type == "cpu"
+        self.layers: list[list[tuple[Tensor, Tensor | None]]] = []  # matrices and biases
+        with self._precision():
+            self.kind = kind_of(y.to(self.dtype))
+            for i, layer in enumerate(recurrence.layers):
+                weights, w_h, b_x, b_h = layer.all_weights[0]
+                apart = self.cell == "gru"  # whose candidate takes input and state in different ways
+                bias: Tensor | None = b_x if apart else b_x + b_h
+                known = 0 if i else y.shape[-1]
+                w_x = weights[:, known:]
+                if i == 0:
+                    self.ahead = F.linear(y.to(self.kind), weights[:, :known], bias)  # (total, gates)
+                    bias = None
+                self.layers.append([(w_x, bias), (w_h, b_h)] if apart else [(torch.cat((w_x, w_h), 1), bias)])
+
+    def start(self, carry: Tensor) -> Carry:
+        """From what a stack carries, `(rows, layers, parts, d_model)`."""
+        return [tuple(layer.to(self.dtype).unbind(1)) for layer in carry.unbind(1)]
+
+    def __call__(self, ahead: Tensor, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """One step: a part of `self.ahead` and what only now is known, to the top layer's state and the new carry."""
+        after: Carry = []
+        with self._precision():
+            for i, (layer, (h, *cell)) in enumerate(zip(self.layers, carry, strict=True)):
+                x = (self.dropout(x) if i else x).to(self.kind)
+                if self.cell == "gru":
+                    given, back = product(x, *layer[0]), product(h, *layer[1])
+                    after.append((gru(given if i else given + ahead, back, h),))
+                else:
+                    gates = product(torch.cat((x, h.to(self.kind)), -1), *layer[0])
+                    if self.cell == "lstm":
+                        after.append(lstm(gates, None if i else ahead, *cell))
+                    else:
+                        after.append((torch.tanh(gates if i else gates + ahead),))
+                x = after[-1][0]
+        return x, after
+
+    def _precision(self) -> Any:
+        return torch.autocast("cpu", enabled=False) if self.on_cpu else nullcontext()

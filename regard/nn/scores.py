@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from regard.nn.repeated import applied, product
+
 
 class Score(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
@@ -25,17 +27,25 @@ class Score(nn.Module, ABC):
         """How well each query fits each key."""
 
 
-class Dot(Score):
+class Multiplied(Score):
+    """A score that is the product of a key and something made of the query."""
+
+    def query(self, queries: Tensor) -> Tensor:
+        """What is multiplied by the keys."""
+        return queries
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return product(self.query(queries), keys)  # (batch, heads, target, source)
+
+
+class Dot(Multiplied):
     """Luong et al. 2015: `e = hᵀ s`."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return queries @ keys.mT  # (batch, heads, target, source)
 
-
-class Bilinear(Score):
+class Bilinear(Multiplied):
     """Luong et al. 2015, "general": `e = hᵀ W s`."""
 
     def __init__(self, d_model: int) -> None:
@@ -44,9 +54,6 @@ class Bilinear(Score):
 
     def keys(self, states: Tensor) -> Tensor:
         return self.weight(states)  # h W
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return queries @ keys.mT
 
 
 class Additive(Score):
@@ -62,7 +69,7 @@ class Additive(Score):
         return self.from_state(states)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        pairs = torch.tanh(self.from_query(queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        pairs = torch.tanh(applied(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
         return self.v(pairs).squeeze(-1)  # (batch, heads, target, source, d_model) -> (batch, heads, target, source)
 
 
@@ -80,11 +87,11 @@ class Perceptron(Score):
         return self.from_state(states)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        first = torch.relu(self.from_query(queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        first = torch.relu(applied(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
         return self.v(torch.tanh(self.hidden(first))).squeeze(-1)
 
 
-class ScaledDot(Score):
+class ScaledDot(Multiplied):
     """Vaswani et al. 2017: `e = (W h)ᵀ (U s) / √d`."""
 
     def __init__(self, d_model: int) -> None:
@@ -95,8 +102,8 @@ class ScaledDot(Score):
     def keys(self, states: Tensor) -> Tensor:
         return self.from_state(states)
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return self.from_query(queries) @ keys.mT / math.sqrt(keys.shape[-1])
+    def query(self, queries: Tensor) -> Tensor:
+        return applied(self.from_query, queries) / math.sqrt(queries.shape[-1])
 
 
 SCORES: dict[str, type[Dot] | type[Bilinear] | type[Additive] | type[Perceptron] | type[ScaledDot]] = {

@@ -7,7 +7,7 @@ has one beam, or as many as there are groups. Greedy search is a beam of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,35 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
+from regard.nn.graphed import few, upward
+from regard.nn.kernels import available, usable
+from regard.ragged import Ragged
 from regard.search.choice import Choice, Chooser, Diverse
 from regard.search.constraints import Constrained
 from regard.search.limits import Hypothesis, Limits, Step, length_penalty
-from regard.search.replay import few, recorded, records, upward
+from regard.search.replay import Glance, Recording, onward, recorded, records
 
-WINDOW = 32  # slots of the target that a recorded turn has room for, and by which it grows
-LOOK = 4  # turns between looks at what is over, where a look waits for the device
+WINDOW = 32  # slots of the target that a recorded turn has room for at first
+WIDEST = 16  # beam that a turn has a kernel for
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A state that is still to be made of a source, which may lie elsewhere than the model."""
+
+    start: Callable[[Ragged], Any]
+    source: Ragged
+    device: torch.device
+    longest: int  # most positions of a source that the model has room for
+
+    def made(self) -> Any:
+        return self.start(self.source.to(self.device))
+
+    def filled(self, sources: int) -> Ragged:
+        """The source in one of few shapes, with rows and values that are nobody's."""
+        total = self.source.values.shape[0]
+        total = upward(total, max(64, 2 ** (total - 1).bit_length() // 32))
+        return self.source.filled(total, sources, longest=min(upward(self.source.longest, 16), self.longest))
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,7 @@ class _Board:
     number: Tensor  # (beams,): which beam this is
     limits: Limits
     length: Tensor  # (1,): tokens of a hypothesis that closes now, its closing mark counted
+    token: Tensor  # (beams, open): the last token of each open hypothesis
     written: Tensor  # (beams, open, most + 2): open hypotheses, from bos on
     log_prob: Tensor  # (beams, open)
     over: Tensor  # (beams,): its search is over
@@ -42,20 +65,26 @@ class _Board:
     closed_score: Tensor  # (beams, width): -inf where there is none
 
     @staticmethod
-    def new(limits: Limits, groups: int, width: int, most: int) -> _Board:
+    def new(limits: Limits, groups: int, open_: int, width: int, most: int) -> _Board:
+        """With one hypothesis in each beam, the first of `open_`."""
         device = limits.longest.device
         beams = torch.arange(len(limits.longest) * groups, device=device)
         count = len(beams)
-        written = torch.full((count, 1, most + 2), limits.bos, device=device)
+        limits = limits.keep(beams // groups) if groups > 1 else limits
+        over = limits.longest < 0
+        log_prob = torch.full((count, open_), -math.inf, device=device)
+        log_prob[:, 0].masked_fill_(~over, 0.0)
+        written = torch.full((count, open_, most + 2), limits.bos, device=device)
         nothing = torch.full((count, width), -math.inf, device=device)
         return _Board(
             number=beams,
-            limits=limits.keep(beams // groups),
+            limits=limits,
             length=torch.ones(1, dtype=torch.long, device=device),
+            token=written[..., 0].clone(),
             written=written,
-            log_prob=torch.zeros(count, 1, device=device),
-            over=torch.zeros(count, dtype=torch.bool, device=device),
-            last=written[:, 0],
+            log_prob=log_prob,
+            over=over,
+            last=written[:, 0].clone(),
             last_length=torch.zeros_like(beams),
             closed=written.new_zeros(count, width, most + 1),
             closed_length=written.new_zeros(count, width),
@@ -101,6 +130,7 @@ def beam_search(
     constraints: Sequence[Sequence[Sequence[int]]] | None = None,
     groups: int = 1,
     diversity: float = 0.5,
+    normalised: bool = True,
 ) -> list[list[Hypothesis]]:
     """The `nbest` highest-scoring outputs of each source, best first.
 
@@ -112,22 +142,25 @@ def beam_search(
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results.
+
+    `state` is the model's before the first token, or a `Beginning`. Where `step` gives logits it is not `normalised`.
     """
     if not len(limits.longest):
         return []
-    chooser = _chooser(limits, width, constraints, groups, diversity)
+    model, begins = getattr(step, "__self__", None), isinstance(state, Beginning)
+    device = state.device if begins else limits.longest.device
+    replays = groups == 1 and not constraints and isinstance(model, nn.Module) and records(device)
     most = int(limits.longest.max())
-    model = getattr(step, "__self__", None)
-    fixed = type(chooser) is Chooser and isinstance(model, nn.Module) and records(limits.longest.device)
-    turn = _Turn(step, chooser, penalty, alpha, exact, most)
-    board = _Board.new(limits, groups, width // groups, upward(most + LOOK, 32) if fixed else most)
+    limits = limits if replays else limits.to(device)
+    turn = _Turn(step, _chooser(limits, width, constraints, groups, diversity), penalty, alpha, exact, most, normalised)
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits.longest) * groups)]
+    if isinstance(model, nn.Module) and replays:
+        _replay(model, turn, state, results, limits, nbest)
+        return results
+    state = state.made() if begins else state
+    board = _Board.new(limits, groups, 1, width // groups, most)
     state = state.select(board.number // groups) if groups > 1 else state
-    results: list[list[Hypothesis]] = [[] for _ in board.number]
-    board, state = turn(board, state)  # the first has but one open hypothesis
-    if isinstance(model, nn.Module) and fixed:
-        _replay(model, turn, board, state, results, limits, nbest)
-    else:
-        _search(turn, board, state, results, limits, nbest)
+    _search(turn, *turn(board, state), results, limits, nbest)  # the first turn has but one open hypothesis
     return [_merge(results[i : i + groups], nbest) for i in range(0, len(results), groups)]
 
 
@@ -149,30 +182,58 @@ def _search(
 
 
 def _replay(
-    model: nn.Module, turn: _Turn, board: _Board, state: Any, results: list[list[Hypothesis]], limits: Limits,
-    nbest: int,
-) -> None:  # fmt: skip
+    model: nn.Module, turn: _Turn, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int
+) -> None:
     """The same with shapes that stay: a turn is recorded once and replayed. What is over idles along until half is, and
     beams are brought up to one of few numbers, by some that are over from the start."""
-    room = WINDOW - 1
-    state = state.fixed(room)
-    left = len(board.number)
-    while left:
-        size = few(left)
-        if size != len(board.number):
-            _collect(board, (board.over & (board.number >= 0)).nonzero().flatten(), results, limits, nbest)
-            open_ = (~board.over).nonzero().flatten()
-            stay = torch.cat((open_, open_[:1].expand(size - left)))
-            board, state = board.keep(stay).idle(left), state.select(_rows(board, stay), stay)
-        recording = recorded(model, turn.key, lambda tree: turn(*tree), (board, state))
-        while room and left and few(left) * 2 > size:
-            for _ in range(min(room, LOOK)):
-                board, state = recording()
-            room -= min(room, LOOK)
-            left = int((~board.over).sum())  # waits for the device, so not at every turn
-        if not room:
-            room, state = WINDOW, state.fixed(WINDOW)
-    _collect(board, (board.number >= 0).nonzero().flatten(), results, limits, nbest)
+    again: Callable[[tuple[_Board, Any]], Any] = onward(lambda tree: turn(*tree))
+    size, left, turns, done = few(len(results)), len(results), turn.most + 1, 0
+    recording, room = _begin(model, turn, again, state, limits, size), WINDOW
+    glance: Glance | None = None
+    while left and done < turns:  # by then all are as long as can be
+        board, state = recording.tree
+        if not room or few(left) * 2 <= size:
+            left = int((~board.over).sum())
+            if not left:
+                break
+            if few(left) * 2 <= size:
+                size = few(left)
+                _collect(board, (board.over & (board.number >= 0)).nonzero().flatten(), results, limits, nbest)
+                open_ = (~board.over).nonzero().flatten()
+                stay = torch.cat((open_, open_[:1].expand(size - left)))
+                board, state = board.keep(stay).idle(left), state.select(_rows(board, stay), stay)
+            if not room:
+                room, state = done, state.fixed(done)
+            recording, glance = recorded(model, turn.key, again, (board, state)), None
+        recording()
+        room, done = room - 1, done + 1
+        before, glance = glance, Glance(recording.tree[0].over)
+        if before is not None:  # what was over a turn ago: so nothing waits for the device, which is a turn behind
+            left = int((~before()[0]).sum())
+    _collect(recording.tree[0], None, results, limits, nbest)
+
+
+def _begin(
+    model: nn.Module, turn: _Turn, again: Callable[[tuple[_Board, Any]], Any], state: Any, limits: Limits, size: int
+) -> Recording[tuple[_Board, Any]]:
+    """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can."""
+    count, width, most = len(limits.longest), turn.chooser.width, upward(turn.most, 32)
+    limits = limits.filled(size)
+
+    def first(state: Any, limits: Limits) -> Recording[tuple[_Board, Any]]:
+        rows = torch.arange(size * width, device=limits.longest.device) // width  # all but the first of a beam idle
+        tree = (_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
+        return recorded(model, turn.key, again, tree)
+
+    if isinstance(state, Beginning):
+        if getattr(model, "packed", False) and available(state.device):
+            given, start = (state.filled(size), limits), state.start
+            found = recorded(model, ("begin", most, turn.key), lambda given: first(start(given[0]), given[1]), given)
+            begun: Recording[tuple[_Board, Any]] = found()
+            return begun
+        limits, state = limits.to(state.device), state.made()
+    sources = torch.arange(size, device=limits.longest.device).clamp(max=count - 1)
+    return first(state if count == size else state.select(sources, sources), limits)
 
 
 def _rows(board: _Board, beams: Tensor) -> Tensor:
@@ -190,42 +251,68 @@ class _Turn:
     alpha: float
     exact: bool
     most: int
+    normalised: bool
 
     @property
     def key(self) -> Hashable:
         """What tells it from other turns of the same model."""
-        return (self.chooser.width, self.chooser.eos, self.penalty, self.alpha, self.exact and self.most)
+        names = (self.penalty, self.alpha, self.exact and self.most, self.normalised)
+        return (self.chooser.width, self.chooser.eos, *names)
 
     def __call__(self, board: _Board, state: Any) -> tuple[_Board, Any]:
-        last = board.written.index_select(2, board.length - 1).flatten()
-        given, state = self.step(last, state)
+        given, state = self.step(board.token.flatten(), state)
         given = given.unflatten(0, board.log_prob.shape)  # (beams, open, vocabulary)
+        if self._has_kernel(board, given):
+            from regard.search import triton_beam
+
+            mildest = float(self._divisor(torch.tensor([self.most + 1.0]))) if self.exact else None
+            rows = triton_beam.turn(given, board, self.penalty, self.alpha, mildest)
+            board.length.add_(1)
+        else:
+            board, rows = self._choose(board, given if self.normalised else given.log_softmax(-1, torch.float32))
+        if board.log_prob.shape[1] > 1:  # greedy rows never change places
+            state = state.select(rows)
+        return board, state
+
+    def _has_kernel(self, board: _Board, given: Tensor) -> bool:
+        """Whether `triton_beam.turn` does what `_choose` does, which says what that is."""
+        return (
+            type(self.chooser) is Chooser
+            and board.log_prob.shape[1] == self.chooser.width <= WIDEST
+            and not board.limits.no_repeat
+            and given.shape[-1] > 1
+            and usable(given)
+        )
+
+    def _choose(self, board: _Board, given: Tensor) -> tuple[_Board, Tensor]:
+        """The board after this turn, and the row of the state that each open hypothesis goes on from."""
         choice = self.chooser.choose(given, board.log_prob, board.written, board.limits, board.length - 1)
         length = board.length.to(given.dtype)
-        board = board.close(choice.closing, choice.closing_parent, length_penalty(self.penalty, self.alpha, length))
+        board = board.close(choice.closing, choice.closing_parent, self._divisor(length))
 
         # The best open one, before candidates that cannot be take its place.
         before = torch.where(board.over[:, None], board.last, board.written[:, 0])
         before_length = torch.where(board.over, board.last_length, board.length - 1)
-        mildest = torch.full_like(length, self.most + 1) if self.exact else length
-        mildest = length_penalty(self.penalty, self.alpha, mildest)
+        mildest = self._divisor(torch.full_like(length, self.most + 1) if self.exact else length)
         over = _hope(board, choice, self.exact) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
         written = board.written.gather(1, choice.parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
         written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
         rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
-        if rows.shape[1] > 1:  # greedy rows never change places
-            state = state.select(rows.flatten())
         board = replace(
             board,
             length=board.length + 1,
+            token=choice.token,
             written=written,
             log_prob=choice.log_prob.masked_fill(over[:, None], -math.inf),  # nothing more closes in what is over
             over=over,
             last=before,
             last_length=before_length,
         )
-        return board, state
+        return board, rows.flatten()
+
+    def _divisor(self, length: Tensor) -> Tensor:
+        return length_penalty(self.penalty, self.alpha, length)
 
 
 def _chooser(
@@ -250,18 +337,26 @@ def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
     return hope.amax(1)
 
 
-def _collect(board: _Board, beams: Tensor, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
-    """Hand in the hypotheses of beams whose search is over."""
+def _collect(board: _Board, beams: Tensor | None, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
+    """Hand in the hypotheses of some beams, or of all, whose search is over."""
     groups = len(results) // len(limits.longest)
     best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
-    closed = zip(*(x[beams, :nbest].tolist() for x in best), strict=True)  # all at once: each copy waits for the device
-    numbers, last, lengths = (x[beams].tolist() for x in (board.number, board.last, board.last_length))
-    for number, tokens, end, hypotheses in zip(numbers, last, lengths, closed, strict=True):
-        results[number] = [
-            Hypothesis(written[:length], log_prob, score)
-            for written, length, log_prob, score in zip(*hypotheses, strict=True)
-            if score > -math.inf
-        ] or [Hypothesis(limits.begin(tokens[1 : end + 1], number // groups), -math.inf, -math.inf)]
+    parts = (board.number, *(x[:, :nbest] for x in best))
+    here = Glance(*(parts if beams is None else (x[beams] for x in parts)))()  # all at once: each waits for the device
+    numbers, closed, lengths, log_probs, scores = (x.tolist() for x in here)
+    lost = []
+    for i, number in enumerate(numbers):
+        if 0 <= number < len(results):
+            found = zip(closed[i], lengths[i], log_probs[i], scores[i], strict=True)
+            results[number] = [Hypothesis(x[:n], p, score) for x, n, p, score in found if score > -math.inf]
+            if not results[number]:
+                lost.append(i)
+    if lost:
+        rows = torch.tensor(lost, device=board.last.device)
+        rows = rows if beams is None else beams[rows]
+        left = (x[rows].tolist() for x in (board.number, board.last, board.last_length))
+        for number, tokens, end in zip(*left, strict=True):
+            results[number] = [Hypothesis(limits.begin(tokens[1 : end + 1], number // groups), -math.inf, -math.inf)]
 
 
 def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:

@@ -77,5 +77,8 @@ class Ensemble(Writer):
         together, _ = ensemble([model.step for model in self.models], state.states)
         return together(tokens, state)
 
+    def logits(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:  # type: ignore[override]
+        return self.step(tokens, state)  # what is normalised already stays as it is
+
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         raise ConfigError("contrastive search compares the states of one model; load one of them")

@@ -29,7 +29,8 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rules of a search. `longest` gives the most tokens for each source, the closing mark not counted.
+    """The rules of a search. `longest` gives the most tokens for each source, the closing mark not counted; below 0
+    there is no source.
 
     Every output of a source starts with its `prefix`, which counts in the length and in `log p` and which no other
     rule touches; what is written after it has to keep all of them.
@@ -68,6 +69,23 @@ class Limits:
         for name in ("longest", "_prefix"):
             object.__setattr__(kept, name, getattr(self, name)[sources])
         object.__setattr__(kept, "prefix", None)  # from here on the table tells
+        return kept
+
+    def to(self, device: torch.device) -> Limits:
+        """The same rules on another device."""
+        moved = copy.copy(self)
+        for name in ("longest", "_prefix", "_forbidden"):
+            object.__setattr__(moved, name, getattr(self, name).to(device))
+        return moved
+
+    def filled(self, sources: int) -> Limits:
+        """For so many sources, of which nothing may be written to those that are added."""
+        more = sources - len(self.longest)
+        kept = copy.copy(self)
+        for name in ("longest", "_prefix"):
+            table = getattr(self, name)
+            object.__setattr__(kept, name, torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
+        object.__setattr__(kept, "prefix", None)
         return kept
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ at once. What a function is given and what it gives back is a tree: dataclasses,
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 Tree = TypeVar("Tree")
 KEPT = 64  # recordings of one model; the least recently used goes first
+SHARE = 4  # and a quarter of the device's memory for what they hold
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -46,20 +48,45 @@ def plain(tree: Any) -> Hashable:
             return tree
 
 
-def cloned(tree: Tree) -> Tree:
-    """The same tree of new tensors."""
+def cloned(tree: Tree, device: torch.device | None = None) -> Tree:
+    """The same tree of new tensors, on a device."""
     match tree:
         case Tensor():
-            return tree.clone(memory_format=torch.contiguous_format)  # type: ignore[return-value]
+            return tree.new_empty(tree.shape, device=device).copy_(tree)  # type: ignore[return-value]
         case tuple():
-            return tuple(cloned(part) for part in tree)  # type: ignore[return-value]
+            return tuple(cloned(part, device) for part in tree)  # type: ignore[return-value]
         case _ if is_dataclass(tree):
             copied = copy.copy(tree)
             for field in fields(tree):
-                object.__setattr__(copied, field.name, cloned(getattr(tree, field.name)))
+                object.__setattr__(copied, field.name, cloned(getattr(tree, field.name), device))
+            for name in vars(copied).keys() - {field.name for field in fields(tree)}:
+                del vars(copied)[name]  # what was worked out of the others
             return copied
         case _:
             return tree
+
+
+def written(own: Any, given: Any) -> None:
+    """Write what one tree holds into the tensors of another like it.
+
+    One number that is spread out is room in which nothing stands yet: whatever is there may stay.
+    """
+    pairs = [
+        (x, y)
+        for x, y in zip(tensors(own), tensors(given), strict=True)
+        if x is not y and (any(y.stride()) or y.numel() == 1)
+    ]
+    near = [(x, y) for x, y in pairs if x.device == y.device]
+    if near:
+        torch._foreach_copy_([x for x, _ in near], [y for _, y in near])
+    for x, y in pairs:
+        if x.device != y.device:
+            x.copy_(y)
+
+
+@cache
+def _room(device: torch.device) -> float:
+    return torch.cuda.mem_get_info(device)[1] / SHARE if device.type == "cuda" else math.inf
 
 
 @cache
@@ -69,39 +96,46 @@ def _pool() -> Any:
 
 
 class Recording(Generic[Tree]):
-    """A function with its own tensors, from which each replay reads and to which it writes."""
+    """A function with a tree of its own, from which each replay reads and to which it may write."""
 
-    def __init__(self, function: Callable[[Tree], Tree], tree: Tree) -> None:
-        self.function, self.tree = function, cloned(tree)
+    def __init__(self, function: Callable[[Tree], Any], tree: Tree, device: torch.device | None = None) -> None:
+        self.function: Callable[[Tree], Any] | None = function
+        self.tree = cloned(tree, device)
+        self.size = sum(x.nbytes for x in tensors(self.tree))
         self.graph: torch.cuda.CUDAGraph | None = None
-        if next(tensors(tree)).is_cuda:
+        self.found: Any = None
+        if next(tensors(self.tree)).is_cuda:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                function(cloned(tree))  # kernels are built and chosen before the recording
+                function(cloned(self.tree))  # kernels are built and chosen before the recording
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=_pool()):
-                self._run()
+                self.found = function(self.tree)
+            self.function = None  # what it holds, such as a model, need not be kept for the recording
 
     def take(self, tree: Tree) -> None:
         """Go on from this tree."""
-        for own, given in zip(tensors(self.tree), tensors(tree), strict=True):
-            own.copy_(given)
+        written(self.tree, tree)
 
-    def __call__(self) -> Tree:
-        """Once more; the tree as it is now, until the next time."""
-        if self.graph is None:
-            self._run()
-        else:
+    def __call__(self) -> Any:
+        """Once more; what the function gives back, as it is until the next time."""
+        if self.function is not None:
+            self.found = self.function(self.tree)
+        elif self.graph is not None:
             self.graph.replay()
-        return self.tree
+        return self.found
 
-    def _run(self) -> None:
-        after = self.function(self.tree)
-        for own, new in zip(tensors(self.tree), tensors(after), strict=True):
-            if own is not new:  # else it was written in place
-                own.copy_(new)
+
+def onward(function: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+    """The function, with what it makes of a tree written back into it."""
+
+    def again(tree: Tree) -> Tree:
+        written(tree, function(tree))
+        return tree
+
+    return again
 
 
 class Recorder:
@@ -110,9 +144,7 @@ class Recorder:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[nn.Module, dict[Hashable, Recording[Any]]] = WeakKeyDictionary()
 
-    def __call__(
-        self, model: nn.Module, key: Hashable, function: Callable[[Tree], Tree], tree: Tree
-    ) -> Recording[Tree]:
+    def __call__(self, model: nn.Module, key: Hashable, function: Callable[[Tree], Any], tree: Tree) -> Recording[Tree]:
         """The recording of `function` for trees like this one, set to go on from it.
 
         `key` tells apart functions that do different things with the same tree.
@@ -124,9 +156,9 @@ class Recorder:
             recording = kept.pop(whole)
             recording.take(tree)
         else:
-            recording = Recording(function, tree)
+            recording = Recording(function, tree, first.device)
         kept[whole] = recording
-        while len(kept) > KEPT:
+        while len(kept) > KEPT or (len(kept) > 1 and sum(one.size for one in kept.values()) > _room(first.device)):
             del kept[next(iter(kept))]
         return recording
 
@@ -138,16 +170,23 @@ class Recorder:
 recorded = Recorder()
 
 
+class Glance:
+    """Some numbers on their way from the device, which goes on meanwhile."""
+
+    def __init__(self, *given: Tensor) -> None:
+        self.given = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
+        self.arrived: torch.cuda.Event | None = None
+        if given[0].is_cuda:
+            self.arrived = torch.cuda.Event()
+            self.arrived.record()
+
+    def __call__(self) -> list[Tensor]:
+        """Waits until they are here."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.given
+
+
 def records(device: torch.device) -> bool:
     """Whether replaying pays there."""
     return device.type == "cuda"
-
-
-def upward(number: int, step: int) -> int:
-    """The next multiple of `step`: shapes that are alike share a recording."""
-    return -(-number // step) * step
-
-
-def few(number: int) -> int:
-    """The next of few numbers, at most a quarter more: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, …"""
-    return upward(number, max(1, 2 ** (number - 1).bit_length() // 8))

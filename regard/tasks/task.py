@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.batches import Batch, Layout, pack
 from regard.data.corpora import Example
@@ -192,16 +192,9 @@ class Task(ABC):
         scored = self.score([x.source for x in examples], [x.target for x in examples])
         return -math.fsum(pair.log_prob for pair in scored) / sum(len(pair.tokens) for pair in scored)
 
-    @contextmanager
-    def inference(self) -> Iterator[None]:
+    def inference(self) -> AbstractContextManager[None]:
         """As in use: no dropout, no gradients."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(training)
+        return inference(self.model)
 
     @staticmethod
     def groups(sources: Sequence[Item], budget: int, targets: Sequence[Tokens] | None = None) -> list[list[int]]:
@@ -211,6 +204,20 @@ class Task(ABC):
         lengths = np.array([len(x) for x in sources])
         others = lengths if targets is None else np.array([len(y) for y in targets])
         return [group.tolist() for group in pack(lengths, others, budget)]
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """A model as in use: no dropout, no gradients. One that is not training is left alone."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if training:
+            model.train()
 
 
 def chosen(logits: Tensor, batch: Batch) -> list[list[float]]:

@@ -23,7 +23,7 @@ from regard.models.decoding import for_decoding
 from regard.models.model import OneNetwork, Writer
 from regard.parts import NoEncoder
 from regard.ragged import Ragged
-from regard.search.beam import beam_search
+from regard.search.beam import Beginning, beam_search
 from regard.search.contrastive import contrastive_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
@@ -41,6 +41,7 @@ from regard.tasks.task import (
     Tokens,
     Warn,
     chosen,
+    inference,
 )
 
 
@@ -133,9 +134,9 @@ class Writing(Task):
         model = for_decoding(self.model, settings.precision)
         most = min(settings.max_length, self.longest - 1)
         room = [min(most, self.source.room(item, settings.max_ratio)) for item in sources]
-        with self.inference():
+        with inference(model):
             limits = Limits(
-                longest=torch.tensor(room, device=self.device),
+                longest=torch.tensor(room),
                 bos=self.first,
                 eos=EOS,
                 forbidden=(PAD, BOS, SEP, MASK) if settings.unknown else (PAD, UNK, BOS, SEP, MASK),
@@ -143,24 +144,25 @@ class Writing(Task):
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
-            state = model.start(self.source.pack(sources).to(self.device))
+            begins = Beginning(model.start, self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
                 generator = torch.Generator(self.device).manual_seed(settings.seed * 1_000_003 + draw)
                 return sample(
-                    model.step, state, limits=limits, generator=generator, count=settings.mbr or settings.nbest,
-                    temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
+                    model.step, begins.made(), limits=limits.to(self.device), generator=generator,
+                    count=settings.mbr or settings.nbest, temperature=settings.temperature, top_k=settings.top_k,
+                    top_p=settings.top_p,
                 )  # fmt: skip
             if settings.contrastive:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out contrastive")
                 return contrastive_search(
-                    model.advance, model.predict, state, limits=limits, top_k=settings.top_k or 4,
-                    penalty=settings.contrastive,
+                    model.advance, model.predict, begins.made(), limits=limits.to(self.device),
+                    top_k=settings.top_k or 4, penalty=settings.contrastive,
                 )  # fmt: skip
             found = beam_search(
-                model.step, state, limits=limits, width=settings.beam,
+                model.logits, begins, limits=limits, width=settings.beam, normalised=False,
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.data.batches import IGNORED, Batch
 from regard.models.decoding import changed
 from regard.nn.blocks import DecoderBlock, EncoderBlock
+from regard.nn.graphed import Graphs, recording
 from regard.nn.kernels import available
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
@@ -35,7 +36,9 @@ class Updater:
         alike = type(objective) is Likelihood and objective.packed and settings.accumulate == 1
         self.size = -(-settings.batch_tokens // 64) * 64 if fast and alike and available(device) else None
         self.compiled = _compiled(model) if fast else []
+        self.graphs = Graphs() if fast else None
         self.warm, self.recording = 0, None  # type: int, _Recording | None
+        self.stream = None if self.size is None else torch.cuda.Stream()  # for the updates before the recording
 
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, in another thread."""
@@ -54,7 +57,8 @@ class Updater:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         changed(self.model)
         if self.size is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
@@ -63,11 +67,11 @@ class Updater:
         if self.recording is not None:
             return self.recording(batches[0])
         self.warm += 1
-        stream = torch.cuda.Stream()  # where recordings are made, so that memory is laid out as there
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        assert self.stream is not None, "what has a size has a stream"
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):  # as torch asks of what runs before a recording
             found = self._update([batches[0].to(self.device)], done)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
         return found
 
     def _update(self, batches: Sequence[Batch], done: float) -> tuple[Tensor, Tensor]:
@@ -77,7 +81,7 @@ class Updater:
         if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
-            with _in_place(self.compiled), self._precision():
+            with _in_place(self.compiled), self._precision(), recording(self.graphs):
                 loss = self.objective(batch, done)
             (loss / count).backward()
             total = total + loss.detach()
@@ -95,6 +99,8 @@ class _Recording:
 
     def __init__(self, update: Callable[[Batch], tuple[Tensor, Tensor]], batch: Batch) -> None:
         self.batch = batch
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # a recording has memory of its own, so what updates before it had is given back
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.found = update(batch)

@@ -1,0 +1,204 @@
+"""The kernels of `regard.nn.fused` in Triton. Needs triton, so it is imported only when a tensor for it arrives.
+
+All of them are bound by memory: each reads and writes every number once. Which numbers dropout drops is worked out from
+their places and two seeds, in the backward pass again, so that no mask is kept.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.nn.triton_kernels import on_device
+
+PROGRAMS = 1056  # of the backward pass of a norm: each sums the gradients of weight and bias over its share of the rows
+TILE = 1024  # numbers that a program of a norm holds at a time, if that is two rows or more
+BLOCK = 2048  # and one of an activation
+
+
+def add_norm(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
+    centred: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The norm of `x + dropout(added)`, `(total, width)`, and the mean and the inverse deviation of each row."""
+    total, width = x.shape
+    y = x.new_empty(x.shape, dtype=dtype)
+    mean, inverse = (x.new_empty(total, dtype=torch.float32) for _ in range(2))
+    shape = _shape(width)
+    with on_device(x):
+        _add_norm[(max(triton.cdiv(total, shape["rows"]), 1),)](
+            x, x if added is None else added, weight, weight if bias is None else bias, x if seed is None else seed,
+            y, mean, inverse, total, _threshold(p), 1.0 / (1.0 - p), eps, width=width, added=added is not None,
+            shifted=bias is not None, dropped=seed is not None, centred=centred, **shape,
+        )  # fmt: skip
+    return y, mean, inverse
+
+
+def add_norm_backward(
+    grad: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None, mean: Tensor, inverse: Tensor,
+    p: float, centred: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of `x`, of `added`, and of weight and bias `(2, width)`; every run gives the same."""
+    total, width = x.shape
+    dx, dadded = torch.empty_like(x), x.new_empty(0) if added is None else torch.empty_like(added)
+    shape = _shape(width)
+    programs = min(PROGRAMS, max(triton.cdiv(total, shape["rows"]), 1))
+    sums = x.new_empty((programs, 2, width), dtype=torch.float32)
+    with on_device(x):
+        _add_norm_backward[(programs,)](
+            grad, x, x if added is None else added, weight, x if seed is None else seed, mean, inverse,
+            dx, dadded, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, added=added is not None,
+            dropped=seed is not None, centred=centred, **shape,
+        )  # fmt: skip
+    return dx, dadded, sums.sum(0)
+
+
+def relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    """`dropout(relu(x))`."""
+    y = torch.empty_like(x)
+    with on_device(x):
+        _relu_dropout[(max(triton.cdiv(x.numel(), BLOCK), 1),)](
+            x, seed, y, x.numel(), _threshold(p), 1.0 / (1.0 - p), block=BLOCK, num_warps=8
+        )
+    return y
+
+
+def relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> Tensor:
+    """Only what is above 0 was neither cut off nor dropped."""
+    dx = torch.empty_like(y)
+    with on_device(y):
+        _relu_dropout_backward[(max(triton.cdiv(y.numel(), BLOCK), 1),)](
+            grad, y, dx, y.numel(), 1.0 / (1.0 - p), block=BLOCK, num_warps=8
+        )
+    return dx
+
+
+def _threshold(p: float) -> int:
+    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits."""
+    threshold = round(p * 2**32)
+    return threshold - 2**32 if threshold >= 2**31 else threshold
+
+
+def _shape(width: int) -> dict[str, int]:
+    """Rows at a time, the power of 2 that holds a row, and warps."""
+    tile = int(triton.next_power_of_2(width))
+    rows = max(2 if tile <= TILE else 1, TILE // tile)
+    return {"rows": rows, "tile": tile, "num_warps": max(2, min(8, rows * tile // 1024))}
+
+
+@triton.jit
+def _kept(seed, first, place, threshold):
+    """Whether dropout keeps the numbers at these places. Multiplications and shifts spread each bit of a place over all
+    others (the constants are those of Wellons's `lowbias32`); the second seed comes in between, lest one seed's mask be
+    another's in a different order."""
+    mixed = first.to(tl.uint32) + place.to(tl.uint32) + tl.load(seed).to(tl.uint32)
+    mixed ^= mixed >> 16
+    mixed *= 0x7FEB352D
+    mixed += tl.load(seed + 1).to(tl.uint32)
+    mixed ^= mixed >> 15
+    mixed *= 0x846CA68B
+    mixed ^= mixed >> 16
+    return mixed >= threshold.to(tl.uint32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["total", "threshold", "scale"])
+def _add_norm(
+    x, f, weight, bias, seed, y, mean, inverse, total, threshold, scale, eps,
+    width: tl.constexpr, added: tl.constexpr, shifted: tl.constexpr, dropped: tl.constexpr, centred: tl.constexpr,
+    rows: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Some rows at once, each as wide as the tile."""
+    first = tl.program_id(0) * rows
+    begin = first.to(tl.int64) * width
+    row = tl.arange(0, rows)
+    column = tl.arange(0, tile)
+    there = first + row < total
+    inside = there[:, None] & (column < width)[None, :]
+    place = row[:, None] * width + column[None, :]
+    sums = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
+    if added:
+        more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
+        if dropped:
+            more = tl.where(_kept(seed, begin, place, threshold), more * scale, 0.0)
+        sums += more
+    if centred:
+        middle = tl.sum(sums, axis=1) / width
+        tl.store(mean + first + row, middle, mask=there)
+        sums = tl.where(inside, sums - middle[:, None], 0.0)
+    steepness = tl.rsqrt(tl.sum(sums * sums, axis=1) / width + eps)
+    tl.store(inverse + first + row, steepness, mask=there)
+    result = (
+        sums * steepness[:, None] * tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    )
+    if shifted:
+        result += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    tl.store(y + begin + place, result.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["total", "threshold", "scale"])
+def _add_norm_backward(
+    grad, x, f, weight, seed, mean, inverse, dx, df, sums, total, threshold, scale,
+    width: tl.constexpr, added: tl.constexpr, dropped: tl.constexpr, centred: tl.constexpr,
+    rows: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """With `n` the normed rows and `g = w dy`: `dx = (g - mean(g) - n mean(g n)) / σ`, `dw = Σ dy n`, `db = Σ dy`."""
+    row = tl.arange(0, rows)
+    column = tl.arange(0, tile)
+    place = row[:, None] * width + column[None, :]
+    scales = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    for_weight = tl.zeros((rows, tile), tl.float32)
+    for_bias = tl.zeros((rows, tile), tl.float32)
+    for first in range(tl.program_id(0) * rows, total, tl.num_programs(0) * rows):
+        begin = tl.cast(first, tl.int64) * width
+        there = first + row < total
+        inside = there[:, None] & (column < width)[None, :]
+        dy = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32)
+        normed = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
+        if added:
+            more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
+            if dropped:
+                kept = _kept(seed, begin, place, threshold)
+                more = tl.where(kept, more * scale, 0.0)
+            normed += more
+        steepness = tl.load(inverse + first + row, mask=there, other=0.0)[:, None]
+        if centred:
+            normed -= tl.load(mean + first + row, mask=there, other=0.0)[:, None]
+        normed = tl.where(inside, normed * steepness, 0.0)
+        for_weight += dy * normed
+        for_bias += dy
+        dy *= scales
+        along = tl.sum(dy * normed, axis=1) / width
+        result = dy - normed * along[:, None]
+        if centred:
+            result -= (tl.sum(dy, axis=1) / width)[:, None]
+        result *= steepness
+        tl.store(dx + begin + place, result.to(dx.dtype.element_ty), mask=inside)
+        if added:
+            if dropped:
+                result = tl.where(kept, result * scale, 0.0)
+            tl.store(df + begin + place, result.to(df.dtype.element_ty), mask=inside)
+    at = sums + tl.program_id(0) * 2 * width + column
+    tl.store(at, tl.sum(for_weight, axis=0), mask=column < width)
+    tl.store(at + width, tl.sum(for_bias, axis=0), mask=column < width)
+
+
+@triton.jit(do_not_specialize=["threshold", "scale"])
+def _relu_dropout(x, seed, y, count, threshold, scale, block: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * block
+    place = tl.arange(0, block)
+    inside = begin + place < count
+    value = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
+    kept = _kept(seed, begin, place, threshold) & (value > 0.0)
+    tl.store(y + begin + place, tl.where(kept, value * scale, 0.0).to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["scale"])
+def _relu_dropout_backward(grad, y, dx, count, scale, block: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * block
+    place = tl.arange(0, block)
+    inside = begin + place < count
+    went = tl.load(y + begin + place, mask=inside, other=0.0) > 0.0
+    value = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(dx + begin + place, tl.where(went, value * scale, 0.0).to(dx.dtype.element_ty), mask=inside)

@@ -1,0 +1,193 @@
+"""What a step of a recurrent decoder does around its products, in Triton: a cell, and a look at the source.
+
+Needs triton, so it is imported only when a tensor for it arrives. The kernels are bound by memory: each reads and
+writes every number once. What a way back needs of a cell is worked out again.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.nn.triton_kernels import on_device
+
+BLOCK = 1024  # numbers of a state that a program makes
+TILE = 8192  # numbers of keys, and as many of values, that a program holds at a time
+
+
+def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """The new state and the new cell; see `cells.lstm`."""
+    hidden, after = gates.new_empty(cell.shape), torch.empty_like(cell)
+    with on_device(gates):
+        _lstm[(triton.cdiv(cell.numel(), BLOCK),)](
+            gates, gates if ahead is None else ahead, cell, hidden, after, cell.numel(),
+            width=cell.shape[1], added=ahead is not None, block=BLOCK,
+        )  # fmt: skip
+    return hidden, after
+
+
+def lstm_backward(
+    gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates and of the old cell."""
+    dgates, dcell = torch.empty_like(gates), torch.empty_like(cell)
+    with on_device(gates):
+        _lstm_backward[(triton.cdiv(cell.numel(), BLOCK),)](
+            gates, gates if ahead is None else ahead, cell, dhidden, dafter, dgates, dcell, cell.numel(),
+            dhidden.stride(0), width=cell.shape[1], added=ahead is not None, block=BLOCK,
+        )  # fmt: skip
+    return dgates, dcell
+
+
+def look(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Contexts `(rows, heads, 1, d_head)`, and for the way back scores and their log-sum-exp; see `repeated.look`."""
+    rows, heads, source, d_head = keys.shape
+    context = q.new_empty((rows, heads, 1, d_head))
+    scores, sums = (q.new_empty((rows, heads, 1, size), dtype=torch.float32) for size in (source, 1))
+    with on_device(q):
+        _look[(rows * heads,)](
+            q, keys, values, mask, context, scores, sums, heads, source, *q.stride()[:2], *keys.stride()[:3],
+            *values.stride()[:3], mask.stride(0), d_head=d_head, **_shape(d_head),
+        )  # fmt: skip
+    return context, scores, sums
+
+
+def look_backward(
+    keys: Tensor, values: Tensor, context: Tensor, scores: Tensor, sums: Tensor, dcontext: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries and of scores, and the weights."""
+    rows, heads, source, d_head = keys.shape
+    dq, dscores, weights = (context.new_empty(like.shape) for like in (context, scores, scores))
+    with on_device(keys):
+        _look_backward[(rows * heads,)](
+            keys, values, context, scores, sums, dcontext, dq, dscores, weights, heads, source, *keys.stride()[:3],
+            *values.stride()[:3], *dcontext.stride()[:2], d_head=d_head, **_shape(d_head),
+        )  # fmt: skip
+    return dq, dscores, weights
+
+
+def _shape(d_head: int) -> dict[str, int]:
+    d_tile = max(16, int(triton.next_power_of_2(d_head)))
+    return {"d_tile": d_tile, "tile": max(4, min(64, TILE // d_tile)), "num_warps": 4}
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def _gate(gates, ahead, first, inside, added: tl.constexpr):
+    x = tl.load(gates + first, mask=inside, other=0.0).to(tl.float32)
+    if added:
+        x += tl.load(ahead + first, mask=inside, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit(do_not_specialize=["total"])
+def _lstm(
+    gates, ahead, cell, hidden, after, total, width: tl.constexpr, added: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < total
+    first = place // width * (4 * width) + place % width
+    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
+    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
+    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
+    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    c = f * tl.load(cell + place, mask=inside, other=0.0).to(tl.float32) + i * g
+    tl.store(after + place, c.to(after.dtype.element_ty), mask=inside)
+    tl.store(hidden + place, (o * _tanh(c)).to(hidden.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["total"])
+def _lstm_backward(
+    gates, ahead, cell, dhidden, dafter, dgates, dcell, total, dhidden_row,
+    width: tl.constexpr, added: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < total
+    row, column = place // width, place % width
+    first = row * (4 * width) + column
+    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
+    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
+    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
+    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    before = tl.load(cell + place, mask=inside, other=0.0).to(tl.float32)
+    c = _tanh(f * before + i * g)
+    dh = tl.load(dhidden + row * dhidden_row + column, mask=inside, other=0.0).to(tl.float32)
+    dc = tl.load(dafter + place, mask=inside, other=0.0).to(tl.float32) + dh * o * (1.0 - c * c)
+    kind = dgates.dtype.element_ty
+    tl.store(dgates + first, (dc * g * i * (1.0 - i)).to(kind), mask=inside)
+    tl.store(dgates + first + width, (dc * before * f * (1.0 - f)).to(kind), mask=inside)
+    tl.store(dgates + first + 2 * width, (dc * i * (1.0 - g * g)).to(kind), mask=inside)
+    tl.store(dgates + first + 3 * width, (dh * c * o * (1.0 - o)).to(kind), mask=inside)
+    tl.store(dcell + place, (dc * f).to(dcell.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["heads", "source"])
+def _look(
+    q, keys, values, mask, context, scores, sums, heads, source, q_row, q_head, k_row, k_head, k_place,
+    v_row, v_head, v_place, mask_row, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """One row of one head, a tile of places at a time."""
+    number = tl.program_id(0).to(tl.int64)
+    row, head = number // heads, number % heads
+    columns = tl.arange(0, d_tile)
+    wide = columns < d_head
+    query = tl.load(q + row * q_row + head * q_head + columns, mask=wide, other=0.0).to(tl.float32)
+    key_at, value_at = keys + row * k_row + head * k_head, values + row * v_row + head * v_head
+    top = float("-inf")
+    weight = 0.0
+    mixed = tl.zeros((d_tile,), tl.float32)
+    for first in range(0, source, tile):
+        places = first + tl.arange(0, tile)
+        there = tl.load(mask + row * mask_row + places, mask=places < source, other=0) != 0
+        both = there[:, None] & wide[None, :]
+        key = tl.load(key_at + places[:, None] * k_place + columns[None, :], mask=both, other=0.0).to(tl.float32)
+        value = tl.load(value_at + places[:, None] * v_place + columns[None, :], mask=both, other=0.0).to(tl.float32)
+        score = tl.where(there, tl.sum(key * query[None, :], axis=1), float("-inf"))
+        tl.store(scores + number * source + places, score, mask=places < source)
+        higher = tl.maximum(top, tl.max(score, axis=0))
+        finite = tl.where(higher == float("-inf"), 0.0, higher)
+        p = tl.exp(score - finite)
+        shrink = tl.exp(top - finite)
+        weight = weight * shrink + tl.sum(p, axis=0)
+        mixed = mixed * shrink + tl.sum(p[:, None] * value, axis=0)
+        top = higher
+    nowhere = weight == 0.0  # what may look nowhere sees zeros
+    weight = tl.where(nowhere, 1.0, weight)
+    tl.store(sums + number, tl.where(nowhere, 0.0, top + tl.log(weight)))
+    tl.store(context + number * d_head + columns, (mixed / weight).to(context.dtype.element_ty), mask=wide)
+
+
+@triton.jit(do_not_specialize=["heads", "source"])
+def _look_backward(
+    keys, values, context, scores, sums, dcontext, dq, dscores, weights, heads, source, k_row, k_head, k_place,
+    v_row, v_head, v_place, dc_row, dc_head, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """`ds = w (dw - Σ w dw)`, where the sum is the product of the context and its gradient."""
+    number = tl.program_id(0).to(tl.int64)
+    row, head = number // heads, number % heads
+    columns = tl.arange(0, d_tile)
+    wide = columns < d_head
+    key_at, value_at = keys + row * k_row + head * k_head, values + row * v_row + head * v_head
+    mixed = tl.load(context + number * d_head + columns, mask=wide, other=0.0).to(tl.float32)
+    grad = tl.load(dcontext + row * dc_row + head * dc_head + columns, mask=wide, other=0.0).to(tl.float32)
+    mean, total = tl.sum(mixed * grad, axis=0), tl.load(sums + number)
+    back = tl.zeros((d_tile,), tl.float32)
+    for first in range(0, source, tile):
+        places = first + tl.arange(0, tile)
+        own = number * source + places
+        score = tl.load(scores + own, mask=places < source, other=float("-inf"))
+        weight = tl.exp(score - total)
+        both = (score > float("-inf"))[:, None] & wide[None, :]
+        key = tl.load(key_at + places[:, None] * k_place + columns[None, :], mask=both, other=0.0).to(tl.float32)
+        value = tl.load(value_at + places[:, None] * v_place + columns[None, :], mask=both, other=0.0).to(tl.float32)
+        ds = weight * (tl.sum(value * grad[None, :], axis=1) - mean)
+        tl.store(dscores + own, ds.to(dscores.dtype.element_ty), mask=places < source)
+        tl.store(weights + own, weight.to(weights.dtype.element_ty), mask=places < source)
+        back += tl.sum(ds[:, None] * key, axis=0)
+    tl.store(dq + number * d_head + columns, back.to(dq.dtype.element_ty), mask=wide)

@@ -1,0 +1,323 @@
+"""Loops that are recorded give what they give step by step, forward and back.
+
+On a CPU a recording runs its function anew each time, on tensors of its own, as a replay on a GPU does.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.bench.regard_side import make_task, make_update
+from regard.bench.workload import Shape
+from regard.models.decoders import RecurrentDecoder
+from regard.models.encoders import Memory
+from regard.models.model import EncoderDecoder
+from regard.nn import graphed
+from regard.nn.graphed import Graphs, few, recorder, recording
+from regard.nn.repeated import applied, loop, product
+from regard.ragged import Ragged
+from tests.conftest import DECODER_KINDS, DECODERS, SOURCE_VOCABULARY, TARGET_VOCABULARY, batch, draw, tiny
+
+LOOPS = [
+    name
+    for kind in ("recurrence", "feeding", "heads", "hard")
+    for name in DECODER_KINDS[kind]
+    if DECODERS[name]["place"] != "output"
+]
+SOFT = [name for name in LOOPS if not DECODERS[name].get("hard")]
+Found = tuple[Tensor, dict[str, Tensor]]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def model_of(name: str, **settings: Any) -> tuple[EncoderDecoder, RecurrentDecoder]:
+    model = deepcopy(tiny((f"{DECODERS[name]['kind']}-bi", name), **settings))
+    decoder: Any = model.decoder
+    return model, decoder
+
+
+def by_hand(decoder: RecurrentDecoder, target: Ragged, memory: Memory) -> Ragged:
+    """The decoder's own single steps, each row going on after its end, where nobody looks."""
+    state, outputs = decoder.start(memory), []
+    for tokens in target.padded().unbind(1):
+        output, state = decoder.step(tokens, state)
+        outputs.append(output)
+    return target.unpadded(torch.stack(outputs, 1))
+
+
+def with_gradients(
+    model: EncoderDecoder, source: Ragged, target: Ragged, decoder: Callable[[Ragged, Memory], Ragged]
+) -> Found:
+    """What a decoder gives, and the gradients of all weights."""
+    model.zero_grad()
+    found = decoder(target, model.encode(source)).values
+    found.backward(torch.linspace(-1, 1, found.numel(), dtype=found.dtype, device=found.device).view_as(found))
+    return found.detach(), {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
+
+
+def same(one: Found, other: Found, relative: float = 1e-9, absolute: float = 1e-11) -> None:
+    assert one[1].keys() == other[1].keys()
+    for found, expected in zip((one[0], *one[1].values()), (other[0], *other[1].values()), strict=True):
+        torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_its_steps(name: str) -> None:
+    """Outputs and the gradients of all weights, in float64: every cell, score and way that needs the step before."""
+    model, decoder = model_of(name)
+    source, target = batch()
+    stepwise = with_gradients(model, source, target, partial(by_hand, decoder))
+    whole = with_gradients(model, source, target, decoder)
+    same(whole, stepwise)
+    assert any("recurrence" in name for name in whole[1])
+
+
+@pytest.mark.parametrize("name", SOFT)
+def test_a_recording_is_its_loop(name: str) -> None:
+    """With rows, steps and places that nobody looks at; the first time as it is, then recorded, then replayed."""
+    model, decoder = model_of(name)
+    graphs = Graphs()
+    for turn in range(4):
+        source = draw([3, 1, 0, 6, 4 + turn % 2], SOURCE_VOCABULARY, seed=turn)
+        target = draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=turn + 9)
+        whole = with_gradients(model, source, target, decoder)
+        with recording(graphs):
+            replayed = with_gradients(model, source, target, decoder)
+        same(replayed, whole)
+        assert len(graphs.kept) == (turn > 0)
+    assert list(graphs.seen.values()) == [4]
+
+
+def test_what_draws_is_not_recorded() -> None:
+    model, decoder = model_of("lstm-additive-feeding-hard")
+    graphs = Graphs()
+    with recording(graphs):
+        decoder.train()(batch()[1], model.encode(batch()[0]))
+    assert not graphs.seen
+
+
+def test_only_what_has_a_gradient_is_recorded() -> None:
+    model, decoder = model_of("lstm-bilinear-feeding")
+    graphs = Graphs()
+    with recording(graphs), torch.no_grad():
+        assert recorder() is None
+        decoder(batch()[1], model.encode(batch()[0]))
+    assert recorder() is None
+    assert not graphs.seen
+
+
+def test_half_precision_on_a_cpu() -> None:
+    """Cells stay in full precision there, and what attends and joins does not."""
+    model, decoder = model_of("lstm-bilinear-feeding")
+    model.float()
+    source, target = batch()
+    whole = with_gradients(model, source, target, decoder)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = with_gradients(model, source, target, decoder)
+        stepwise = with_gradients(model, source, target, partial(by_hand, decoder))
+    assert half[0].dtype == torch.bfloat16
+    same((half[0].float(), half[1]), whole, 0.1, 0.1)
+    same(half, stepwise, 0.05, 0.05)
+
+
+def scaled(weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, y: torch.tanh(x * weight) + y
+
+
+def test_two_forwards_before_a_way_back() -> None:
+    """What the first kept would be overwritten: the second is not replayed, and both have their gradients."""
+    weight, graphs = torch.tensor([2.0, 3.0], requires_grad=True), Graphs()
+    x, y = torch.tensor([0.1, 0.2], requires_grad=True), torch.tensor([1.0, 1.0])
+    function = scaled(weight)
+
+    def run(scale: float) -> Tensor:
+        return graphs("f", function, (x * scale, y), [weight])
+
+    for _ in range(3):
+        run(1.0).sum().backward()
+    assert len(graphs.kept) == 1
+    x.grad = weight.grad = None
+    one, other = run(1.0), run(2.0)
+    assert "Replay" in type(one.grad_fn).__name__
+    assert "Replay" not in type(other.grad_fn).__name__
+    (one + other).sum().backward()
+    found = (x.grad, weight.grad)
+    x.grad = weight.grad = None
+    (function(x, y) + function(2 * x, y)).sum().backward()
+    torch.testing.assert_close(found, (x.grad, weight.grad))
+    assert "Replay" in type(run(1.0).grad_fn).__name__  # which nobody keeps, so that it has no way back
+    gc.collect()
+    assert "Replay" in type(run(1.0).grad_fn).__name__
+
+
+def test_one_way_back() -> None:
+    weight, graphs = torch.tensor([2.0], requires_grad=True), Graphs()
+    for _ in range(2):
+        found = graphs("f", scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
+        found.sum().backward(retain_graph=True)
+    with pytest.raises(AssertionError, match="one way back"):
+        found.sum().backward()
+
+
+def test_what_is_handed_out_stays_as_it_is() -> None:
+    """Outputs and gradients of one replay are not overwritten by the next; gradients add up."""
+    weight, unused, graphs = torch.tensor([2.0], requires_grad=True), torch.ones(1, requires_grad=True), Graphs()
+    outputs = []
+    for i in range(4):
+        outputs.append(graphs("f", scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused]))
+        outputs[-1].sum().backward()
+    torch.testing.assert_close(torch.cat(outputs).detach(), torch.tanh(2.0 * torch.arange(4.0)))
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, sum(i * (1 - torch.tanh(torch.tensor([2.0 * i])) ** 2) for i in range(4)))
+    assert unused.grad is None
+
+
+def test_dropout_differs_from_replay_to_replay() -> None:
+    weight, graphs = torch.ones(1000, requires_grad=True), Graphs()
+    found = []
+    for _ in range(4):
+        made = graphs("f", lambda x: nn.functional.dropout(x * weight, 0.5), (torch.ones(1000),), [weight])
+        made.sum().backward()
+        found.append(made.detach())
+    assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])
+
+
+def test_recordings_are_as_many_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape that comes often takes the place of one that comes seldom; none is recorded over and over."""
+    monkeypatch.setattr(graphed, "KEPT", 2)
+    weight, graphs = torch.ones(1, requires_grad=True), Graphs()
+
+    def come(size: int, times: int) -> None:
+        for _ in range(times):
+            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight]).sum().backward()
+
+    def sizes() -> list[int]:
+        return [recording.inputs[0].shape[0] for recording in graphs.kept.values()]
+
+    come(1, 1)
+    assert sizes() == []
+    come(1, 3)
+    come(2, 2)
+    assert sizes() == [1, 2]
+    come(3, 4)
+    assert sizes() == [1, 2]
+    come(3, 1)
+    assert sizes() == [1, 3]
+    come(2, 2)
+    assert sizes() == [1, 3]
+
+
+def test_recordings_share_memory() -> None:
+    weight, graphs = torch.ones(1, requires_grad=True), Graphs()
+    for size in (100, 90, 110, 120):
+        for _ in range(2):
+            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight]).sum().backward()
+    assert len(graphs.kept) == 4
+    assert len({recording.inputs[0].data_ptr() for recording in graphs.kept.values()}) == 1
+    assert len({recording.output.data_ptr() for recording in graphs.kept.values()}) == 1
+
+
+def test_sizes() -> None:
+    assert [few(n, 16, 2) for n in (1, 2, 3, 17, 33, 35, 63, 65, 100)] == [2, 2, 4, 18, 36, 36, 64, 72, 104]
+    assert all(n <= few(n, 16, 16) <= max(n * 1.125 + 1, 16 * -(-n // 16)) for n in range(1, 3000))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2)], ids=str)
+def test_products_in_a_loop(shape: tuple[int, ...], turned: bool) -> None:
+    """One gradient for all steps is the sum of the gradients of each."""
+    generator = torch.Generator().manual_seed(1)
+
+    def randn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64).requires_grad_()
+
+    matrix = randn(*shape, 4, 5)
+    bias = randn(4) if not shape and not turned else None
+    steps = [randn(*(shape or (1,)), 2, 4 if turned else 5) for _ in range(3)]
+    given: Sequence[Tensor] = [x for x in (matrix, bias, *steps) if x is not None]
+
+    def gradients() -> Sequence[Tensor]:
+        found = sum(product(x, matrix, bias, turned=turned).tanh().sum() for x in steps)
+        assert isinstance(found, Tensor)
+        return torch.autograd.grad(found, given)
+
+    expected = gradients()
+    with loop():
+        found = gradients()
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_loop_leaves_nothing_behind() -> None:
+    """What is kept for a gradient goes with what asks for it."""
+    linear, alive = nn.Linear(64, 64), []
+    for _ in range(3):
+        with loop():
+            x = torch.ones(2, 64)
+            for _ in range(5):
+                x = applied(linear, x)
+        alive.append(ref(x.grad_fn))
+        x.sum().backward()
+        del x
+    assert all(node() is None for node in alive)
+
+
+@gpu
+@pytest.mark.parametrize("name", SOFT)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_a_replay_on_a_gpu_is_its_loop(name: str, half: bool) -> None:
+    model, decoder = model_of(name)
+    model.float().cuda().train()
+    graphs = Graphs()
+    for turn in range(4):
+        source = draw([3, 1, 0, 6, 4], SOURCE_VOCABULARY, seed=turn).to("cuda")
+        target = draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=turn + 9).to("cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            whole = with_gradients(model, source, target, decoder)
+            with recording(graphs):
+                replayed = with_gradients(model, source, target, decoder)
+        same(replayed, whole, *((0.05, 0.05) if half else (1e-3, 1e-4)))
+    assert len(graphs.kept) == 1
+    assert all(recording.forward_graph is not None for recording in graphs.kept.values())
+
+
+@gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_updates_on_a_gpu_recorded_and_not(precision: str) -> None:
+    """Batches of different shapes in turn; without dropout the losses are the same."""
+    losses = []
+    for compiled in (False, True):
+        shape = Shape("test", 2, 64, 64, 1, 200, "lstm")
+        task = make_task(shape, torch.device("cuda"), 1, 0.0, precision=precision, compile=compiled)
+        prepare, update = make_update(task)
+        batches = []
+        for longest in (4, 9, 17):
+            sides = [[[7 + i % 9] * (least + i % longest) for i in range(40)] for least in (3, 2)]
+            batches.append(prepare(task.batch(*sides)))
+        losses.append(torch.stack([update(batches[i % 3]) for i in range(12)]))
+    torch.testing.assert_close(*losses, rtol=1e-2 if precision == "bfloat16" else 1e-3, atol=1e-3)
+
+
+@gpu
+def test_masks_on_a_gpu_differ_from_replay_to_replay() -> None:
+    model, decoder = model_of("lstm-bilinear-feeding", dropout=0.5)
+    model.float().cuda()
+    source, target = (x.to("cuda") for x in batch())
+    memory = model.encode(source)  # without dropout, as long as it is not training
+    decoder.train()
+    decoder.embedding.eval()
+    graphs, found = Graphs(), []
+    with recording(graphs):
+        for _ in range(5):
+            output = decoder(target, memory).values
+            output.sum().backward(retain_graph=True)
+            found.append(output.detach())
+    assert len(graphs.kept) == 1
+    assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])

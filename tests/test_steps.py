@@ -1,0 +1,88 @@
+"""The kernels of a recurrent decoder's step against torch in float64: on a GPU, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.nn.attention import Attention, attention_weights
+from regard.nn.cells import lstm
+from regard.nn.repeated import look, looks, loop
+from regard.nn.scores import Bilinear, Dot, ScaledDot
+
+pytestmark = pytest.mark.usefixtures("kernel")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KINDS = {torch.float32: 2e-6, torch.bfloat16: 2**-6}
+
+
+def randn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype).requires_grad_()
+
+
+def agree(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
+    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+        worst = float((a.detach().double() - b.detach().double()).abs().max())
+        assert worst <= tolerance * max(1.0, float(b.detach().abs().max())), f"number {i} is off by {worst:.2e}"
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 4), (7, 24), (40, 64)])
+@pytest.mark.parametrize("ahead", [False, True], ids=["alone", "ahead"])
+def test_an_lstm_cell(rows: int, width: int, ahead: bool, dtype: torch.dtype) -> None:
+    gates, cell = randn(rows, 4 * width, dtype=dtype), randn(rows, width, seed=2)
+    added = randn(rows, 4 * width, seed=3, dtype=dtype) if ahead else None
+    given = [x for x in (gates, added, cell) if x is not None]
+    double = [x.detach().double().requires_grad_() for x in given]
+    found = lstm(gates, added, cell)
+    assert (found[0].dtype, found[1].dtype) == (dtype, torch.float32)
+    expected = lstm(double[0], double[1] if ahead else None, double[-1])
+    weights = [randn(2 * rows, 2 * width, seed=4 + i)[:rows, :width].detach() for i in range(2)]  # not contiguous
+    agree(found, expected, KINDS[dtype])
+    back = torch.autograd.grad(found, given, [w.to(x.dtype) for w, x in zip(weights, found, strict=True)])
+    agree(back, torch.autograd.grad(expected, double, [w.double() for w in weights]), KINDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(("heads", "source", "d_head"), [(1, 5, 8), (2, 33, 24), (1, 70, 512), (1, 9, 1024)])
+def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> None:
+    """Several steps in a loop, over rows of which one may look nowhere."""
+    rows, steps = 3, 2
+    keys, values = (randn(rows, source, heads, d_head, seed=i, dtype=dtype) for i in (1, 2))
+    queries = [randn(rows, heads, 1, d_head, seed=3 + i, dtype=dtype) for i in range(steps)]
+    mask = torch.arange(source, device=DEVICE) < torch.tensor([source, 0, 3], device=DEVICE)[:, None]
+    laid_keys, laid_values = keys.transpose(1, 2), values.transpose(1, 2)
+    scale = d_head**-0.5
+    with loop():
+        assert looks(queries[0])
+        found = [look(q * scale, laid_keys, laid_values, mask) for q in queries]
+    double = [x.detach().double().requires_grad_() for x in (keys, values, *queries)]
+    k, v = (x.transpose(1, 2) for x in double[:2])
+    expected = [attention_weights(q * scale @ k.mT, mask[:, None, None]) @ v for q in double[2:]]
+    assert not found[0][1].any()
+    agree(found, expected, KINDS[dtype])
+    weights = [randn(*x.shape, seed=9).detach() for x in found]
+    back = torch.autograd.grad(found, (keys, values, *queries), [w.to(dtype) for w in weights])
+    agree(back, torch.autograd.grad(expected, double, [w.double() for w in weights]), KINDS[dtype])
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("score", [Dot, Bilinear, ScaledDot])
+def test_attention_looks_in_a_loop(score: type[Dot | Bilinear | ScaledDot], heads: int | None) -> None:
+    torch.manual_seed(1)
+    attention = Attention(score(8 // (heads or 1)), heads, 8).to(DEVICE)
+    states, queries, rows = randn(3, 5, 8), randn(3, 1, 8, seed=2), torch.arange(3, device=DEVICE)
+    mask = torch.arange(5, device=DEVICE) < torch.tensor([5, 0, 3], device=DEVICE)[:, None]
+    given = (states, queries, *attention.parameters())
+
+    def contexts() -> Tensor:
+        return attention(queries, attention.keys(states), attention.values(states), mask, rows)
+
+    expected = contexts()
+    with loop():
+        found = contexts()
+    agree([found], [expected], 1e-5)
+    weights = randn(*found.shape, seed=9).detach()
+    agree(torch.autograd.grad(found, given, weights), torch.autograd.grad(expected, given, weights), 1e-5)
