@@ -14,8 +14,29 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A padded form with more rows and steps than there are, flattened: values go in and out of it by gathers alone,
+    also on the way back."""
+
+    place: Tensor  # (slots,): which value stands in each; any, where it holds none
+    empty: Tensor  # (slots,): True where it holds none
+    slot: Tensor  # (total,): where each value stands
+
+    def padded(self, values: Tensor) -> Tensor:
+        """`(slots, …)`, with anything where there is no value: no gradient comes back from there."""
+        if not len(values):
+            return values.new_zeros(len(self.place), *values.shape[1:])
+        return gathered(values, self.place, self.slot)
+
+    def cut(self, flat: Tensor) -> Tensor:
+        """The values alone, `(total, …)`."""
+        return gathered(flat, self.slot, self.place, self.empty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +139,22 @@ class Ragged:
         going = (self.known[:, None] > torch.arange(self.longest)).sum(0)
         return index, going, rank[: int(going[0])] if self.longest else rank[:0]
 
+    @cached_property
+    def in_steps(self) -> Tensor:
+        """Where each value stands in the order of `by_step`, `(total,)`."""
+        index = self.by_step[0]
+        return torch.empty_like(index).index_copy_(0, index, torch.arange(len(index), device=index.device))
+
+    def grid(self, rows: int, steps: int, *, by_step: bool = False) -> Grid:
+        """Room for so many rows and steps: row after row, or all first positions, then all second ones, and so on."""
+        more, step = rows - len(self), torch.arange(steps, device=self.offsets.device)
+        begin, lengths = F.pad(self.offsets[:-1].long(), (0, more)), F.pad(self.lengths, (0, more))
+        place = (begin[:, None] + step).clamp(max=self.values.shape[0] - 1)
+        empty = step >= lengths[:, None]
+        if by_step:
+            return Grid(place.mT.flatten(), empty.mT.flatten(), self.position * rows + self.row)
+        return Grid(place.flatten(), empty.flatten(), self.row * steps + self.position)
+
     def padded(self, fill: float = 0) -> Tensor:
         """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide.
 
@@ -138,7 +175,7 @@ class Ragged:
     def like(self, values: Tensor) -> Ragged:
         """Other values under the same lengths; what was worked out about the layout is shared."""
         other = Ragged(values, self.offsets, self.longest)
-        for name in ("lengths", "known", "row", "position", "slot", "place", "mask", "by_step"):
+        for name in ("lengths", "known", "row", "position", "slot", "place", "mask", "by_step", "in_steps"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
@@ -162,7 +199,8 @@ class Ragged:
 
     def reversed(self) -> Ragged:
         """Each sequence back to front."""
-        return self.like(self.values.index_select(0, self.offsets[1:].long()[self.row] - 1 - self.position))
+        index = self.offsets[1:].long()[self.row] - 1 - self.position
+        return self.like(gathered(self.values, index, index))
 
     def last(self) -> Tensor:
         """The last value of each sequence, `(rows, …)`; zeros for an empty one."""
@@ -203,3 +241,29 @@ class Ragged:
         if self.offsets.device.type == "cpu":
             moved.__dict__["known"] = self.known
         return moved
+
+
+def gathered(x: Tensor, index: Tensor, back: Tensor, empty: Tensor | None = None) -> Tensor:
+    """`x[index]`, whose gradient is that of `back`, 0 where it is `empty`: a gather too, and no sum of many places.
+
+    For indices that take each value once, and to some places that nobody reads: `back` is where a value went.
+    """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x.index_select(0, index)
+    found: Tensor = _Gathered.apply(x, index, back, empty)
+    return found
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, empty: Tensor | None) -> Tensor:
+        ctx.save_for_backward(back, empty)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        back, empty = ctx.saved_tensors
+        found = gradient.index_select(0, back)
+        if empty is not None:
+            found.masked_fill_(empty.view(-1, *[1] * (found.dim() - 1)), 0)
+        return found, None, None, None

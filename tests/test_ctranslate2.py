@@ -88,7 +88,7 @@ def texts(count: int = 12, seed: int = 1) -> list[str]:
 def quick(system: System, folder: Path, quantization: str | None = None) -> CTranslate2Engine:
     """An engine of a system, compared on few lines."""
     export(system, folder, quantization, lines=2)
-    return load_engine(folder, threads=1)
+    return load_engine(folder, threads=1, same=True)
 
 
 def assert_same(found: Sequence[Sequence[Output]], wanted: Sequence[Sequence[Output]]) -> None:
@@ -250,7 +250,7 @@ def test_one_search_is_as_good_as_it_can_be(pair: tuple[System, System], tmp_pat
 
 def test_a_few_lines_and_many_are_written_the_same(pair: tuple[System, System]) -> None:
     other = pair[1]
-    two = System(load_engine(other.folder, threads=2), other.folder)
+    two = System(load_engine(other.folder, threads=2, same=True), other.folder)
     assert_same(two.outputs(texts(40)), other.outputs(texts(40)))
     assert_same(two.outputs(texts(3)), other.outputs(texts(3)))
 
@@ -301,7 +301,7 @@ def test_a_system_with_the_engine_is_evaluated_like_any(tmp_path: Path) -> None:
     assert (report.made_up, report.lines, report.greedy_same, report.beam_same) == (False, 32, 32, 32)
     assert report.bleu is not None
     assert report.bleu[0] == report.bleu[1]
-    other = System(load_engine(tmp_path / "export", threads=1), tmp_path)
+    other = System(load_engine(tmp_path / "export", threads=1, same=True), tmp_path)
     ours, theirs = (one.evaluate(str(tmp_path / "test.tsv")) for one in (system, other))
     assert theirs.outputs == ours.outputs
     assert theirs.exposure is None
@@ -439,7 +439,7 @@ def test_a_folder_is_whole_and_can_be_moved(tmp_path: Path) -> None:
     system = tiny(tmp_path / "model")
     export(system, tmp_path / "export", lines=2)
     shutil.move(tmp_path / "export", tmp_path / "moved")
-    engine = open_engine(tmp_path / "moved", threads=1)
+    engine = open_engine(tmp_path / "moved", threads=1, same=True)
     assert engine.same
     assert engine.compute_type == "float32"
     assert_same(System(engine, tmp_path).outputs(texts()), system.outputs(texts()))
@@ -493,10 +493,10 @@ def test_an_engine_is_exported_once_and_anew_for_a_new_model(tmp_path: Path) -> 
     engine_for(system, threads=1)
     first = made.stat().st_mtime_ns
     engine_for(system, threads=1)
-    assert_same(System(open_engine(tmp_path, threads=1), tmp_path).outputs(texts()), system.outputs(texts()))
+    assert_same(System(open_engine(tmp_path, threads=1, same=True), tmp_path).outputs(texts()), system.outputs(texts()))
     assert made.stat().st_mtime_ns == first
     with torch.no_grad():
         system.task.model.head.linear.bias.add_(torch.randn(22, generator=torch.Generator().manual_seed(5)))
-    other = System(engine_for(system, threads=1), tmp_path)
+    other = System(engine_for(system, threads=1, same=True), tmp_path)
     assert made.stat().st_mtime_ns > first
     assert_same(other.outputs(texts()), system.outputs(texts()))

@@ -23,9 +23,9 @@ from regard.models.encoders import Memory
 from regard.models.model import EncoderDecoder
 from regard.nn import graphed
 from regard.nn.graphed import Graphs, few, recorder, recording
-from regard.nn.repeated import applied, loop, product
+from regard.nn.repeated import applied, column_sums, loop, product
 from regard.ragged import Ragged
-from tests.conftest import DECODER_KINDS, DECODERS, SOURCE_VOCABULARY, TARGET_VOCABULARY, batch, draw, tiny
+from tests.conftest import CELLS, DECODER_KINDS, DECODERS, SOURCE_VOCABULARY, TARGET_VOCABULARY, batch, draw, tiny
 
 LOOPS = [
     name
@@ -42,6 +42,11 @@ def model_of(name: str, **settings: Any) -> tuple[EncoderDecoder, RecurrentDecod
     model = deepcopy(tiny((f"{DECODERS[name]['kind']}-bi", name), **settings))
     decoder: Any = model.decoder
     return model, decoder
+
+
+def loops_of(name: str) -> int:
+    """How many are recorded: the decoder's, and that of an encoder of LSTMs."""
+    return 1 + (DECODERS[name]["kind"] == "lstm")
 
 
 def by_hand(decoder: RecurrentDecoder, target: Ragged, memory: Memory) -> Ragged:
@@ -69,6 +74,19 @@ def same(one: Found, other: Found, relative: float = 1e-9, absolute: float = 1e-
         torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
 
 
+def plain() -> Any:
+    """Without cuDNN, which multiplies in TF32 where torch does not."""
+    return torch.backends.cudnn.flags(enabled=False)
+
+
+def near(one: Found, other: Found, half: bool) -> None:
+    """On a GPU, against the greatest number of each tensor."""
+    assert one[1].keys() == other[1].keys()
+    for found, expected in zip((one[0], *one[1].values()), (other[0], *other[1].values()), strict=True):
+        most = max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=(0.06 if half else 1e-4) * most)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_its_steps(name: str) -> None:
     """Outputs and the gradients of all weights, in float64: every cell, score and way that needs the step before."""
@@ -92,15 +110,86 @@ def test_a_recording_is_its_loop(name: str) -> None:
         with recording(graphs):
             replayed = with_gradients(model, source, target, decoder)
         same(replayed, whole)
-        assert len(graphs.kept) == (turn > 0)
-    assert list(graphs.seen.values()) == [4]
+        assert len(graphs.kept) == (turn > 0) * loops_of(name)
+    assert list(graphs.seen.values()) == [4] * loops_of(name)
+
+
+ENDS = ("uni", "bi", "uni-reversed", "bi-reversed")
+
+
+def encoded(model: EncoderDecoder, source: Ragged) -> Found:
+    """States, ends and carry of an encoder, and the gradients of all weights."""
+    model.zero_grad()
+    memory = model.encode(source)
+    assert memory.end is not None
+    assert memory.carry is not None
+    found = torch.cat([x.flatten() for x in (memory.states.values, memory.end, memory.carry)])
+    found.backward(torch.linspace(-1, 1, found.numel(), dtype=found.dtype, device=found.device))
+    return found.detach(), {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
+
+
+@pytest.mark.parametrize("ways", ENDS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_recorded_encoder_is_its_layers(cell: str, ways: str) -> None:
+    """In float64, with rows that are empty or of one token; rows and steps are added, or there are none to add."""
+    model = deepcopy(tiny((f"{cell}-{ways}", f"{cell}-last")))
+    graphs = Graphs()
+    for turn in range(3):
+        for lengths in ([3, 1, 0, 6, 4, 2], [8, 0, *[1] * 14], [9] * 17):
+            source = draw(lengths, SOURCE_VOCABULARY, seed=turn)
+            whole = encoded(model, source)
+            with recording(graphs):
+                same(encoded(model, source), whole)
+    assert len(graphs.kept) == (3 if cell == "lstm" else 0)
+
+
+def test_places_of_an_encoder_are_those_of_a_decoder() -> None:
+    assert all(few(few(n, 16, 2), 8, 8) == few(n, 8, 8) for n in range(1, 3000))
+
+
+def test_an_encoder_of_empty_rows() -> None:
+    model = deepcopy(tiny(("lstm-bi", "lstm-bilinear-feeding")))
+    source, target = draw([0, 0], SOURCE_VOCABULARY, seed=1), draw([2, 2], TARGET_VOCABULARY, seed=2)
+    whole = with_gradients(model, source, target, model.decoder)
+    with recording(Graphs()):
+        same(with_gradients(model, source, target, model.decoder), whole)
+
+
+def test_a_carry_that_is_copied() -> None:
+    """Cells at the ends have gradients too, and a decoder that is not recorded takes what a recorded encoder gives."""
+    model = deepcopy(tiny(("lstm-bi", "lstm-copy")))
+    source, target = batch()
+    whole = with_gradients(model, source, target, model.decoder)
+    graphs = Graphs()
+    for _ in range(3):
+        with recording(graphs):
+            same(with_gradients(model, source, target, model.decoder), whole)
+    assert len(graphs.kept) == 1
+
+
+def test_two_ways_back_at_once() -> None:
+    """An encoder waits for its own way back while a decoder goes forward, each in memory of its own."""
+    model, decoder = model_of("lstm-bilinear-feeding")
+    graphs = Graphs()
+    for _ in range(3):
+        with recording(graphs):
+            with_gradients(model, *batch(), decoder)
+    assert list(graphs.memories) == ["encoder", "decoder"]
+    with recording(graphs):
+        memory = model.encode(batch()[0])
+        found = decoder(batch()[1], memory)
+    assert memory.grid is not None
+    assert all(graphs.memories[name].busy() for name in ("encoder", "decoder"))
+    found.values.sum().backward()
+    assert not any(graphs.memories[name].busy() for name in ("encoder", "decoder"))
 
 
 def test_what_draws_is_not_recorded() -> None:
     model, decoder = model_of("lstm-additive-feeding-hard")
     graphs = Graphs()
+    memory = model.encode(batch()[0])
     with recording(graphs):
-        decoder.train()(batch()[1], model.encode(batch()[0]))
+        decoder.train()(batch()[1], memory)
     assert not graphs.seen
 
 
@@ -128,8 +217,8 @@ def test_half_precision_on_a_cpu() -> None:
     same(half, stepwise, 0.05, 0.05)
 
 
-def scaled(weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, y: torch.tanh(x * weight) + y
+def scaled(weight: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor]]:
+    return lambda x, y: (torch.tanh(x * weight) + y,)
 
 
 def test_two_forwards_before_a_way_back() -> None:
@@ -139,7 +228,7 @@ def test_two_forwards_before_a_way_back() -> None:
     function = scaled(weight)
 
     def run(scale: float) -> Tensor:
-        return graphs("f", function, (x * scale, y), [weight])
+        return graphs("f", function, (x * scale, y), [weight])[0]
 
     for _ in range(3):
         run(1.0).sum().backward()
@@ -151,7 +240,7 @@ def test_two_forwards_before_a_way_back() -> None:
     (one + other).sum().backward()
     found = (x.grad, weight.grad)
     x.grad = weight.grad = None
-    (function(x, y) + function(2 * x, y)).sum().backward()
+    (function(x, y)[0] + function(2 * x, y)[0]).sum().backward()
     torch.testing.assert_close(found, (x.grad, weight.grad))
     assert "Replay" in type(run(1.0).grad_fn).__name__  # which nobody keeps, so that it has no way back
     gc.collect()
@@ -161,7 +250,7 @@ def test_two_forwards_before_a_way_back() -> None:
 def test_one_way_back() -> None:
     weight, graphs = torch.tensor([2.0], requires_grad=True), Graphs()
     for _ in range(2):
-        found = graphs("f", scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
+        (found,) = graphs("f", scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
         found.sum().backward(retain_graph=True)
     with pytest.raises(AssertionError, match="one way back"):
         found.sum().backward()
@@ -170,9 +259,9 @@ def test_one_way_back() -> None:
 def test_what_is_handed_out_stays_as_it_is() -> None:
     """Outputs and gradients of one replay are not overwritten by the next; gradients add up."""
     weight, unused, graphs = torch.tensor([2.0], requires_grad=True), torch.ones(1, requires_grad=True), Graphs()
-    outputs = []
+    outputs: list[Tensor] = []
     for i in range(4):
-        outputs.append(graphs("f", scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused]))
+        outputs += graphs("f", scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused])
         outputs[-1].sum().backward()
     torch.testing.assert_close(torch.cat(outputs).detach(), torch.tanh(2.0 * torch.arange(4.0)))
     assert weight.grad is not None
@@ -184,7 +273,7 @@ def test_dropout_differs_from_replay_to_replay() -> None:
     weight, graphs = torch.ones(1000, requires_grad=True), Graphs()
     found = []
     for _ in range(4):
-        made = graphs("f", lambda x: nn.functional.dropout(x * weight, 0.5), (torch.ones(1000),), [weight])
+        (made,) = graphs("f", lambda x: (nn.functional.dropout(x * weight, 0.5),), (torch.ones(1000),), [weight])
         made.sum().backward()
         found.append(made.detach())
     assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])
@@ -197,7 +286,7 @@ def test_recordings_are_as_many_as_may_be(monkeypatch: pytest.MonkeyPatch) -> No
 
     def come(size: int, times: int) -> None:
         for _ in range(times):
-            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight]).sum().backward()
+            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
 
     def sizes() -> list[int]:
         return [recording.inputs[0].shape[0] for recording in graphs.kept.values()]
@@ -219,10 +308,10 @@ def test_recordings_share_memory() -> None:
     weight, graphs = torch.ones(1, requires_grad=True), Graphs()
     for size in (100, 90, 110, 120):
         for _ in range(2):
-            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight]).sum().backward()
+            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
     assert len(graphs.kept) == 4
     assert len({recording.inputs[0].data_ptr() for recording in graphs.kept.values()}) == 1
-    assert len({recording.output.data_ptr() for recording in graphs.kept.values()}) == 1
+    assert len({recording.outputs[0].data_ptr() for recording in graphs.kept.values()}) == 1
 
 
 def test_sizes() -> None:
@@ -273,19 +362,44 @@ def test_a_loop_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("name", SOFT)
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_a_replay_on_a_gpu_is_its_loop(name: str, half: bool) -> None:
-    model, decoder = model_of(name)
+    model, decoder = model_of(name, dropout=0.0)
     model.float().cuda().train()
     graphs = Graphs()
     for turn in range(4):
         source = draw([3, 1, 0, 6, 4], SOURCE_VOCABULARY, seed=turn).to("cuda")
         target = draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=turn + 9).to("cuda")
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        with torch.autocast("cuda", torch.bfloat16, enabled=half), plain():
             whole = with_gradients(model, source, target, decoder)
             with recording(graphs):
                 replayed = with_gradients(model, source, target, decoder)
-        same(replayed, whole, *((0.05, 0.05) if half else (1e-3, 1e-4)))
-    assert len(graphs.kept) == 1
+        near(replayed, whole, half)
+    assert len(graphs.kept) == loops_of(name)
     assert all(recording.forward_graph is not None for recording in graphs.kept.values())
+
+
+@gpu
+@pytest.mark.parametrize("ways", ENDS)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_a_replayed_encoder_on_a_gpu_is_its_layers(ways: str, half: bool) -> None:
+    model = deepcopy(tiny((f"lstm-{ways}", "lstm-last"), dropout=0.0)).float().cuda().train()
+    graphs = Graphs()
+    for turn in range(4):
+        for lengths in ([3, 1, 0, 6, 4, 2], [8, 0, *[1] * 14], [9] * 17):
+            source = draw(lengths, SOURCE_VOCABULARY, seed=turn).to("cuda")
+            with torch.autocast("cuda", torch.bfloat16, enabled=half), plain():
+                whole = encoded(model, source)
+                with recording(graphs):
+                    replayed = encoded(model, source)
+            near(replayed, whole, half)
+    assert len(graphs.kept) == 3
+    assert all(each.forward_graph is not None for each in graphs.kept.values())
+
+
+@gpu
+@pytest.mark.parametrize("shape", [(64, 24), (2, 160, 24), (2, 5, 24)])
+def test_sums_by_products(shape: tuple[int, ...]) -> None:
+    x = torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    torch.testing.assert_close(column_sums(x), x.double().sum(-2).float(), rtol=0.01, atol=0.1)
 
 
 @gpu
@@ -310,14 +424,15 @@ def test_masks_on_a_gpu_differ_from_replay_to_replay() -> None:
     model, decoder = model_of("lstm-bilinear-feeding", dropout=0.5)
     model.float().cuda()
     source, target = (x.to("cuda") for x in batch())
-    memory = model.encode(source)  # without dropout, as long as it is not training
+    with torch.no_grad():
+        memory = model.encode(source)  # without dropout, as long as it is not training
     decoder.train()
     decoder.embedding.eval()
     graphs, found = Graphs(), []
     with recording(graphs):
         for _ in range(5):
             output = decoder(target, memory).values
-            output.sum().backward(retain_graph=True)
+            output.sum().backward()
             found.append(output.detach())
     assert len(graphs.kept) == 1
     assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])

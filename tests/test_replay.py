@@ -24,6 +24,7 @@ from regard.search.limits import Hypothesis, Limits
 from regard.search.replay import Recorder, Recording, cloned, onward, plain, tensors
 from tests.conftest import LONGEST, SOURCE_VOCABULARY, Pair, tiny
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where the kernels run
 PAIRS: list[Pair] = [
     ("transformer-post-learned", "transformer-post-learned"),
     ("transformer-pre-sinusoidal", "transformer-rotary"),
@@ -35,14 +36,15 @@ PAIRS: list[Pair] = [
 
 def found(model: Writer, sources: int, **options: Any) -> list[list[Hypothesis]]:
     """What a search finds for sources of lengths that differ, with limits that do."""
-    generator = torch.Generator().manual_seed(3)
+    device, generator = next(model.parameters()).device, torch.Generator().manual_seed(3)
     rows = [torch.randint(SOURCE_VOCABULARY, (1 + i % 4,), generator=generator).tolist() for i in range(sources)]
-    longest = torch.tensor([1 + i * 5 % (LONGEST - 1) for i in range(sources)]).clamp(max=options.pop("most", LONGEST))
+    longest = torch.tensor([1 + i * 5 % (LONGEST - 1) for i in range(sources)], device=device)
+    longest = longest.clamp(max=options.pop("most", LONGEST))
     prefix = options.pop("prefix", None)
     limits = Limits(longest, 1, 2, forbidden=(0, 1), prefix=prefix, **options.pop("rules", {}))
     with torch.inference_mode():
         if options.pop("begins", False):
-            state = Beginning(model.start, Ragged.of(rows), torch.device("cpu"), LONGEST)
+            state = Beginning(model.start, Ragged.of(rows), device, LONGEST)
             return beam_search(model.logits, state, limits=limits, normalised=False, **options)
         return beam_search(model.step, model.start(Ragged.of(rows)), limits=limits, **options)
 
@@ -116,12 +118,12 @@ def test_a_turn_by_the_kernel_is_a_turn(
     """Turn after turn, from boards that are the same, to boards that are; what nobody reads may differ."""
     from regard.search import triton_beam
 
-    limits = Limits(torch.tensor([6, 3, 1, 5]), 1, 2, **rules).filled(5)
+    limits = Limits(torch.tensor([6, 3, 1, 5], device=DEVICE), 1, 2, **rules).filled(5)
     turn = _Turn(lambda tokens, state: (tokens, state), Chooser(width, 2), penalty, 0.7, exact, 6, False)
     board = _Board.new(limits, 1, width, width, 8)
     generator = torch.Generator().manual_seed(5)
     for _ in range(7):
-        logits = 3 * torch.randn(5, width, vocabulary, generator=generator)
+        logits = 3 * torch.randn(5, width, vocabulary, generator=generator).to(DEVICE)
         logits[..., 2] += 2.0  # some close
         assert turn._has_kernel(board, logits)
         expected, rows = turn._choose(cloned(board), logits.log_softmax(-1))
@@ -160,8 +162,9 @@ def test_a_search_by_the_kernels_finds_the_same(
     """From sources that are filled up, where the model can read them so."""
     model = deepcopy(tiny(pair)).float()
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("TRITON_INTERPRET")
+        patch.delenv("TRITON_INTERPRET", raising=False)
         turn_by_turn = found(model, 5, **options)
+    model = model.to(DEVICE)
     recorder: Recorder = request.getfixturevalue("replayed")
     for _ in range(2):
         same(found(model, 5, begins=True, **options), turn_by_turn)
@@ -171,7 +174,7 @@ def test_a_search_by_the_kernels_finds_the_same(
 def test_searches_of_like_shape_share_what_is_recorded_of_their_beginning(
     kernel: None, request: pytest.FixtureRequest
 ) -> None:
-    model = deepcopy(tiny(PAIRS[0])).float()
+    model = deepcopy(tiny(PAIRS[0])).float().to(DEVICE)
     recorder: Recorder = request.getfixturevalue("replayed")
     for sources, count in ((10, 1), (9, 1), (4, 2)):
         found(model, sources, begins=True, width=1, most=0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.nn.attention import Attention, attention_weights
-from regard.nn.cells import lstm
+from regard.nn.cells import lstm, lstm_layer
 from regard.nn.repeated import look, looks, loop
 from regard.nn.scores import Bilinear, Dot, ScaledDot
 
@@ -43,6 +43,31 @@ def test_an_lstm_cell(rows: int, width: int, ahead: bool, dtype: torch.dtype) ->
     agree(found, expected, KINDS[dtype])
     back = torch.autograd.grad(found, given, [w.to(x.dtype) for w, x in zip(weights, found, strict=True)])
     agree(back, torch.autograd.grad(expected, double, [w.double() for w in weights]), KINDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(("ways", "width"), [(1, 24), (2, 8), (2, 64)])
+def test_a_layer_of_lstms(ways: int, width: int, dtype: torch.dtype) -> None:
+    """Rows that are empty, of one position, and as long as may be; nothing comes from behind the end of a row."""
+    lengths, steps, d_input = torch.tensor([5, 0, 1, 3, 2], device=DEVICE), 5, 12
+    rows, step = len(lengths), torch.arange(steps, device=DEVICE)[:, None]
+    back = torch.where(step < lengths, lengths - 1 - step, step)
+    reverse = (back * rows + torch.arange(rows, device=DEVICE)).flatten()
+    shapes = ((steps * rows, d_input), (ways, 4 * width, d_input), (ways, 4 * width, width), (ways, 4 * width))
+    given = [(0.4 * randn(*shape, seed=i)).detach().to(dtype).requires_grad_() for i, shape in enumerate(shapes)]
+    double = [x.detach().double().requires_grad_() for x in given]
+    found, expected = (
+        lstm_layer(x, w_x, w_h, bias, lengths, reverse) for x, w_x, w_h, bias in (given, double)
+    )  # fmt: skip
+    real = (step < lengths).flatten()[:, None]
+    assert found[1].dtype == torch.float32
+    assert not found[1][:, :, 1].any()
+    agree([x * real if x.dim() == 2 else x for x in found], [expected[0] * real, expected[1]], 2 * KINDS[dtype])
+    weights = [randn(*found[0].shape, seed=8).detach() * real, randn(*found[1].shape, seed=9).detach()]
+    gradients = torch.autograd.grad(found, given, [w.to(x.dtype) for w, x in zip(weights, found, strict=True)])
+    expected_gradients = torch.autograd.grad(expected, double, [w.double() for w in weights])
+    agree(gradients, expected_gradients, 4 * KINDS[dtype])
+    assert not gradients[0].view(steps, rows, -1)[:, 1].any()
 
 
 @pytest.mark.parametrize("dtype", KINDS)

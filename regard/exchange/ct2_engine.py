@@ -319,16 +319,16 @@ class CTranslate2Engine(Writing):
 
 
 def load_engine(
-    folder: str | Path, device: str = "cpu", threads: int | None = None, *, same: bool | None = None
+    folder: str | Path, device: str = "cpu", threads: int | None = None, *, same: bool = False
 ) -> CTranslate2Engine:
     """Load an exported folder: the Regard model it was made from is not needed, and nothing in it is run.
 
-    `threads`: as many as torch has, if not given. `same`: write what Regard writes (see above) rather than as fast as
-    can be; if not given, where nothing was quantised, since otherwise outputs differ anyway.
+    `threads`: as many as torch has, if not given. `same`: write what Regard writes (see above), at about half the
+    speed, rather than what CTranslate2 finds by itself.
     """
     folder = Path(folder)
     try:
-        quantization = str(json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"])
+        json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ModelError(f"{folder} is no export: its {EXPORT} is not there or cannot be read") from None
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
@@ -340,5 +340,4 @@ def load_engine(
     elif device not in ("cpu", "cuda"):
         raise ConfigError(f"the engine ctranslate2 has no device '{device}'; try auto, cpu or cuda")
     threads = 1 if device == "cuda" else threads or torch.get_num_threads()
-    same = quantization == "float32" if same is None else same
     return CTranslate2Engine(config, Text(source), target, Elsewhere(), torch.device(device), folder, threads, same)

@@ -120,7 +120,7 @@ def export(
 
 def engine_for(
     system: System, quantization: str | None = None, device: str = "cpu", threads: int | None = None, *,
-    same: bool | None = None,
+    same: bool = False,
 ) -> CTranslate2Engine:  # fmt: skip
     """An engine for a trained model: exported to `exports/` in its folder, anew whenever the model is another."""
     folder = system.folder / "exports" / f"ctranslate2-{quantization or 'float32'}"
@@ -139,7 +139,7 @@ def engine_for(
 
 def open_engine(
     folder: str | Path, quantization: str | None = None, device: str = "cpu", threads: int | None = None, *,
-    same: bool | None = None,
+    same: bool = False,
 ) -> CTranslate2Engine:  # fmt: skip
     """An engine for a folder of either kind: an export, or a trained model, which is exported if need be."""
     folder = Path(folder)

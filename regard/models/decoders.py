@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory, place
+from regard.models.encoders import Embedding, Memory, place, rounded
 from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout
 from regard.nn.graphed import Graphs, few, recorder
 from regard.nn.recurrence import Recurrence, Steps
 from regard.nn.repeated import applied, kind_of, loop
-from regard.ragged import Ragged
+from regard.ragged import Ragged, gathered
 
 
 class State(Protocol):
@@ -128,11 +128,7 @@ class RecurrentDecoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def start(self, memory: Memory) -> RecurrentState:
-        if self.bridge is not None:
-            carry = torch.tanh(self.bridge(memory.summary)).unflatten(-1, self.carry_shape)
-        else:
-            assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
-            carry = memory.carry
+        carry = self._bridged(self._bank(memory))
         states = memory.states.padded()
         keys = values = states.unsqueeze(1)
         if self.attention is not None:
@@ -140,6 +136,17 @@ class RecurrentDecoder(nn.Module):
         number = torch.arange(len(values), device=values.device)
         view = View(memory.summary, values, keys, memory.states.mask, number)
         return RecurrentState(carry, torch.zeros_like(memory.summary), view)
+
+    def _bank(self, memory: Memory) -> Tensor:
+        """Where the bridge from the source begins."""
+        if self.bridge is not None:
+            return memory.summary
+        assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
+        return memory.carry
+
+    def _bridged(self, bank: Tensor) -> Tensor:
+        """The carry before the first token."""
+        return bank if self.bridge is None else torch.tanh(self.bridge(bank)).unflatten(-1, self.carry_shape)
 
     def alone(self, rows: int) -> RecurrentState:
         weight = self.embedding.table.weight
@@ -153,8 +160,11 @@ class RecurrentDecoder(nn.Module):
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         if memory is None:
             return self.read(tokens, self.alone(len(tokens)))[0]
-        state = self.start(memory)
         y = tokens.like(self.embedding(tokens.values))
+        graphs = recorder() if self.way in ("recurrence", "feeding") and y.longest else None
+        if graphs is not None and self.attention is not None and not self.attention.draws:
+            return self._replay(y, memory, graphs)
+        state = self.start(memory)
         match self.way:
             case "last":
                 states, _ = self.recurrence(y, state.carry)
@@ -174,33 +184,36 @@ class RecurrentDecoder(nn.Module):
     def _unroll(self, y: Ragged, state: RecurrentState) -> Ragged:
         """A step at a time, where a step needs the one before it; rows that have ended drop out."""
         assert state.view is not None, "attention needs an encoder"
-        assert self.attention is not None, "only what attends needs the step before"
         if not y.longest:
             return y
-        if (graphs := recorder()) is not None and not self.attention.draws:
-            return self._replay(y, state.carry, state.view, graphs)
         index, going, rows = y.by_step
-        flat = self._loop(y.values.index_select(0, index), going.tolist(), state.carry[rows], state.view.select(rows))
-        return y.like(torch.empty_like(flat).index_copy(0, index, flat))
+        first = gathered(y.values, index, y.in_steps)
+        flat = self._loop(first, going.tolist(), state.carry[rows], state.view.select(rows))
+        return y.like(gathered(flat, y.in_steps, index))
 
-    def _replay(self, y: Ragged, carry: Tensor, view: View, graphs: Graphs) -> Ragged:
+    def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The same as a recording, in one of few shapes: rows, steps and places are added that nobody looks at."""
-        places = view.mask.shape[1]
-        rows, steps, source = few(len(y), 16, 16), few(y.longest, 16, 2), few(places, 8, 8)
-        slot = y.position * rows + y.row
-        kind = kind_of(y.values)
-        flat = y.values.new_zeros(steps * rows, y.values.shape[1], dtype=kind).index_copy(0, slot, y.values.to(kind))
-        more, longer = rows - len(y), source - places
-        keys, values = (F.pad(x.to(kind), (0, 0, 0, longer, 0, 0, 0, more)) for x in (view.keys, view.values))
-        mask, carry = F.pad(view.mask, (0, longer, 0, more)), F.pad(carry, (0, 0, 0, 0, 0, 0, 0, more))
+        (rows, source), kind = rounded(memory.states), kind_of(y.values)
+        grid = y.grid(rows, few(y.longest, 16, 2), by_step=True)
+        states = memory.grid
+        if states is None:
+            flat = memory.states.grid(rows, source).padded(memory.states.values.to(kind))
+            states = flat.unflatten(0, (rows, source))
+        bank, more = self._bank(memory), rows - len(y)
+        bank = torch.cat((bank, bank.new_zeros(more, *bank.shape[1:]))) if more else bank
+        lengths = F.pad(memory.states.lengths, (0, more))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
-        found = graphs("unroll", self._all_rows, (flat, carry, keys, values, mask), used)
-        return y.like(found.index_select(0, slot))
+        inputs = (grid.padded(y.values.to(kind)), bank, states.to(kind), lengths)
+        (found,) = graphs("decoder", self._all_rows, inputs, used)
+        return y.like(grid.cut(found))
 
-    def _all_rows(self, y: Tensor, carry: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    def _all_rows(self, y: Tensor, bank: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:
         """The loop over steps that all have the same rows."""
-        number = torch.arange(len(carry), device=y.device)
-        return self._loop(y, [len(carry)] * (len(y) // len(carry)), carry, View(carry, values, keys, mask, number))
+        assert self.attention is not None, "only what attends needs the step before"
+        keys, values, carry = self.attention.keys(states), self.attention.values(states), self._bridged(bank)
+        mask = torch.arange(states.shape[1], device=y.device) < lengths[:, None]
+        view = View(carry, values, keys, mask, torch.arange(len(carry), device=y.device))
+        return (self._loop(y, [len(carry)] * (len(y) // len(carry)), carry, view),)
 
     def _loop(self, y: Tensor, going: Sequence[int], carry: Tensor, view: View) -> Tensor:
         """From embedded tokens `(total, d_model)`, all first ones, then all second ones, and so on: `going` says how

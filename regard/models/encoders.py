@@ -9,13 +9,17 @@ from functools import cached_property
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock
+from regard.nn.cells import lstm_layer
 from regard.nn.dropout import Dropout
+from regard.nn.graphed import Graphs, few, recorder
 from regard.nn.recurrence import Recurrence
-from regard.ragged import Ragged
+from regard.nn.repeated import kind_of
+from regard.ragged import Ragged, gathered
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Memory:
     states: Ragged  # (total, d_model): one vector a source position
     end: Tensor | None = None  # (rows, d_model): where the encoder has one, the state at the end of the source
     carry: Tensor | None = None  # (rows, layers, parts, d_model): a recurrent encoder's end, for `bridge: copy`
+    grid: Tensor | None = None  # the states as a recording gave them, `(rows, source, d_model)`, both rounded up
 
     @cached_property
     def summary(self) -> Tensor:
@@ -52,11 +57,16 @@ def place(positions: nn.Module | None, position: Tensor, longest: int) -> Tensor
     return None if positions is None else positions(position, longest)
 
 
+def rounded(source: Ragged) -> tuple[int, int]:
+    """Rows and places of a source in a recording of a decoder, which does not mind empty places."""
+    return few(len(source), 16, 16), few(max(source.longest, 1), 8, 8)
+
+
 class RecurrentEncoder(nn.Module):
     """A stack of recurrent layers, each reading one way or both (Schuster and Paliwal 1997).
 
     Both ways, each direction has half of `d_model` and the joined states go to the next layer. The summary is the last
-    state of each direction, joined: `h_T`.
+    state of each direction, joined: `h_T`. LSTMs can be recorded, both directions at once.
     """
 
     def __init__(
@@ -72,7 +82,7 @@ class RecurrentEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.packed = False
-        self.embedding, self.reverse = embedding, reverse
+        self.embedding, self.reverse, self.cell = embedding, reverse, cell
         width = d_model // 2 if bidirectional else d_model
         ways = [[Recurrence(cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + bidirectional)]
         self.forwards: Sequence[Recurrence] = nn.ModuleList(ways[0])  # type: ignore[assignment]
@@ -81,6 +91,8 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values))
+        if (graphs := recorder()) is not None and self.cell == "lstm" and source.longest:
+            return self._replay(x, graphs)
         x = x.reversed() if self.reverse else x
         ends = []
         for i, forwards in enumerate(self.forwards):
@@ -95,6 +107,41 @@ class RecurrentEncoder(nn.Module):
         carry = torch.cat(ends, dim=1)  # (rows, layers, parts, d_model)
         x = x.reversed() if self.reverse else x  # state j stands where source token j stands
         return Memory(x.like(self.dropout(x.values)), self.dropout(carry[:, -1, 0]), carry)
+
+    def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
+        """The same as a recording, in one of few shapes: rows and steps are added that nobody looks at."""
+        (rows, places), steps = rounded(x), few(x.longest, 16, 2)
+        kind = x.values.dtype if x.values.device.type == "cpu" else kind_of(x.values)
+        inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
+        lengths = F.pad(x.lengths, (0, rows - len(x)))
+        used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
+        states, end, carry = graphs("encoder", self._all_rows, (inputs, lengths), used)
+        values = x.grid(rows, places).cut(states.flatten(0, 1))
+        return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
+
+    def _all_rows(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From `(steps · rows, d_model)`, all first positions, then all second ones, and so on.
+
+        To states `(rows, places, d_model)`, the end and the carry.
+        """
+        rows, steps = len(lengths), len(x) // len(lengths)
+        step = torch.arange(steps, device=x.device)[:, None]
+        back = torch.where(step < lengths, lengths - 1 - step, step)
+        reverse = (back * rows + torch.arange(rows, device=x.device)).flatten()
+        x = gathered(x, reverse, reverse) if self.reverse else x
+        ends = []
+        with torch.autocast(x.device.type, enabled=False):
+            for i, ways in enumerate(zip(self.forwards, self.backwards or self.forwards, strict=True)):
+                layers = [way.layers[0].all_weights[0] for way in ways[: 2 if self.backwards else 1]]
+                w_x, w_h, b_x, b_h = (torch.stack(each) for each in zip(*layers, strict=True))
+                w_x, w_h, bias = (each.to(x.dtype) for each in (w_x, w_h, b_x + b_h))
+                x, end = lstm_layer(self.dropout(x) if i else x, w_x, w_h, bias, lengths, reverse)
+                ends.append(end.permute(2, 0, 1, 3).flatten(2))  # (rows, parts, d_model)
+        carry = torch.stack(ends, dim=1)
+        x = self.dropout(gathered(x, reverse, reverse) if self.reverse else x)
+        more = few(steps, 8, 8) - steps  # as many places as `rounded` says
+        states = F.pad(x.view(steps, rows, -1).transpose(0, 1), (0, 0, 0, more))
+        return states, self.dropout(carry[:, -1, 0]), carry
 
 
 class ConvolutionEncoder(nn.Module):

@@ -13,14 +13,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from regard.nn.cells import gru, lstm
 from regard.nn.dropout import Dropout
 from regard.nn.repeated import kind_of, product
-from regard.ragged import Ragged
+from regard.ragged import Ragged, gathered
 
 PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
 Carry = list[tuple[Tensor, ...]]  # for each layer its parts, each (rows, d_model)
@@ -66,7 +65,7 @@ class Recurrence(nn.Module):
         if not len(rows):
             return x.like(x.values.new_zeros(0, self.d_model)), carry
         with torch.autocast(x.values.device.type, enabled=False):
-            values = x.values.to(self.dtype).index_select(0, index)
+            values = gathered(x.values.to(self.dtype), index, x.in_steps)
             begin = carry[rows].to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
             ends = []  # for each layer (parts, rows, d_model)
             for i, layer in enumerate(self.layers):
@@ -74,7 +73,7 @@ class Recurrence(nn.Module):
                 packed, end = layer(PackedSequence(self.dropout(values) if i else values, going), hidden)
                 values = packed.data
                 ends.append(torch.cat(end) if self.cell == "lstm" else end)
-        states = torch.empty_like(values).index_copy(0, index, values)
+        states = gathered(values, x.in_steps, index)
         return x.like(states), carry.to(values.dtype).index_copy(0, rows, torch.stack(ends).permute(2, 0, 1, 3))
 
     def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +119,7 @@ class Steps:
                 known = 0 if i else y.shape[-1]
                 w_x = weights[:, known:]
                 if i == 0:
-                    self.ahead = F.linear(y.to(self.kind), weights[:, :known], bias)  # (total, gates)
+                    self.ahead = product(y.to(self.kind), weights[:, :known], bias)  # (total, gates)
                     bias = None
                 self.layers.append([(w_x, bias), (w_h, b_h)] if apart else [(torch.cat((w_x, w_h), 1), bias)])
 

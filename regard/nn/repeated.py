@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from regard.nn.kernels import usable
 
 WIDEST = 1024  # of a head that `look` takes
+PARTS = 16  # into which a long sum is divided
 
 
 @dataclass
@@ -32,10 +33,14 @@ class _Kept:
 
     def collect(self) -> tuple[Tensor, Tensor]:
         """What was given to all steps, and the gradients of what they gave."""
-        both = torch.cat(self.inputs, -2), torch.cat(self.gradients, -2)
+        both = _joined(self.inputs), _joined(self.gradients)
         self.inputs.clear()
         self.gradients.clear()
         return both
+
+
+def _joined(steps: list[Tensor]) -> Tensor:
+    return torch.cat(steps, -2) if len(steps) > 1 else steps[0]
 
 
 @dataclass
@@ -117,6 +122,17 @@ def kind_of(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(x.device.type) if on else x.dtype
 
 
+def column_sums(x: Tensor) -> Tensor:
+    """The sums over the last axis but one, in full precision; on a GPU numbers of half precision are added up by
+    products with ones, a part at a time."""
+    full = torch.promote_types(x.dtype, torch.float32)
+    if not x.is_cuda or x.element_size() > 2 or x.shape[-2] % PARTS:
+        return x.sum(-2, dtype=full)
+    parts = x.unflatten(-2, (PARTS, -1)).flatten(0, -3)  # (all parts, length, width)
+    ones = x.new_ones(1, 16, parts.shape[1]).expand(len(parts), -1, -1)  # 16: the least that is multiplied at once
+    return torch.bmm(ones, parts)[:, 0].view(*x.shape[:-2], PARTS, -1).sum(-2, dtype=full)
+
+
 class _Share(torch.autograd.Function):
     """Gives what stands in for a matrix and a bias; on the way back it comes after all products with them."""
 
@@ -134,7 +150,7 @@ class _Share(torch.autograd.Function):
             return None, None, None, None
         x, gradient = ctx.kept.collect()
         matrix = x.mT @ gradient if ctx.kept.turned else gradient.mT @ x
-        bias = None if ctx.kinds[1] is None else gradient.sum(0, dtype=ctx.kinds[1])
+        bias = None if ctx.kinds[1] is None else column_sums(gradient).to(ctx.kinds[1])
         return matrix.to(ctx.kinds[0]), bias, None, None
 
 

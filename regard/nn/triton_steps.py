@@ -20,12 +20,18 @@ TILE = 8192  # numbers of keys, and as many of values, that a program holds at a
 def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
     """The new state and the new cell; see `cells.lstm`."""
     hidden, after = gates.new_empty(cell.shape), torch.empty_like(cell)
+    lstm_into(gates[None], ahead, cell[None], hidden[None], after[None])
+    return hidden, after
+
+
+def lstm_into(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
+    """The same into tensors that are there, `(ways, rows, d_model)`; each way lies as it does in `cell`."""
+    _, rows, width = cell.shape
     with on_device(gates):
         _lstm[(triton.cdiv(cell.numel(), BLOCK),)](
-            gates, gates if ahead is None else ahead, cell, hidden, after, cell.numel(),
-            width=cell.shape[1], added=ahead is not None, block=BLOCK,
+            gates, gates if ahead is None else ahead, cell, hidden, after, cell.numel(), rows, gates.stride(0),
+            cell.stride(0), width=width, added=ahead is not None, block=BLOCK,
         )  # fmt: skip
-    return hidden, after
 
 
 def lstm_backward(
@@ -33,12 +39,27 @@ def lstm_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the gates and of the old cell."""
     dgates, dcell = torch.empty_like(gates), torch.empty_like(cell)
+    lstm_backward_into(gates[None], ahead, cell[None], dhidden[None], dafter, dgates[None], dcell)
+    return dgates, dcell
+
+
+def lstm_backward_into(
+    gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor, dgates: Tensor, dcell: Tensor,
+    end: tuple[Tensor, Tensor, int] | None = None,
+) -> None:  # fmt: skip
+    """The same into tensors that are there: gates and their gradient lie alike; `dafter` and `dcell` are contiguous.
+
+    `end` is for rows that end with this step: the gradients of states and cells at the ends `(2, ways, rows, d_model)`,
+    the rows' lengths, and this step's number from 1.
+    """
+    _, rows, width = cell.shape
+    dend, lengths, step = (dafter, dafter, 0) if end is None else end
     with on_device(gates):
         _lstm_backward[(triton.cdiv(cell.numel(), BLOCK),)](
-            gates, gates if ahead is None else ahead, cell, dhidden, dafter, dgates, dcell, cell.numel(),
-            dhidden.stride(0), width=cell.shape[1], added=ahead is not None, block=BLOCK,
+            gates, gates if ahead is None else ahead, cell, dhidden, dafter, dgates, dcell, dend, lengths, cell.numel(),
+            rows, step, gates.stride(0), cell.stride(0), *dhidden.stride()[:2], width=width, added=ahead is not None,
+            ending=end is not None, block=BLOCK,
         )  # fmt: skip
-    return dgates, dcell
 
 
 def look(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,39 +107,48 @@ def _gate(gates, ahead, first, inside, added: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit(do_not_specialize=["total", "rows"])
 def _lstm(
-    gates, ahead, cell, hidden, after, total, width: tl.constexpr, added: tl.constexpr, block: tl.constexpr
-):  # fmt: skip
-    place = tl.program_id(0) * block + tl.arange(0, block)
-    inside = place < total
-    first = place // width * (4 * width) + place % width
-    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
-    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
-    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
-    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
-    c = f * tl.load(cell + place, mask=inside, other=0.0).to(tl.float32) + i * g
-    tl.store(after + place, c.to(after.dtype.element_ty), mask=inside)
-    tl.store(hidden + place, (o * _tanh(c)).to(hidden.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["total"])
-def _lstm_backward(
-    gates, ahead, cell, dhidden, dafter, dgates, dcell, total, dhidden_row,
+    gates, ahead, cell, hidden, after, total, rows, gates_way, cell_way,
     width: tl.constexpr, added: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0) * block + tl.arange(0, block)
     inside = place < total
     row, column = place // width, place % width
-    first = row * (4 * width) + column
+    way, row = (row // rows).to(tl.int64), row % rows
+    first, own = way * gates_way + row * (4 * width) + column, way * cell_way + row * width + column
     i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
     f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
     g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
     o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
-    before = tl.load(cell + place, mask=inside, other=0.0).to(tl.float32)
+    c = f * tl.load(cell + own, mask=inside, other=0.0).to(tl.float32) + i * g
+    tl.store(after + own, c.to(after.dtype.element_ty), mask=inside)
+    tl.store(hidden + own, (o * _tanh(c)).to(hidden.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["total", "rows", "step"])
+def _lstm_backward(
+    gates, ahead, cell, dhidden, dafter, dgates, dcell, dend, lengths, total, rows, step, gates_way, cell_way,
+    dhidden_way, dhidden_row, width: tl.constexpr, added: tl.constexpr, ending: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < total
+    row, column = place // width, place % width
+    way, row = (row // rows).to(tl.int64), row % rows
+    first, own = way * gates_way + row * (4 * width) + column, way * cell_way + row * width + column
+    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
+    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
+    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
+    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    before = tl.load(cell + own, mask=inside, other=0.0).to(tl.float32)
     c = _tanh(f * before + i * g)
-    dh = tl.load(dhidden + row * dhidden_row + column, mask=inside, other=0.0).to(tl.float32)
-    dc = tl.load(dafter + place, mask=inside, other=0.0).to(tl.float32) + dh * o * (1.0 - c * c)
+    dh = tl.load(dhidden + way * dhidden_way + row * dhidden_row + column, mask=inside, other=0.0).to(tl.float32)
+    dc = tl.load(dafter + place, mask=inside, other=0.0).to(tl.float32)
+    if ending:
+        last = inside & (tl.load(lengths + row, mask=inside, other=0) == step)
+        dh += tl.load(dend + place, mask=last, other=0.0).to(tl.float32)
+        dc += tl.load(dend + total + place, mask=last, other=0.0).to(tl.float32)
+    dc += dh * o * (1.0 - c * c)
     kind = dgates.dtype.element_ty
     tl.store(dgates + first, (dc * g * i * (1.0 - i)).to(kind), mask=inside)
     tl.store(dgates + first + width, (dc * before * f * (1.0 - f)).to(kind), mask=inside)

@@ -90,9 +90,13 @@ def _room(device: torch.device) -> float:
 
 
 @cache
-def _pool() -> Any:
-    """Memory that all recordings share: nothing that is made inside one is needed after it."""
-    return torch.cuda.graph_pool_handle()
+def _pool(device: torch.device) -> torch.cuda.CUDAGraph:
+    """Memory that all recordings share: nothing that is made inside one is needed after it. A graph that is never
+    replayed holds it, for what the last recording leaves cannot be entered again."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device=device)
+    return graph
 
 
 class Recording(Generic[Tree]):
@@ -111,7 +115,7 @@ class Recording(Generic[Tree]):
                 function(cloned(self.tree))  # kernels are built and chosen before the recording
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=_pool()):
+            with torch.cuda.graph(self.graph, pool=_pool(torch.device("cuda", torch.cuda.current_device())).pool()):
                 self.found = function(self.tree)
             self.function = None  # what it holds, such as a model, need not be kept for the recording
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from regard.search.beam import _Board
 
 NONE: tl.constexpr = tl.constexpr(-(2**63))  # a key below all
-PARTS = 8  # of the vocabulary, at most
-LEAST = 2048  # tokens of a part
+PARTS = 16  # of the vocabulary, at most
+LEAST = 2048  # tokens of a part, which one warp looks through: several would wait for each other at every choice
 LOT = 16  # tokens that one thread looks through
 
 
@@ -40,7 +40,7 @@ def survey(
         _survey[(rows, parts)](
             logits, forbidden, length, keys, top, total, logits.stride(0), vocabulary, shortest, eos,
             banned=len(forbidden), count=count, wide=triton.next_power_of_2(count), part=part, lot=LOT,
-            num_warps=4 if part <= 4096 else 8,
+            num_warps=max(1, min(8, part // LEAST)),
         )  # fmt: skip
     return keys, top, total
 
