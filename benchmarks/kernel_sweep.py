@@ -295,14 +295,18 @@ def loss() -> None:
     torch.manual_seed(4)
     targets = torch.randint(vocabulary, (tokens,), device=DEVICE)
 
-    print(f"\n# loss: the kernel alone on 8192 x {vocabulary} in bfloat16, by block and warps")
-    show("block warps", "ms", "GB/s")
-    logits = torch.randn(8192, vocabulary, device=DEVICE, dtype=torch.bfloat16)
-    for block, warps in BLOCKS:
-        arguments = (logits, targets[:8192], 0.1, kernels.IGNORED, block, warps)
-        took = timed(triton_kernels.softmax_cross_entropy_, *arguments)
-        show(f"{block} {warps}", took, f"{2 * logits.numel() * logits.element_size() / took / 1e6:.0f}")
-    del logits, arguments
+    logits = torch.randn(2, 8192, vocabulary, device=DEVICE, dtype=torch.bfloat16)
+    ways: tuple[tuple[str, Tensor, Callable[..., Tensor], tuple[float, ...]], ...] = (
+        ("one pass", logits[0], triton_kernels.softmax_cross_entropy_, (0.1,)),
+        ("two passes that should agree", logits, triton_kernels.softmax_agreement_, (0.1, 5.0)),
+    )
+    for name, taken, way, weights in ways:
+        print(f"\n# loss: the kernel alone, {name} of 8192 x {vocabulary} in bfloat16, by block and warps")
+        show("block warps", "ms", "GB/s")
+        for block, warps in BLOCKS:
+            took = timed(way, taken, targets[:8192], *weights, kernels.IGNORED, block, warps)
+            show(f"{block} {warps}", took, f"{2 * taken.numel() * taken.element_size() / took / 1e6:.0f}")
+    del logits, taken, ways
 
     print(f"\n# loss: {tokens} tokens, d_model {d_model}, vocabulary {vocabulary}, bfloat16 autocast, both passes")
     show("way", "ms", "peak GiB", "TF/s", "loss", "dW apart")

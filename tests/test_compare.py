@@ -196,6 +196,15 @@ def test_the_operations_of_a_transformer_by_hand(corpus: Path, tmp_path: Path, l
     assert cost.parameters == sum(x.numel() for x in task.model.parameters())
 
 
+def test_two_passes_are_twice_the_operations(corpus: Path, tmp_path: Path) -> None:
+    config = toy_config(corpus, run=str(tmp_path / "run"), **merge(SMALL, PAIR["b"]))
+    task, _ = prepare(config)
+    batch, training = task.batch([[6] * 3] * 2, [[7] * 4] * 2), config.training
+    twice = training.model_copy(update={"objective": training.objective.model_copy(update={"agreement": 5.0})})
+    one, both = (count_cost(task, [batch], settings) for settings in (training, twice))
+    assert both.flops_per_token == 2 * one.flops_per_token
+
+
 def test_the_operations_of_a_recurrent_model_by_hand(corpus: Path, tmp_path: Path) -> None:
     """Four gates from the input and four from the state; the state of zeros that it starts from learns nothing."""
     config = toy_config(

@@ -16,7 +16,15 @@ from torch import Tensor
 from regard.data.batches import make_batch
 from regard.nn import kernels
 from regard.nn.attention import attend
-from regard.nn.kernels import Spans, attend_spans, consult, recall, softmax_cross_entropy_, spans
+from regard.nn.kernels import (
+    Spans,
+    attend_spans,
+    consult,
+    recall,
+    softmax_agreement_,
+    softmax_cross_entropy_,
+    spans,
+)
 from regard.ragged import Ragged
 from regard.search.replay import cloned
 from regard.settings import Objective as Settings
@@ -408,7 +416,184 @@ def test_linear_cross_entropy_compiles(autocast: bool) -> None:
         found, expected = compiled(*inputs, targets[:tokens]), run(*inputs, targets[:tokens])
         agree((found,), (expected,), 1e-6)
         agree(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), 1e-6)
-    torch.library.opcheck(_linear_cross_entropy, (x, weight, bias, targets, 0.1, 4, torch.float32, True, True, True))
+    torch.library.opcheck(
+        _linear_cross_entropy, (x, weight, bias, targets, 0.1, 0.0, 4, torch.float32, True, True, True)
+    )
+
+
+# The loss of two passes that should agree
+
+
+def divergence(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """The loss of each token of two passes `(2, tokens, vocabulary)`, as Liang et al. 2021 (eq. 2 to 4) write it."""
+    p, q = logits.softmax(-1)
+    there, back = (F.kl_div(b.log(), a, reduction="none").sum(-1) for a, b in ((p, q), (q, p)))
+    one, other = (F.cross_entropy(x, targets, label_smoothing=smoothing, reduction="none") for x in logits)
+    return ((one + other) / 2 + agreement / 4 * (there + back)).where(targets != kernels.IGNORED, 0)
+
+
+def agreeing_plain(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    return kernels._softmax_agreement_plain_(logits, targets, smoothing, agreement)
+
+
+def agreeing_in_blocks(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    from regard.nn import triton_kernels
+
+    cut = {"block": 64, "warps": 1}
+    return triton_kernels.softmax_agreement_(logits, targets, smoothing, agreement, kernels.IGNORED, **cut)
+
+
+Agreeing = Callable[[Tensor, Tensor, float, float], Tensor]
+
+
+@pytest.fixture(params=[softmax_agreement_, agreeing_in_blocks, agreeing_plain])
+def agreeing(request: pytest.FixtureRequest) -> Agreeing:
+    """As `way`, of two passes."""
+    if request.param is not agreeing_plain:
+        request.getfixturevalue("kernel")
+    chosen: Agreeing = request.param
+    return chosen
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("vocabulary", [13, 64, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_two_passes_that_should_agree_in_place(
+    agreeing: Agreeing, smoothing: float, vocabulary: int, dtype: torch.dtype
+) -> None:
+    logits, targets = 4 * randn(2, 7, vocabulary, dtype=dtype), drawn(7, vocabulary)
+    wide = logits.double().requires_grad_()
+    losses = divergence(wide, targets, smoothing, 3.0)
+    (gradients,) = torch.autograd.grad(losses.sum(), wide)
+    found = agreeing(logits, targets, smoothing, 3.0)
+    assert found.dtype == torch.float32
+    assert logits.dtype == dtype
+    agree((found, logits), (losses, gradients), 2e-6 if dtype == torch.float32 else HALF[dtype])
+    assert not found[[1, -1]].any()
+    assert not logits[:, [1, -1]].any()
+
+
+def test_what_two_passes_say_alike_costs_what_one_does(agreeing: Agreeing) -> None:
+    """Exactly, however great the weight; and a gradient that is half of it, twice."""
+    logits, targets = 4 * randn(7, 200), drawn(7, 200)
+    twice = torch.stack((logits, logits))
+    found, losses = agreeing(twice, targets, 0.1, 1e6), plain(logits, targets, 0.1)
+    agree((found, twice[0], twice[1]), (losses, logits / 2, logits / 2), 1e-6)
+
+
+def test_a_word_that_cannot_come_is_no_disagreement(agreeing: Agreeing) -> None:
+    logits, targets = randn(2, 4, 200), torch.tensor([70, 199, 71, 150], device=DEVICE)
+    wide = logits[..., 70:].double().requires_grad_()
+    losses = divergence(wide, targets - 70, 0.0, 3.0)
+    (gradients,) = torch.autograd.grad(losses.sum(), wide)
+    logits[..., :70] = -torch.inf
+    agree((agreeing(logits, targets, 0.0, 3.0), logits[..., 70:]), (losses, gradients), 1e-6)
+    assert not logits[..., :70].any()
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_target_outside_of_the_vocabulary_shows_in_both_passes() -> None:
+    found = softmax_agreement_(randn(2, 2, 9), torch.tensor([3, 9], device=DEVICE), 0.0, 3.0)
+    assert found.isnan().tolist() == [False, True]
+
+
+def test_two_passes_that_do_not_fit_are_refused() -> None:
+    for shape in ((3, 7, 13), (7, 13)):
+        with pytest.raises(AssertionError, match=r"logits should be \(2, tokens, vocabulary\), got "):
+            softmax_agreement_(randn(*shape), drawn(7, 13), 0.0, 3.0)
+    with pytest.raises(AssertionError, match=r"7 rows of logits, but targets \(6,\)"):
+        softmax_agreement_(randn(2, 7, 13), drawn(6, 13), 0.0, 3.0)
+
+
+def test_two_passes_in_place_compile() -> None:
+    def run(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits * 2
+        return softmax_agreement_(logits, targets, 0.1, 3.0), logits
+
+    given = (randn(2, 7, 13), drawn(7, 13))
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    agree(compiled(*given), run(*given), 1e-6)
+    torch.library.opcheck(kernels._softmax_agreement, (*given, 0.1, 3.0))
+
+
+def two_passes(dtype: torch.dtype = torch.float64, tokens: int = 11) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `layer`, with states of two passes."""
+    _, weight, bias, targets = layer(dtype, tokens)
+    return randn(2, tokens, 6, seed=5, dtype=dtype).requires_grad_(), weight, bias, targets
+
+
+def whole_agreement(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
+    logits = F.linear(x, weight, bias)
+    return divergence(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, smoothing, 3.0).sum()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [1, 4, 11, None])
+def test_two_passes_in_chunks(chunk: int | None, smoothing: float) -> None:
+    *inputs, targets = two_passes()
+    x, weight, bias = inputs
+    found = linear_cross_entropy(x, weight, bias, targets, smoothing, chunk, 3.0)
+    expected = whole_agreement(x, weight, bias, targets, smoothing)
+    agree((found,), (expected,), 1e-13)
+    agree(torch.autograd.grad(found / 7, inputs), torch.autograd.grad(expected / 7, inputs), 1e-13)
+
+
+def test_two_passes_pass_gradcheck() -> None:
+    x, weight, bias, targets = two_passes()
+
+    def run(one: Tensor, other: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(torch.stack((one, other)), weight, bias, targets, 0.1, 4, 3.0)
+
+    one, other = (state.detach().requires_grad_() for state in x)
+    assert torch.autograd.gradcheck(run, (one, other, weight, bias))
+
+
+def test_two_passes_without_a_bias_or_without_tokens() -> None:
+    x, weight, bias, targets = two_passes()
+    found, expected = (
+        linear_cross_entropy(x, weight, None, targets, 0.1, 4, 3.0),
+        whole_agreement(x, weight, None, targets, 0.1),
+    )
+    agree(torch.autograd.grad(found, (x, weight)), torch.autograd.grad(expected, (x, weight)), 1e-13)
+    nothing = linear_cross_entropy(x[:, :0], weight, None, targets[:0], agreement=3.0)
+    assert float(nothing.detach()) == 0
+    assert not torch.autograd.grad(nothing, weight)[0].any()
+    found = linear_cross_entropy(x.detach(), weight.detach(), bias, targets, chunk=4, agreement=3.0)
+    assert [tensor.numel() for tensor in cast(Any, found.grad_fn).saved_tensors] == [0, 0, 13]
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_two_passes_under_autocast(by_kernel: bool, request: pytest.FixtureRequest) -> None:
+    if by_kernel:
+        request.getfixturevalue("kernel")
+    *inputs, targets = two_passes(torch.float32, tokens=150)
+    x, weight, bias = inputs
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = linear_cross_entropy(x, weight, bias, targets, 0.1, 64, 3.0)
+        rounded = whole_agreement(x, weight, bias, targets, 0.1)
+    exact = whole_agreement(x.double(), weight.double(), bias.double(), targets, 0.1)
+    agree((found,), (rounded,), 1e-5)  # the same logits
+    assert found.dtype == torch.float32
+    gradients = torch.autograd.grad(found, inputs)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+    agree(gradients, torch.autograd.grad(exact, inputs), 2**-6)
+
+
+def test_the_loss_of_two_passes_compiles() -> None:
+    x, weight, bias, targets = two_passes(torch.float32)
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        return linear_cross_entropy(x * 2, weight, bias, targets, 0.1, 4, 3.0) / 3
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for tokens in (11, 7):
+        inputs = (x[:, :tokens].detach().requires_grad_(), weight, bias)
+        found, expected = compiled(*inputs, targets[:tokens]), run(*inputs, targets[:tokens])
+        agree((found,), (expected,), 1e-6)
+        agree(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), 1e-6)
+    torch.library.opcheck(
+        _linear_cross_entropy, (x, weight, bias, targets, 0.1, 3.0, 4, torch.float32, True, True, True)
+    )
 
 
 # Decoding

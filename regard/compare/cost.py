@@ -6,6 +6,7 @@ Both are counted on the CPU, in the plain kernels that can be counted, so they d
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -75,11 +76,11 @@ def _kept(model: nn.Module, objective: Objective, batch: Batch) -> int:
 
 @register_flop_formula(torch.ops.regard.linear_cross_entropy)
 def _of_the_loss(
-    x: torch.Size, weight: torch.Size, bias: Any, targets: Any, smoothing: Any, chunk: Any, dtype: Any, for_x: bool,
-    for_weight: bool, for_bias: bool, **rest: Any,
+    x: torch.Size, weight: torch.Size, bias: Any, targets: Any, smoothing: Any, agreement: Any, chunk: Any, dtype: Any,
+    for_x: bool, for_weight: bool, for_bias: bool, **rest: Any,
 ) -> int:  # fmt: skip
     """Operations of the products inside it, into which the counter does not see."""
-    return 2 * x[0] * x[1] * weight[0] * (1 + for_x + for_weight)
+    return 2 * math.prod(x) * weight[0] * (1 + for_x + for_weight)
 
 
 class _Kept:

@@ -10,6 +10,7 @@ from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
 from regard.nn.fused import add_norm, norm, relu_dropout
 from regard.nn.kernels import Spans
+from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
 
@@ -39,12 +40,11 @@ class FeedForward(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.inner(x)
         if self.gate is not None:
-            return self.outer(self.dropout(self.activation(inner) * self.gate(x)))
-        if isinstance(self.activation, nn.ReLU):
-            return self.outer(relu_dropout(inner, self.dropout))
-        return self.outer(self.dropout(self.activation(inner)))
+            return self.outer(self.dropout(self.activation(self.inner(x)) * self.gate(x)))
+        if not isinstance(self.activation, nn.ReLU):
+            return self.outer(self.dropout(self.activation(self.inner(x))))
+        return self.outer(relu_dropout(self.inner(x), self.dropout) if self.training else linear_relu(self.inner, x))
 
 
 class Residual(nn.Module):

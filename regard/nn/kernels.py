@@ -110,6 +110,15 @@ def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0
     return _softmax_cross_entropy(logits, targets, smoothing)
 
 
+def softmax_agreement_(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """The same of two passes `(2, tokens, vocabulary)` that should agree (R-Drop, Liang et al. 2021).
+
+    The loss is the mean of both, and `α/4 (KL(p, q) + KL(q, p))` with α the `agreement`: `α/4 Σ_v (p - q) log p/q`. In
+    place of the logits of `p` is half of their gradient, and `α/4 (p (log p/q - KL(p, q)) + p - q)`; so with `q`.
+    """
+    return _softmax_agreement(logits, targets, smoothing, agreement)
+
+
 # What follows are the operators. Those of attention come in pairs: forward, backward, and their shapes for tracing.
 
 
@@ -212,6 +221,38 @@ def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: fl
     x.scatter_add_(1, picked, x.new_full((), -kept).expand_as(picked))
     logits.copy_(x.masked_fill_(~counts[:, None], 0))
     return losses.masked_fill_(~counts, 0)
+
+
+@torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
+def _softmax_agreement(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    assert logits.dim() == 3, f"logits should be (2, tokens, vocabulary), got {tuple(logits.shape)}"
+    assert logits.shape[0] == 2, f"logits should be (2, tokens, vocabulary), got {tuple(logits.shape)}"
+    assert logits.is_contiguous(), f"logits should be contiguous, got strides {logits.stride()}"
+    assert targets.shape == logits.shape[1:2], f"{logits.shape[1]} rows of logits, but targets {tuple(targets.shape)}"
+    if not usable(logits):
+        return _softmax_agreement_plain_(logits, targets, smoothing, agreement)
+    from regard.nn import triton_kernels
+
+    return triton_kernels.softmax_agreement_(logits, targets.contiguous(), smoothing, agreement, IGNORED)
+
+
+@_softmax_agreement.register_fake
+def _(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    return logits.new_empty(logits.shape[1], dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _softmax_agreement_plain_(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """The same in torch."""
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))  # itself, if it is wide enough
+    log_p, log_q = x.log_softmax(-1)
+    losses = _softmax_cross_entropy_plain_(x.flatten(0, 1), targets.repeat(2), smoothing).unflatten(0, (2, -1)).mean(0)
+    p, q = log_p.exp(), log_q.exp()
+    ratio = log_p.sub_(log_q).masked_fill_((p == 0) & (q == 0), 0)
+    ahead, back = (p * ratio).sum(1, keepdim=True), (q * -ratio).sum(1, keepdim=True)  # KL(p, q), KL(q, p)
+    further = torch.stack((p * (ratio - ahead) + p - q, q - p - q * (ratio + back)))
+    ignored = targets == IGNORED
+    logits.copy_(x.mul_(0.5).add_(further.masked_fill_(ignored[:, None], 0), alpha=agreement / 4))
+    return losses.add_((ahead + back).squeeze(1).masked_fill_(ignored, 0), alpha=agreement / 4)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -111,6 +111,23 @@ def softmax_cross_entropy_(
     return losses
 
 
+def softmax_agreement_(
+    logits: Tensor, targets: Tensor, smoothing: float, agreement: float, ignored: int,
+    block: int = 8192, warps: int = 16,
+) -> Tensor:  # fmt: skip
+    """Losses `(tokens,)`; the logits of two passes `(2, tokens, vocabulary)` give way to their gradients."""
+    _, tokens, vocabulary = logits.shape
+    losses = logits.new_empty(tokens, dtype=torch.float32)
+    if tokens:
+        block = min(block, triton.next_power_of_2(vocabulary))
+        with on_device(logits):
+            _agreement[(tokens,)](
+                logits, targets, losses, vocabulary, 1.0 - smoothing, smoothing / vocabulary, agreement / 4,
+                smoothed=smoothing > 0, ignored=ignored, block=block, num_warps=max(1, min(warps, block // 256)),
+            )  # fmt: skip
+    return losses
+
+
 def _padded(d_head: int) -> int:
     """The power of 2 that holds a head; a tensor core takes at least 16."""
     return max(16, int(triton.next_power_of_2(d_head)))
@@ -299,6 +316,42 @@ def _backward_keys(
 
 
 @triton.jit
+def _erase(logits, vocabulary, block: tl.constexpr):
+    """Zeros over a row."""
+    columns = tl.arange(0, block)
+    for at in range(0, vocabulary, block):
+        zeros = tl.zeros((block,), tl.float32).to(logits.dtype.element_ty)
+        tl.store(logits + at + columns, zeros, mask=at + columns < vocabulary)
+
+
+@triton.jit
+def _measure(logits, target, vocabulary, kept, spread, smoothed: tl.constexpr, block: tl.constexpr):
+    """Of a row its loss, its greatest logit, and log2 of `Σ exp(x - top)`."""
+    columns = tl.arange(0, block)
+    # Read before anything is overwritten. A target outside of the vocabulary shows as a loss that is not a number.
+    inside = (target >= 0) & (target < vocabulary)
+    wanted = tl.load(logits + target, mask=inside, other=float("nan")).to(tl.float32)
+    top = float("-inf")
+    total = 0.0  # Σ exp(x - top)
+    plain = 0.0  # Σ x
+    for at in range(0, vocabulary, block):
+        here = at + columns < vocabulary
+        x = tl.load(logits + at + columns, mask=here, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, axis=0))
+        finite = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp2((top - finite) * LOG2E) + tl.sum(tl.exp2((x - finite) * LOG2E), axis=0)
+        if smoothed:
+            plain += tl.sum(tl.where(here, x, 0.0), axis=0)
+        top = higher
+    # All from the greatest logit on: rounded sums of great numbers would show in small differences.
+    size = tl.log2(total)
+    loss = size / LOG2E + kept * (top - wanted)
+    if smoothed:
+        loss += spread * (vocabulary * top - plain)
+    return loss, top, size
+
+
+@triton.jit
 def _cross_entropy(
     logits, targets, losses, vocabulary, kept, spread,
     smoothed: tl.constexpr, ignored: tl.constexpr, block: tl.constexpr,
@@ -310,37 +363,72 @@ def _cross_entropy(
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocabulary
     target = tl.load(targets + row).to(tl.int32)
-    columns = tl.arange(0, block)
     if target == ignored:
         tl.store(losses + row, 0.0)
-        for at in range(0, vocabulary, block):
-            zeros = tl.zeros((block,), tl.float32).to(logits.dtype.element_ty)
-            tl.store(logits + at + columns, zeros, mask=at + columns < vocabulary)
+        _erase(logits, vocabulary, block)
     else:
-        # Read before anything is overwritten. A target outside of the vocabulary shows as a loss that is not a number.
-        inside = (target >= 0) & (target < vocabulary)
-        wanted = tl.load(logits + target, mask=inside, other=float("nan")).to(tl.float32)
-        top = float("-inf")
-        total = 0.0  # Σ exp(x - top)
-        plain = 0.0  # Σ x
-        for at in range(0, vocabulary, block):
-            here = at + columns < vocabulary
-            x = tl.load(logits + at + columns, mask=here, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(top, tl.max(x, axis=0))
-            finite = tl.where(higher == float("-inf"), 0.0, higher)
-            total = total * tl.exp2((top - finite) * LOG2E) + tl.sum(tl.exp2((x - finite) * LOG2E), axis=0)
-            if smoothed:
-                plain += tl.sum(tl.where(here, x, 0.0), axis=0)
-            top = higher
-        # All from the greatest logit on: rounded sums of great numbers would show in small differences.
-        size = tl.log2(total)
-        loss = size / LOG2E + kept * (top - wanted)
-        if smoothed:
-            loss += spread * (vocabulary * top - plain)
+        loss, top, size = _measure(logits, target, vocabulary, kept, spread, smoothed, block)
         tl.store(losses + row, loss)
+        columns = tl.arange(0, block)
         for at in range(0, vocabulary, block):
             here = at + columns < vocabulary
             x = tl.load(logits + at + columns, mask=here, other=float("-inf")).to(tl.float32)
             p = tl.exp2((x - top) * LOG2E - size)
             gradient = tl.where(at + columns == target, p - kept, p) - spread
             tl.store(logits + at + columns, gradient.to(logits.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _compare(one, other, here, top_p, size_p, top_q, size_q, shift):
+    """What two passes say of a block of words: `p`, `q` and `log p/q`, which is some number where both are 0.
+
+    `shift` is how much greater `log Σ exp` of the logits of `p` is than that of `q`.
+    """
+    x = tl.load(one, mask=here, other=float("-inf")).to(tl.float32)
+    y = tl.load(other, mask=here, other=float("-inf")).to(tl.float32)
+    p = tl.exp2((x - top_p) * LOG2E - size_p)
+    q = tl.exp2((y - top_q) * LOG2E - size_q)
+    never = (p == 0.0) & (q == 0.0)
+    return p, q, tl.where(never, 0.0, x) - tl.where(never, 0.0, y) - shift
+
+
+@triton.jit
+def _agreement(
+    logits, targets, losses, vocabulary, kept, spread, weight,
+    smoothed: tl.constexpr, ignored: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """The two rows of a token: their sums of exponentials in a first pass, how far they are apart in a second, their
+    gradients over the logits in a third.
+
+    As in `_cross_entropy`, half for each row; and `weight` for `KL(p, q) + KL(q, p)`.
+    """
+    row = tl.program_id(0)
+    one = logits + row.to(tl.int64) * vocabulary
+    other = logits + (row + tl.num_programs(0)).to(tl.int64) * vocabulary  # all of the first pass lies before
+    target = tl.load(targets + row).to(tl.int32)
+    if target == ignored:
+        tl.store(losses + row, 0.0)
+        _erase(one, vocabulary, block)
+        _erase(other, vocabulary, block)
+    else:
+        loss_p, top_p, size_p = _measure(one, target, vocabulary, kept, spread, smoothed, block)
+        loss_q, top_q, size_q = _measure(other, target, vocabulary, kept, spread, smoothed, block)
+        shift = top_p - top_q + (size_p - size_q) / LOG2E
+        columns = tl.arange(0, block)
+        apart = 0.0  # KL(p, q) + KL(q, p), of which no part is below 0
+        ahead = 0.0  # KL(p, q)
+        for at in range(0, vocabulary, block):
+            here = at + columns < vocabulary
+            p, q, ratio = _compare(one + at + columns, other + at + columns, here, top_p, size_p, top_q, size_q, shift)
+            apart += tl.sum((p - q) * ratio, axis=0)
+            ahead += tl.sum(p * ratio, axis=0)
+        tl.store(losses + row, 0.5 * (loss_p + loss_q) + weight * apart)
+        back = apart - ahead  # KL(q, p)
+        for at in range(0, vocabulary, block):
+            here = at + columns < vocabulary
+            p, q, ratio = _compare(one + at + columns, other + at + columns, here, top_p, size_p, top_q, size_q, shift)
+            aim = tl.where(at + columns == target, kept, 0.0) + spread
+            dp = 0.5 * (p - aim) + weight * (p * (ratio - ahead) + p - q)
+            dq = 0.5 * (q - aim) + weight * (q - p - q * (ratio + back))
+            tl.store(one + at + columns, dp.to(logits.dtype.element_ty), mask=here)
+            tl.store(other + at + columns, dq.to(logits.dtype.element_ty), mask=here)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.nn.kernels import softmax_cross_entropy_
+from regard.nn.kernels import softmax_agreement_, softmax_cross_entropy_
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -20,46 +20,54 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0, chunk: int | None = None
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0, chunk: int | None = None,
+    agreement: float = 0.0,
+) -> Tensor:  # fmt: skip
     """`Σ -log p(y_t)` with `p = softmax(x Wᵀ + b)`, over packed tokens, smoothed as `softmax_cross_entropy_` says.
 
     `x` is `(tokens, d_model)`, `weight` `(vocabulary, d_model)`, `targets` `(tokens,)` with -100 where none counts.
     Logits are made for `chunk` tokens at a time and give way to their gradient at once, from which those of `x`,
     `weight` and `bias` are summed: the backward pass only has to multiply. Under autocast the products are in its
     dtype, as those of `F.linear` are; sums over tokens are in float32. There is no second derivative.
+
+    Or `x` is `(2, tokens, d_model)`, of two passes that should agree, and the loss is that of `softmax_agreement_`.
     """
     kind = x.device.type
     # On a CPU what is in the cache is soonest done; on a GPU great products are, and a GiB of logits is great enough.
-    chunk = chunk or (max(1024, 2**29 // len(weight) // 128 * 128) if kind == "cuda" else 1024)
+    rows = max(1024, 2**29 // len(weight) // 128 * 128) if kind == "cuda" else 1024
+    chunk = chunk or (rows if x.dim() == 2 else rows // 2)
     cast = x.dtype != torch.float64 and torch.is_autocast_enabled(kind)
     wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)]
     dtype = torch.get_autocast_dtype(kind) if cast else x.dtype
-    loss, *_ = _linear_cross_entropy(x, weight, bias, targets, smoothing, chunk, dtype, *wanted)
+    loss, *_ = _linear_cross_entropy(x, weight, bias, targets, smoothing, agreement, chunk, dtype, *wanted)
     return loss
 
 
 # One operator, so that a compiled model takes the loop over chunks as it is, and not unrolled for a count of tokens.
 @torch.library.custom_op("regard::linear_cross_entropy", mutates_args=())
 def _linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, chunk: int, dtype: torch.dtype,
-    for_x: bool, for_weight: bool, for_bias: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, agreement: float,
+    chunk: int, dtype: torch.dtype, for_x: bool, for_weight: bool, for_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The loss, and the gradients that are wanted; the others have no elements."""
+    """The loss, and the gradients that are wanted; the others have no elements. `x` is `(…, tokens, d_model)`."""
+    tokens = x.shape[-2]
     wide = torch.promote_types(dtype, torch.float32)
     dx = x.new_empty(x.shape if for_x else 0)
     dweight = weight.new_zeros(weight.shape if for_weight else 0, dtype=wide)
     dbias = weight.new_zeros(weight.shape[0] if for_bias else 0, dtype=wide)
-    losses = x.new_empty(x.shape[0], dtype=wide)
+    losses = x.new_empty(tokens, dtype=wide)
     with torch.autocast(x.device.type, enabled=False):
         matrix, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
-        for begin in range(0, x.shape[0], chunk):
+        for begin in range(0, tokens, chunk):
             part = slice(begin, begin + chunk)
-            taken = x[part].to(dtype)
-            gradient = F.linear(taken, matrix, offset)  # (chunk, vocabulary); logits until the next line
-            losses[part] = softmax_cross_entropy_(gradient, targets[part], smoothing)
+            taken = x[..., part, :].to(dtype).flatten(0, -2)  # the chunk of one pass, or of both, one after the other
+            gradient = F.linear(taken, matrix, offset)  # (rows, vocabulary); logits until the loss has been taken
+            if x.dim() == 2:
+                losses[part] = softmax_cross_entropy_(gradient, targets[part], smoothing)
+            else:
+                losses[part] = softmax_agreement_(gradient.unflatten(0, (2, -1)), targets[part], smoothing, agreement)
             if for_x:
-                dx[part] = _product(gradient, matrix, x.dtype)
+                dx[..., part, :] = _product(gradient, matrix, x.dtype).unflatten(0, (*x.shape[:-2], -1))
             if for_weight:
                 product = _product(gradient.T, taken, wide)
                 dweight = dweight.add_(product) if begin else product
@@ -71,8 +79,8 @@ def _linear_cross_entropy(
 
 @_linear_cross_entropy.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, chunk: int, dtype: torch.dtype,
-    for_x: bool, for_weight: bool, for_bias: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, agreement: float,
+    chunk: int, dtype: torch.dtype, for_x: bool, for_weight: bool, for_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     wide = torch.promote_types(dtype, torch.float32)
     return (
@@ -92,7 +100,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _scale(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    found: list[Tensor | None] = [None] * 10
+    found: list[Tensor | None] = [None] * 11
     if grad is not None:
         for i, (gradient, kind) in enumerate(zip(ctx.saved_tensors, ctx.kinds, strict=True)):
             if ctx.needs_input_grad[i]:

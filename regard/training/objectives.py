@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.data.batches import IGNORED, Batch, make_batch
+from regard.data.batches import Batch, make_batch
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.model import Model, Writer
 from regard.nn.hard import HardAttention, choices
@@ -60,14 +60,11 @@ class Likelihood:
     def _agreeing(self, batch: Batch) -> Tensor:
         """R-Drop (Liang et al. 2021, eq. 4, the mean over both passes): what two passes say under different dropout
         should be right, and the same: `½ Σ_i -log p_i(y) + α/4 (KL(p_1, p_2) + KL(p_2, p_1))`."""
-        y = batch.outputs.values
-        one, other = (self.model(batch.source, batch.inputs).values.float().log_softmax(-1) for _ in range(2))
-        apart = ((one.exp() - other.exp()) * (one - other)).sum(-1)
-        loss = self.settings.agreement / 4 * apart
-        for log_p in (one, other):
-            right = log_p.gather(1, y.clamp(min=0)[:, None]).squeeze(1)
-            loss = loss - ((1.0 - self.smoothing) * right + self.smoothing * log_p.mean(-1)) / 2
-        return torch.where(y == IGNORED, 0.0, loss).sum()
+        passes = [self.model.states(batch.source, batch.inputs).values for _ in range(2)]
+        states, output, agreement = torch.stack(passes), self.model.head.linear, self.settings.agreement
+        return linear_cross_entropy(
+            states, output.weight, output.bias, batch.outputs.values, self.smoothing, agreement=agreement
+        )
 
     def _hard(self, batch: Batch, done: float) -> Tensor:
         """Xu et al. 2015, 4.1: the places drawn are credited with `log p` of the tokens they bear on.
