@@ -35,9 +35,9 @@ WORDS = (
 )
 NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache"}
 ENGINES = {  # by `same`
-    True: "--engine ctranslate2 as it is in float32; every output is cut off here, and what is cut off is scored once "
-    "more, with its closing mark",
-    False: "--engine ctranslate2 as it is when quantised; it writes no closing mark either",
+    True: "load_engine(same=True); every output is cut off here, and what is cut off is scored once more, with its "
+    "closing mark",
+    False: "--engine ctranslate2; it writes no closing mark either",
 }
 
 
@@ -172,7 +172,7 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
             found.append(Entry(f"CTranslate2 {precision}", "beside", partial(ctranslate, precision)))
     if "engine" in plan.peers:
         for precision in precisions:
-            # What was quantised writes something else anyway, so there Regard always takes the fastest way.
+            # What was quantised writes something else anyway.
             for same in (True, False) if precision == "float32" else (False,):
                 label = f"Regard through CTranslate2 {precision}, {'same' if same else 'fastest'}"
                 found.append(Entry(label, "beside", partial(engine, precision, same=same), f"CTranslate2 {precision}"))
