@@ -40,6 +40,35 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
+class Slices(Sequence[NDArray[Any]]):
+    """Sequences that are slices of one array, so that many are laid end to end at once."""
+
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.values[self.starts[index] : self.ends[index]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.asarray(self.ends - self.starts)
+
+    def some(self, index: NDArray[np.int64]) -> Slices:
+        """These of them, in this order."""
+        return Slices(self.values, self.starts[index], self.ends[index])
+
+    def joined(self) -> NDArray[Any]:
+        """All, end to end."""
+        lengths = self.lengths
+        before = np.cumsum(lengths) - lengths
+        return np.asarray(self.values[np.repeat(self.starts - before, lengths) + np.arange(int(lengths.sum()))])
+
+
+@dataclass(frozen=True, eq=False)
 class Ragged:
     """`values[offsets[i]:offsets[i + 1]]` is sequence `i`; `longest` is the greatest length.
 
@@ -58,14 +87,18 @@ class Ragged:
     ) -> Ragged:  # fmt: skip
         """From lists or arrays of token ids, each with a mark `before` and one `after` it, if they are given."""
         marks = (before is not None) + (after is not None)
-        ends = np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)) + marks)
+        flat = sequences if isinstance(sequences, Slices) else None
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if flat is None else flat.lengths
+        ends = np.cumsum(lengths + marks)
         offsets = np.concatenate(([0], ends))
         values, own = np.empty(offsets[-1], np.int64), np.ones(offsets[-1], bool)
         if before is not None:
             values[offsets[:-1]], own[offsets[:-1]] = before, False
         if after is not None:
             values[ends - 1], own[ends - 1] = after, False
-        if all(isinstance(sequence, np.ndarray) for sequence in sequences):
+        if flat is not None:
+            values[own] = flat.joined()
+        elif all(isinstance(sequence, np.ndarray) for sequence in sequences):
             values[own] = np.concatenate([*sequences, np.zeros(0, np.int64)])
         else:
             values[own] = np.fromiter(chain.from_iterable(sequences), np.int64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.ragged import Ragged
+from regard.ragged import Ragged, Slices
 from tests.conftest import rows_of
 
 lists = st.lists(st.lists(st.integers(1, 99), max_size=6), max_size=6)
@@ -179,3 +180,14 @@ def test_joined_passes_gradients_to_both() -> None:
     assert x.values.grad.tolist() == [0, 2, 3]
     assert y.values.grad.tolist() == [1, 4, 5]
     assert place.tolist() == [1, 4, 5]
+
+
+def test_slices_are_laid_end_to_end_as_sequences_are() -> None:
+    values = np.arange(20, dtype=np.uint16)
+    slices = Slices(values, np.array([3, 0, 9, 5]), np.array([7, 0, 12, 6])).some(np.array([2, 1, 0]))
+    assert [part.tolist() for part in slices] == [[9, 10, 11], [], [3, 4, 5, 6]]
+    for marks in ({}, {"before": 1}, {"after": 2}, {"before": 1, "after": 2}):
+        one, other = Ragged.of(slices, **marks), Ragged.of([part.tolist() for part in slices], **marks)
+        assert one.tolist() == other.tolist()
+        assert torch.equal(one.offsets, other.offsets)
+        assert one.longest == other.longest

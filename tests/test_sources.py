@@ -202,7 +202,7 @@ def test_pictures_go_through_store_and_batches(tmp_path: Path) -> None:
     assert len(pairs) == 5
     assert pairs.source[3].shape == (SIDE, 3 * SIDE)
     np.testing.assert_array_equal(pairs.source[3].reshape(SIDE, SIDE, 3), pixels(3))
-    assert pairs.source.lengths(np.arange(5)).tolist() == [SIDE] * 5
+    assert pairs.source.some(np.arange(5)).lengths.tolist() == [SIDE] * 5
     seen = set()
     for batch, position in Batches(pairs, source, BYTES, Pairs(source), 2 * SIDE + 5, seed=1).since(Position()):
         if position.epoch:

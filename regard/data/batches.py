@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 from regard.data.sources import Item, Source
 from regard.data.store import PairStore, Store
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Tokenizer
-from regard.ragged import Ragged
+from regard.ragged import Ragged, Slices
 
 IGNORED = -100  # an output that does not count, as in torch
 Index = NDArray[np.int64]
+Tokens = Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Batch:
         return Batch(source, inputs, outputs, self.filler)
 
 
-def make_batch(source: Ragged, targets: Sequence[Sequence[int]], first: int = BOS) -> Batch:
+def make_batch(source: Ragged, targets: Sequence[Tokens], first: int = BOS) -> Batch:
     """Put the marks of the target in place and pack; `first` is what the first token is written after."""
     return Batch(source, Ragged.of(targets, before=first), Ragged.of(targets, after=EOS))
 
@@ -67,7 +69,7 @@ def make_batch(source: Ragged, targets: Sequence[Sequence[int]], first: int = BO
 class Layout(Protocol):
     """How examples are laid out for a model; what it draws at random comes from `draw`."""
 
-    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         """A batch of these examples."""
         ...
 
@@ -79,7 +81,7 @@ class Pairs:
     source: Source
     first: int = BOS
 
-    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         return make_batch(self.source.pack(sources), targets, self.first)
 
 
@@ -94,7 +96,7 @@ class Blanks:
     share: float
     vocabulary: int
 
-    def __call__(self, sources: Sequence[Item], targets: Sequence[Sequence[int]], draw: np.random.Generator) -> Batch:
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         texts, places, answers = [], [], []
         for target in targets:
             count = max(1, round(self.share * len(target)))
@@ -151,9 +153,9 @@ class Batches:
         for place in range(skip, len(order)):
             members = packs[order[place]]
             draw = np.random.default_rng((self.seed, epoch, window, place, 0))
-            yield self.layout([x[i] for i in members], [y[i] for i in members], draw)
+            yield self.layout(x.some(members), y.some(members), draw)
 
-    def _sequences(self, index: Index, epoch: int, window: int) -> tuple[_Window, _Window]:
+    def _sequences(self, index: Index, epoch: int, window: int) -> tuple[Slices, Slices]:
         """Both sides of a window; with `text`, tokenised anew from a seed."""
         sides = []
         makers: tuple[tuple[Store, Source | Tokenizer, bool], ...] = (
@@ -162,25 +164,15 @@ class Batches:
         )
         for side, (store, maker, drawn) in enumerate(makers):
             if not (self.pairs.text and drawn):
-                sides.append(_Window(store.lengths(index), store, index))
+                sides.append(store.some(index))
                 continue
             texts = [store[i].tobytes().decode() for i in index]
             seed = int(np.random.default_rng((self.seed, epoch, window, side)).integers(2**31))
             tokens = maker.encode_many(texts, sampling=self.sampling, seed=seed)
-            sides.append(_Window(np.array([len(ids) for ids in tokens]), tokens, np.arange(len(index))))
+            ends = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
+            flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(ends[-1]))
+            sides.append(Slices(flat, np.concatenate(([0], ends[:-1])), ends))
         return sides[0], sides[1]
-
-
-@dataclass(frozen=True)
-class _Window:
-    """One side of the examples of a window, in memory or on disk."""
-
-    lengths: Index
-    sequences: Any
-    index: Index
-
-    def __getitem__(self, place: int) -> Any:
-        return self.sequences[self.index[place]]
 
 
 def pack(source: Index, target: Index, budget: int) -> list[Index]:

@@ -19,6 +19,7 @@ from regard.data.corpora import Example
 from regard.data.sources import Item, Source
 from regard.data.tokens import Tokenizer, clean
 from regard.errors import DataError
+from regard.ragged import Slices
 
 Ids = NDArray[np.integer[Any]]
 CHUNK = 4096
@@ -40,9 +41,9 @@ class Store:
     def __getitem__(self, index: int) -> Ids:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
-    def lengths(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lengths of some sequences."""
-        return np.asarray(self.offsets[index + 1] - self.offsets[index])
+    def some(self, index: NDArray[np.int64]) -> Slices:
+        """These sequences, in this order."""
+        return Slices(self.values, self.offsets[index], self.offsets[index + 1])
 
 
 @dataclass

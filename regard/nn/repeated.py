@@ -124,7 +124,7 @@ def kind_of(x: Tensor) -> torch.dtype:
 
 def column_sums(x: Tensor) -> Tensor:
     """The sums over the last axis but one, in full precision; on a GPU numbers of half precision are added up by
-    products with ones, a part at a time."""
+    products with ones, part by part, of which each is rounded once."""
     full = torch.promote_types(x.dtype, torch.float32)
     if not x.is_cuda or x.element_size() > 2 or x.shape[-2] % PARTS:
         return x.sum(-2, dtype=full)
