@@ -37,18 +37,18 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
         ctx.scale = 65536 / (65536 - threshold) if threshold < 65536 else 0.0
-        mask = drawn(x.numel(), threshold).view(x.shape)
-        ctx.save_for_backward(mask)
-        return (x * ctx.scale).masked_fill_(mask, 0.0)
+        kept = drawn(x.numel(), threshold).view(x.shape)
+        ctx.save_for_backward(kept)
+        return (x * kept).mul_(ctx.scale)  # torch fills by a mask far more slowly than it multiplies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return (gradients[0] * ctx.scale).masked_fill_(mask, 0.0), None
+        (kept,) = ctx.saved_tensors
+        return (gradients[0] * kept).mul_(ctx.scale), None
 
 
 def drawn(count: int, threshold: int) -> Tensor:
-    """`(count,)`, each True with probability `threshold / 65536`."""
+    """`(count,)` bytes, each 0 with probability `threshold / 65536`, else 1."""
     seed = int(torch.randint(2**62, ()))
     bits = np.asarray(np.random.SFC64(seed).random_raw(-(-count // 4))).view(np.uint16)[:count]
-    return torch.from_numpy(bits < threshold)
+    return torch.from_numpy((bits >= threshold).view(np.uint8))

@@ -219,8 +219,9 @@ def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: fl
     if smoothing:
         x -= spread
     x.scatter_add_(1, picked, x.new_full((), -kept).expand_as(picked))
-    logits.copy_(x.masked_fill_(~counts[:, None], 0))
-    return losses.masked_fill_(~counts, 0)
+    ignored = (~counts).nonzero().flatten()
+    logits.copy_(x.index_fill_(0, ignored, 0))
+    return losses.index_fill_(0, ignored, 0)
 
 
 @torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
