@@ -47,12 +47,24 @@ def _digest(pair: Pair) -> str:
     return hashlib.sha1("\t".join(pair).encode()).hexdigest()
 
 
+def read(path: Path) -> list[Pair]:
+    """The pairs of a file; what cannot be read is said in a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"cannot read {path} ({error}); unpack deu-eng.zip and give its deu.txt")
+    rows = [(number, line.split("\t")) for number, line in enumerate(lines, 1) if line.strip()]
+    for number, row in rows:
+        if len(row) < 2:
+            sys.exit(f"{path}, line {number}: no tab; each line should have a sentence, a tab and its translation")
+    return [(row[0], row[1]) for _, row in rows]
+
+
 def main(path: str) -> None:
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    parts = split(read(Path(path)))
     folder = Path(__file__).with_name("tatoeba")
     folder.mkdir(exist_ok=True)
-    rows = [line.split("\t") for line in lines if line.strip()]
-    for name, pairs in split((row[0], row[1]) for row in rows).items():
+    for name, pairs in parts.items():
         for side, ending in enumerate(("en", "de")):
             text = "".join(pair[side] + "\n" for pair in pairs)
             (folder / f"{name}.{ending}").write_text(text, encoding="utf-8")
@@ -60,4 +72,6 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit("give the file to split: python recipes/tatoeba.py deu.txt")
+    main(sys.argv[1])

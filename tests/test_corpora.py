@@ -120,3 +120,15 @@ def test_the_split_of_tatoeba_keeps_related_sentences_together() -> None:
     place = parts["train"].index(related[0])
     assert parts["train"][place : place + 3] == related
     assert parts == split([*related, *reversed(alone), ("Go .", "Geh ."), alone[0]], dev=5, test=4)
+
+
+def test_what_is_no_file_of_pairs_is_named(tmp_path: Path) -> None:
+    read = runpy.run_path(str(Path(__file__).parent.parent / "recipes" / "tatoeba.py"))["read"]
+    file = tmp_path / "deu.txt"
+    with pytest.raises(SystemExit, match=r"cannot read .*deu\.txt"):
+        read(file)
+    file.write_text("Go .\tGeh .\twho wrote it\n\nalone\n")
+    with pytest.raises(SystemExit, match=r"deu\.txt, line 3: no tab"):
+        read(file)
+    file.write_text("Go .\tGeh .\twho wrote it\n\n")
+    assert read(file) == [("Go .", "Geh .")]

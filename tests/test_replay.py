@@ -66,7 +66,7 @@ def begins(recorder: Recorder, model: Writer) -> int:
 
 def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
     assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in row] for row in other]
-    apart = 1e-5 if DEVICE.type == "cpu" else 1e-2  # cuDNN multiplies in TF32
+    apart = 1e-5 if DEVICE.type == "cpu" else 1e-4
     for a, b in zip((h for row in one for h in row), (h for row in other for h in row), strict=True):
         assert a.score == pytest.approx(b.score, abs=apart)
         assert a.log_prob == pytest.approx(b.log_prob, abs=apart)
@@ -167,8 +167,9 @@ def test_a_search_by_the_kernels_finds_the_same(
         turn_by_turn = found(model, 5, **options)
     model = model.to(DEVICE)
     recorder: Recorder = request.getfixturevalue("replayed")
-    for _ in range(2):
-        same(found(model, 5, begins=True, **options), turn_by_turn)
+    with torch.backends.cudnn.flags(enabled=False):  # it multiplies in TF32
+        for _ in range(2):
+            same(found(model, 5, begins=True, **options), turn_by_turn)
     assert begins(recorder, model) == pair[0].startswith("transformer")
 
 
