@@ -220,6 +220,14 @@ class Ragged:
         values = self.values[start + torch.arange(len(start), device=start.device)]
         return Ragged.from_lengths(values, lengths.tolist())
 
+    def twice(self) -> Ragged:
+        """All sequences, and then all again. What fills up behind them goes to the last of the first: an empty one."""
+        values, offsets = torch.cat((self.values, self.values)), self.offsets
+        both = Ragged(values, torch.cat((offsets[:-1], offsets + self.values.shape[0])), self.longest)
+        if "known" in self.__dict__:
+            both.__dict__["known"] = self.known.repeat(2)
+        return both
+
     def joined(self, other: Ragged) -> tuple[Ragged, Tensor]:
         """Each sequence with that of `other` after it, and where the values of `other` now stand."""
         total = self.values.shape[0] + other.values.shape[0]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.batches import make_batch
+from regard.models.encoders import Embedding
 from regard.nn import kernels
 from regard.nn.attention import attend
 from regard.nn.kernels import (
@@ -25,6 +26,7 @@ from regard.nn.kernels import (
     softmax_cross_entropy_,
     spans,
 )
+from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
 from regard.search.replay import cloned
 from regard.settings import Objective as Settings
@@ -653,6 +655,19 @@ def test_queries_consult_the_source_of_their_group(
     agree((found,), (expected,), 2e-6 if dtype == torch.float32 else 2 * HALF[dtype])
 
 
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("width", [6, 64])
+def test_tokens_are_read_with_their_positions(kernel: None, width: int, same: bool) -> None:
+    embedding, positions = Embedding(9, width, 0.5).to(DEVICE), Sinusoidal(width).to(DEVICE)
+    tokens = torch.tensor([3, 8, 0, 3], device=DEVICE)
+    position = torch.tensor([700] if same else [0, 1, 2, 5000], device=DEVICE)
+    with torch.no_grad():
+        found = embedding.eval()(tokens, positions, position)
+        expected = embedding.table(tokens) * width**0.5 + positions(position)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+        assert not torch.equal(embedding.train()(tokens, positions, position), found)  # which drops some
+
+
 @pytest.mark.parametrize("kind", [None, "rotary"])
 def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: None, kind: str | None) -> None:
     positions = "transformer-rotary" if kind else "transformer-pre-sinusoidal"
@@ -677,8 +692,9 @@ def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: No
 # A batch that is filled up
 
 
+@pytest.mark.parametrize("agreement", [0.0, 3.0])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str) -> None:
+def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement: float) -> None:
     name = f"transformer-{norm}-learned"
     model = deepcopy(tiny((name, name))).float().to(DEVICE)
     assert model.packed
@@ -688,7 +704,7 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str) -> None:
     assert batch.filled(9) is None
     assert filled.tokens == batch.tokens == 12
     assert {x.values.shape[0] for x in (filled.source, filled.inputs, filled.outputs)} == {40}
-    objective, found = Likelihood(model, Settings(), 0.1), []
+    objective, found = Likelihood(model, Settings(agreement=agreement), 0.1), []
     for one in (batch, filled):
         model.zero_grad()
         loss = objective(one.to(torch.device(DEVICE)), 0.0)

@@ -159,6 +159,18 @@ def test_select_takes_rows_in_any_order_and_several_times(rows: list[list[int]],
     assert pairs.values[:, 1].tolist() == [-n for i in order for n in rows[i]]
 
 
+@given(filled)
+def test_twice_gives_all_rows_and_all_again(rows: list[list[int]]) -> None:
+    x = Ragged.of(rows)
+    lengths = x.known.tolist()
+    both = x.twice()
+    assert (both.tolist(), both.longest, both.known.tolist()) == (rows + rows, x.longest, lengths + lengths)
+    total, count = x.values.shape[0] + 3, len(rows) + 2
+    more = x.filled(total, count, fill=7).twice()
+    assert (more.values.shape[0], len(more)) == (2 * total, 2 * count)
+    assert more.tolist() == [*rows, [], [7, 7, 7], *rows, [], []]
+
+
 @given(st.lists(st.tuples(*[st.lists(st.integers(1, 99), max_size=5)] * 2), max_size=6))
 def test_joined_puts_one_row_after_the_other_and_says_where(pairs: list[tuple[list[int], list[int]]]) -> None:
     left, right = ([pair[side] for pair in pairs] for side in (0, 1))

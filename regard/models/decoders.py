@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory, place, rounded
+from regard.models.encoders import Embedding, Memory, rounded
 from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout
@@ -395,7 +395,7 @@ class TransformerDecoder(nn.Module):
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
-        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position, tokens.longest)))
+        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
         source = None if memory is None else memory.states
         seen = sight(x, x, causal=True, relative=self.blocks[0].self_attention.relative)
         across = None if source is None else sight(x, source, causal=False)
@@ -421,7 +421,7 @@ class TransformerDecoder(nn.Module):
         assert isinstance(at, int), "several tokens are read where shapes may change"
         before = at if state.real is None else state.real.sum(1)[tokens.row]
         longest = at + new
-        x = tokens.like(self.embedding(tokens.values, place(self.positions, tokens.position + before, longest)))
+        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position + before, longest))
         padded = x.padded()
         state, slots = state.ready(new, tokens.mask)
         for block, cache in zip(self.blocks, state.caches, strict=True):
@@ -436,7 +436,7 @@ class TransformerDecoder(nn.Module):
         # Those of all rows are one, but where rows began with texts of different lengths.
         position = slots.new if state.real is None else state.real.sum(1) - 1
         longest = slots.window if isinstance(state.at, int) else 0  # else only the device knows
-        x = self.embedding(tokens, place(self.positions, position, longest)).unsqueeze(1)  # (rows, 1, d_model)
+        x = self.embedding(tokens, self.positions, position, longest).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
             x = block.step(x, cache, slots, source, state.mask)
         # A tensor is counted up in place: the state that was given is used up.

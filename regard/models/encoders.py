@@ -17,6 +17,8 @@ from regard.nn.blocks import EncoderBlock
 from regard.nn.cells import lstm_layer
 from regard.nn.dropout import Dropout
 from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.kernels import embed, usable
+from regard.nn.positions import Sinusoidal
 from regard.nn.recurrence import Recurrence
 from regard.nn.repeated import kind_of
 from regard.ragged import Ragged, gathered
@@ -47,14 +49,17 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0
+    ) -> Tensor:
+        """With `positions`, if order is not told inside attention; a token stands at a `position` below `longest`."""
+        if isinstance(positions, Sinusoidal) and position is not None and self._only_read():
+            return embed(tokens, self.table.weight, self.scale, position, positions.frequencies)
         x = self.table(tokens) * self.scale
-        return self.dropout(x if positions is None else x + positions.to(x.dtype))
+        return self.dropout(x if positions is None else x + positions(position, longest).to(x.dtype))
 
-
-def place(positions: nn.Module | None, position: Tensor, longest: int) -> Tensor | None:
-    """Vectors of positions below `longest`; None where order is told inside attention."""
-    return None if positions is None else positions(position, longest)
+    def _only_read(self) -> bool:
+        return not torch.is_grad_enabled() and not self.dropout.training and usable(self.table.weight)
 
 
 def rounded(source: Ragged) -> tuple[int, int]:
@@ -193,7 +198,7 @@ class TransformerEncoder(nn.Module):
         self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
 
     def forward(self, source: Ragged) -> Memory:
-        x = source.like(self.embedding(source.values, place(self.positions, source.position, source.longest)))
+        x = source.like(self.embedding(source.values, self.positions, source.position, source.longest))
         seen = sight(x, x, causal=False, relative=self.blocks[0].self_attention.relative)
         for block in self.blocks:
             x = block(x, seen)

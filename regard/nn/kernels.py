@@ -77,6 +77,16 @@ def attend_spans(
     return context
 
 
+def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
+    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
+
+    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
+    """
+    from regard.nn import triton_decoding
+
+    return triton_decoding.embed(tokens, table, scale, position, frequencies)
+
+
 def recall(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor) -> Tensor:
     """`softmax(q kᵀ / √d_head) v` of one new position a row, `(rows, heads, d_head)`, over itself and its past.
 

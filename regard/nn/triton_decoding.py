@@ -13,6 +13,36 @@ import triton.language as tl
 from torch import Tensor
 
 
+def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
+    """Vectors `(tokens, d_model)`; see `kernels.embed`."""
+    width, step = table.shape[1], position.stride(0) if len(position) > 1 else 0
+    vectors = table.new_empty(len(tokens), width)
+    with torch.cuda.device(table.device) if table.is_cuda else nullcontext():
+        _embed[(len(tokens),)](
+            tokens, table, position, frequencies, vectors, table.stride(0), step,
+            scale=scale, width=width, tile=int(triton.next_power_of_2(width)), num_warps=1,
+        )  # fmt: skip
+    return vectors
+
+
+@triton.jit(do_not_specialize=["table_row", "position_row"])
+def _embed(
+    tokens, table, position, frequencies, vectors, table_row, position_row,
+    scale: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """One token."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, tile)
+    inside = columns < width
+    token = tl.load(tokens + row).to(tl.int64)
+    angle = tl.load(position + row * position_row).to(tl.float32) * tl.load(
+        frequencies + columns // 2, mask=inside, other=0.0
+    )
+    x = tl.load(table + token * table_row + columns, mask=inside, other=0.0).to(tl.float32) * scale
+    x += tl.where(columns % 2 == 0, tl.sin(angle), tl.cos(angle))
+    tl.store(vectors + row * width + columns, x.to(vectors.dtype.element_ty), mask=inside)
+
+
 def recall(
     q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor, warps: int = 1
 ) -> Tensor:

@@ -94,7 +94,7 @@ def _pool(device: torch.device) -> torch.cuda.CUDAGraph:
     """Memory that all recordings share: nothing that is made inside one is needed after it. A graph that is never
     replayed holds it, for what the last recording leaves cannot be entered again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may go on meanwhile
         torch.zeros(1, device=device)
     return graph
 
@@ -114,8 +114,8 @@ class Recording(Generic[Tree]):
             with torch.cuda.stream(stream):
                 function(cloned(self.tree))  # kernels are built and chosen before the recording
             torch.cuda.current_stream().wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=_pool(torch.device("cuda", torch.cuda.current_device())).pool()):
+            self.graph, pool = torch.cuda.CUDAGraph(), _pool(torch.device("cuda", torch.cuda.current_device())).pool()
+            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
                 self.found = function(self.tree)
             self.function = None  # what it holds, such as a model, need not be kept for the recording
 

@@ -60,8 +60,8 @@ class Likelihood:
     def _agreeing(self, batch: Batch) -> Tensor:
         """R-Drop (Liang et al. 2021, eq. 4, the mean over both passes): what two passes say under different dropout
         should be right, and the same: `½ Σ_i -log p_i(y) + α/4 (KL(p_1, p_2) + KL(p_2, p_1))`."""
-        passes = [self.model.states(batch.source, batch.inputs).values for _ in range(2)]
-        states, output, agreement = torch.stack(passes), self.model.head.linear, self.settings.agreement
+        both = self.model.states(batch.source.twice(), batch.inputs.twice()).values
+        states, output, agreement = both.unflatten(0, (2, -1)), self.model.head.linear, self.settings.agreement
         return linear_cross_entropy(
             states, output.weight, output.bias, batch.outputs.values, self.smoothing, agreement=agreement
         )

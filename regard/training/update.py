@@ -102,7 +102,9 @@ class _Recording:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # a recording has memory of its own, so what updates before it had is given back
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(
+            self.graph, capture_error_mode="thread_local"
+        ):  # one thread makes batches ready meanwhile
             self.found = update(batch)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
