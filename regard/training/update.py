@@ -102,9 +102,7 @@ class _Recording:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # a recording has memory of its own, so what updates before it had is given back
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            self.graph, capture_error_mode="thread_local"
-        ):  # one thread makes batches ready meanwhile
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # another thread makes batches ready
             self.found = update(batch)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
