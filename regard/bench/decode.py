@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from regard.errors import ModelError
 from regard.exchange.ct2_engine import load_engine
 from regard.exchange.ctranslate2 import Report as Export
 from regard.exchange.ctranslate2 import export
+from regard.memory import kept
 from regard.system import System
 from regard.tasks.writing import Writing
 
@@ -137,7 +138,8 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
     plan = sides.plan
 
     def regard(precision: str) -> Work:
-        return work(sides, make_decode(sides.task, precision, beam=beam, length=plan.length), batch, beam)
+        made = work(sides, make_decode(sides.task, precision, beam=beam, length=plan.length), batch, beam)
+        return replace(made, turn=kept()(made.turn))  # as where a task writes its outputs
 
     def marian(name: str) -> Work:
         model = sides.marian

@@ -6,9 +6,7 @@ reported is the median over rounds with the least and the greatest.
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from regard.errors import RegardError
+from regard.memory import give_back
 
 Role = Literal["ours", "peer", "beside"]  # what ratios are of, what they are to, and what is shown along with them
 Say = Callable[[str], None]
@@ -188,8 +187,8 @@ def clear(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
+    else:
+        give_back()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from regard.bench.report import Report
 from regard.bench.workload import DROPOUT, LONGEST, MEAN, SIGMA, SMOOTHING, STRETCH, WINDOW, Shape, Window, pad
 from regard.data.batches import Index
 from regard.errors import TrainingError
+from regard.memory import kept
 from regard.models.build import count_parameters
 from regard.parts import Model
 
@@ -145,7 +146,8 @@ def regard_work(load: Load, precision: str) -> Work:
     task = make_task(load.shape, plan.device, plan.seed, precision=precision, batch_tokens=plan.budget)
     prepare, update = make_update(task)
     batches = [prepare(task.batch(*load.window.pairs(x))) for x in load.packed]
-    return work(update, batches, load, load.packed)
+    made = work(update, batches, load, load.packed)
+    return replace(made, turn=kept()(made.turn))  # as in the trainer
 
 
 def peer_work(load: Load, name: str) -> Work:

@@ -19,6 +19,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import alignment_error_rate, links, merge_words, pointing
 from regard.evaluation.exposure import Exposure, exposure
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
+from regard.memory import kept
 from regard.models.decoding import for_decoding
 from regard.models.model import OneNetwork, Writer
 from regard.parts import NoEncoder
@@ -81,6 +82,7 @@ class Writing(Task):
 
     # Decoding
 
+    @kept()
     def outputs(
         self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,

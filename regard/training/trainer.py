@@ -20,6 +20,7 @@ from torch import nn
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import TrainingError
+from regard.memory import kept
 from regard.settings import Training
 from regard.training.checkpoint import (
     WEIGHTS,
@@ -79,7 +80,7 @@ class Trainer:
         self._resume()
         progress = self.progress
         if not progress.finished:
-            with _Log(self.folder, progress.step, self.settings.tensorboard) as log, _stop_on_signal(self):
+            with _Log(self.folder, progress.step, self.settings.tensorboard) as log, _stop_on_signal(self), kept():
                 self._loop(log)
                 if not self.stop:
                     self._average()
