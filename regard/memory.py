@@ -1,8 +1,7 @@
 """Memory of the CPU that stays at hand.
 
 glibc gives large blocks back to the system as soon as they are free, and the system clears them again, page by page,
-when the next tensor of that size is made. Where the same sizes come and go for hours that is time for nothing: a fifth of
-an update on a CPU, and more of one that holds all logits.
+when the next tensor of that size is made. Where the same sizes come and go for hours that is time for nothing.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import regard
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
-    "errors", "parts", "settings", "presets", "config", "ragged", "data", "nn", "models", "search", "training",
-    "evaluation", "tasks", "explain", "system", "runs", "exchange", "output", "display", "generation", "compare",
-    "demo", "bench", "cli", "__main__",
+    "errors", "memory", "parts", "settings", "presets", "config", "ragged", "data", "nn", "models", "search",
+    "training", "evaluation", "tasks", "explain", "system", "runs", "exchange", "output", "display", "generation",
+    "compare", "demo", "bench", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 # `Config.load` and `Config.parse` are where users look for what stands in config.py.

@@ -191,7 +191,7 @@ def test_embeddings_are_scaled_and_positions_added() -> None:
     tokens, t = torch.tensor([3, 0, 8]), torch.tensor([0, 1, 5])
     agree(embedding(tokens), [math.sqrt(D_MODEL) * table[i] for i in (3, 0, 8)])
     expected = [math.sqrt(D_MODEL) * table[i] + places[j] for i, j in ((3, 0), (0, 1), (8, 5))]
-    agree(embedding(tokens, positions(t, 6)), expected)
+    agree(embedding(tokens, positions, t, 6), expected)
 
 
 @pytest.mark.parametrize("norm", NORMS)

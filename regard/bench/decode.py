@@ -32,6 +32,7 @@ SAME = "% same"
 WORDS = (
     "Weights are random, and the same on every side. The closing mark is forbidden until the length is reached, and "
     "then all else is; it takes a step, and is not counted among output tokens. Tokens go in and come out as numbers. "
+    "On a CPU a turn begins with a call that is not timed. "
     f"'{SAME}' is the share of outputs that equal Regard's in float32 token by token, of the first {CHECKED} or fewer."
 )
 NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache"}
@@ -138,8 +139,8 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
     plan = sides.plan
 
     def regard(precision: str) -> Work:
-        made = work(sides, make_decode(sides.task, precision, beam=beam, length=plan.length), batch, beam)
-        return replace(made, turn=kept()(made.turn))  # as where a task writes its outputs
+        decode = make_decode(sides.task, precision, beam=beam, length=plan.length)
+        return replace(work(sides, decode, batch, beam), inside=kept)  # as where a task writes its outputs
 
     def marian(name: str) -> Work:
         model = sides.marian
@@ -202,4 +203,5 @@ def work(sides: Sides, decode: Decode, batch: int, beam: int, note: str = "") ->
         same = sum(mine == theirs for mine, theirs in zip(reference, written, strict=False))
         return {SAME: 100 * same / len(reference)}
 
-    return Work(turn, lambda: turn([groups[0], groups[0]]), note, extra)  # twice: a GPU may record the first
+    # Warm after two: a GPU may record the first.
+    return Work(turn, lambda: turn([groups[0], groups[0]]), note, extra, lead=lambda: turn(groups[:1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -43,12 +44,18 @@ class Spread:
 
 @dataclass
 class Work:
-    """A contestant that is ready: `turn` does one turn's work and says how much that was; `warm` prepares it."""
+    """A contestant that is ready: `turn` does one turn's work and says how much that was; `warm` prepares it.
+
+    On a CPU each turn comes after a `lead` that is not timed, both `inside` of something: memory is then as it is in
+    the middle of a long run.
+    """
 
     turn: Callable[[], float]
     warm: Callable[[], object]
     note: str = ""
     extra: Callable[[float], dict[str, float]] = lambda rate: {}  # more to report, from the median
+    lead: Callable[[], object] = lambda: None
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -253,7 +260,10 @@ class Race:
         measured: list[tuple[float, float]] = []
         torch.set_num_threads(self.threads)
         try:
-            memory.watch(lambda: measured.append(timed(work.turn, self.device)))
+            with work.inside():
+                if self.device.type == "cpu":
+                    work.lead()
+                memory.watch(lambda: measured.append(timed(work.turn, self.device)))
         except Exception as error:
             self._broken(case, result.name, result.role, error)
             return False

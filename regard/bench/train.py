@@ -33,7 +33,8 @@ WORDS = (
     "target tokens with their closing mark. Each batch has so many tokens a side at most: Regard's hold no padding, "
     "and for those who pad, padding counts. Batches are cut from sentences sorted by length, for those who pad in the "
     "way of two that pads less (by target and source, or by the longer side), and taken at even distances. Making "
-    "batches is not timed; bringing them to the device is."
+    "batches is not timed; bringing them to the device is. On a CPU a turn begins with a step that is not timed, and "
+    "Regard, as in its trainer, keeps memory that is free at hand; the others do what they do by themselves."
 )
 NAMES = {
     "transformer": {"marian": "HF Marian", "marian-compiled": "HF Marian, compiled", "torch": "nn.Transformer",
@@ -146,8 +147,7 @@ def regard_work(load: Load, precision: str) -> Work:
     task = make_task(load.shape, plan.device, plan.seed, precision=precision, batch_tokens=plan.budget)
     prepare, update = make_update(task)
     batches = [prepare(task.batch(*load.window.pairs(x))) for x in load.packed]
-    made = work(update, batches, load, load.packed)
-    return replace(made, turn=kept()(made.turn))  # as in the trainer
+    return replace(work(update, batches, load, load.packed), inside=kept)  # as in the trainer
 
 
 def peer_work(load: Load, name: str) -> Work:
@@ -185,4 +185,4 @@ def work(
         return float(tokens)
 
     warm = [*batches, *batches] if load.plan.device.type == "cuda" else batches[:1]
-    return Work(turn, lambda: turn(warm), note, load.extra(packs))
+    return Work(turn, lambda: turn(warm), note, load.extra(packs), lead=lambda: turn(batches[:1]))

@@ -53,7 +53,7 @@ def _linear_cross_entropy(
     tokens = x.shape[-2]
     wide = torch.promote_types(dtype, torch.float32)
     dx = x.new_empty(x.shape if for_x else 0)
-    dweight = weight.new_zeros(weight.shape if for_weight else 0, dtype=wide)
+    dweight = weight.new_zeros(weight.shape if for_weight and not tokens else 0, dtype=wide)  # the first product else
     dbias = weight.new_zeros(weight.shape[0] if for_bias else 0, dtype=wide)
     losses = x.new_empty(tokens, dtype=wide)
     with torch.autocast(x.device.type, enabled=False):
