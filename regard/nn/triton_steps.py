@@ -107,6 +107,15 @@ def _gate(gates, ahead, first, inside, added: tl.constexpr):
     return x
 
 
+@triton.jit
+def _gates(gates, ahead, first, inside, width: tl.constexpr, added: tl.constexpr):
+    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
+    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
+    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
+    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    return i, f, g, o
+
+
 @triton.jit(do_not_specialize=["total", "rows"])
 def _lstm(
     gates, ahead, cell, hidden, after, total, rows, gates_way, cell_way,
@@ -117,10 +126,7 @@ def _lstm(
     row, column = place // width, place % width
     way, row = (row // rows).to(tl.int64), row % rows
     first, own = way * gates_way + row * (4 * width) + column, way * cell_way + row * width + column
-    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
-    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
-    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
-    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    i, f, g, o = _gates(gates, ahead, first, inside, width, added)
     c = f * tl.load(cell + own, mask=inside, other=0.0).to(tl.float32) + i * g
     tl.store(after + own, c.to(after.dtype.element_ty), mask=inside)
     tl.store(hidden + own, (o * _tanh(c)).to(hidden.dtype.element_ty), mask=inside)
@@ -136,10 +142,7 @@ def _lstm_backward(
     row, column = place // width, place % width
     way, row = (row // rows).to(tl.int64), row % rows
     first, own = way * gates_way + row * (4 * width) + column, way * cell_way + row * width + column
-    i = tl.sigmoid(_gate(gates, ahead, first, inside, added))
-    f = tl.sigmoid(_gate(gates, ahead, first + width, inside, added))
-    g = _tanh(_gate(gates, ahead, first + 2 * width, inside, added))
-    o = tl.sigmoid(_gate(gates, ahead, first + 3 * width, inside, added))
+    i, f, g, o = _gates(gates, ahead, first, inside, width, added)
     before = tl.load(cell + own, mask=inside, other=0.0).to(tl.float32)
     c = _tanh(f * before + i * g)
     dh = tl.load(dhidden + way * dhidden_way + row * dhidden_row + column, mask=inside, other=0.0).to(tl.float32)
