@@ -16,7 +16,7 @@ from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of malloc.h
 _KEEP = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
-# glibc's own: it moves both thresholds up with what it sees freed, and these are the furthest that they go.
+# glibc moves its thresholds up with what it sees freed, and these are the furthest that they go; there they stay then.
 _USUAL = {_MMAP_MAX: 65536, _MMAP_THRESHOLD: 32 * 2**20, _TRIM_THRESHOLD: 64 * 2**20}
 _lock = Lock()
 _inside = 0

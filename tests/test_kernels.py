@@ -659,7 +659,7 @@ def test_queries_consult_the_source_of_their_group(
 @pytest.mark.parametrize("width", [6, 64])
 def test_tokens_are_read_with_their_positions(kernel: None, width: int, same: bool) -> None:
     embedding, positions = Embedding(9, width, 0.5).to(DEVICE), Sinusoidal(width).to(DEVICE)
-    tokens = torch.tensor([3, 8, 0, 3], device=DEVICE)
+    tokens = torch.tensor([[3, 1], [8, 1], [0, 1], [3, 1]], device=DEVICE)[:, 0]  # as a search takes them
     position = torch.tensor([700] if same else [0, 1, 2, 5000], device=DEVICE)
     with torch.no_grad():
         found = embedding.eval()(tokens, positions, position)

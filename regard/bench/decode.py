@@ -32,7 +32,8 @@ SAME = "% same"
 WORDS = (
     "Weights are random, and the same on every side. The closing mark is forbidden until the length is reached, and "
     "then all else is; it takes a step, and is not counted among output tokens. Tokens go in and come out as numbers. "
-    "On a CPU a turn begins with a call that is not timed. "
+    "On a CPU a turn begins with a call that is not timed, and Regard, as where it writes files, keeps memory that is "
+    "free at hand. "
     f"'{SAME}' is the share of outputs that equal Regard's in float32 token by token, of the first {CHECKED} or fewer."
 )
 NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache"}

@@ -168,7 +168,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:  # type: ignore[assignment]
             yield from file
     except FileNotFoundError:
-        raise DataError(f"no file {path}; check the path in the config (it is relative to the config file)") from None
+        raise DataError(f"no file {path}; check the path (in a config it is relative to that file)") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder; name a file in it") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

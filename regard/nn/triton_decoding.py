@@ -19,22 +19,22 @@ def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequen
     vectors = table.new_empty(len(tokens), width)
     with torch.cuda.device(table.device) if table.is_cuda else nullcontext():
         _embed[(len(tokens),)](
-            tokens, table, position, frequencies, vectors, table.stride(0), step,
+            tokens, table, position, frequencies, vectors, tokens.stride(0), table.stride(0), step,
             scale=scale, width=width, tile=int(triton.next_power_of_2(width)), num_warps=1,
         )  # fmt: skip
     return vectors
 
 
-@triton.jit(do_not_specialize=["table_row", "position_row"])
+@triton.jit(do_not_specialize=["token_row", "table_row", "position_row"])
 def _embed(
-    tokens, table, position, frequencies, vectors, table_row, position_row,
+    tokens, table, position, frequencies, vectors, token_row, table_row, position_row,
     scale: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """One token."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, tile)
     inside = columns < width
-    token = tl.load(tokens + row).to(tl.int64)
+    token = tl.load(tokens + row * token_row).to(tl.int64)
     angle = tl.load(position + row * position_row).to(tl.float32) * tl.load(
         frequencies + columns // 2, mask=inside, other=0.0
     )
