@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.bench.measure import NotThereError
-from regard.bench.peers import Step, need, padded_step, quiet
+from regard.bench.peers import Step, need, quiet, smoothed, stepper
 from regard.bench.regard_side import Decode, named_weights
 from regard.bench.workload import DROPOUT, LONGEST, Padded, Shape, pad
 from regard.data.tokens import BOS, EOS, PAD
@@ -37,14 +37,13 @@ def marian_step(shape: Shape, device: torch.device, precision: str, *, compiled:
     """A step of training."""
     model = make_marian(shape).to(device)
 
-    def logits(batch: Padded) -> Tensor:
+    def loss_of(batch: Padded) -> Tensor:
         found = model(
             input_ids=batch.source, attention_mask=batch.source_mask, decoder_input_ids=batch.inputs, use_cache=False
-        ).logits
-        assert isinstance(found, Tensor)
-        return found
+        )
+        return smoothed(found.logits, batch)
 
-    return padded_step(model, logits, device, precision, compiled=compiled)
+    return stepper(model, torch.compile(loss_of, dynamic=True) if compiled else loss_of, device, precision)
 
 
 def marian_decode(model: Any, device: torch.device, *, beam: int, length: int, cache: str | None = None) -> Decode:

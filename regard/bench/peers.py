@@ -1,4 +1,4 @@
-"""Peers: which there are, how to get them, and the step of training that all who pad share."""
+"""Peers: which there are, how to get them, and the loss and step of training that they share."""
 
 from __future__ import annotations
 
@@ -56,23 +56,15 @@ def quiet() -> Any:
         logging.disable(before)
 
 
-def padded_step(
-    model: nn.Module, logits: Callable[[Padded], Tensor], device: torch.device, precision: str, *, compiled: bool
-) -> Step:
-    """Forward, smoothed loss, backward, clipping, AdamW: what Regard's update does, over padded rows."""
-
-    def loss_of(batch: Padded) -> Tensor:
-        outputs = batch.outputs.flatten()
-        found = F.cross_entropy(
-            logits(batch).flatten(0, 1), outputs, label_smoothing=SMOOTHING, ignore_index=PAD, reduction="sum"
-        )
-        return found / batch.tokens
-
-    return stepper(model, torch.compile(loss_of, dynamic=True) if compiled else loss_of, device, precision)
+def smoothed(logits: Tensor, batch: Padded) -> Tensor:
+    """The loss of padded rows, a mean per real token."""
+    outputs = batch.outputs.flatten()
+    found = F.cross_entropy(logits.flatten(0, 1), outputs, label_smoothing=SMOOTHING, ignore_index=PAD, reduction="sum")
+    return found / batch.tokens
 
 
 def stepper(model: nn.Module, loss_of: Callable[[Any], Tensor], device: torch.device, precision: str) -> Any:
-    """A step of training from what gives the loss of a batch."""
+    """A step of training from what gives the loss of a batch: then backward, clipping, AdamW, as in Regard's update."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     model.train()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.bench.peers import Step, padded_step
+from regard.bench.peers import Step, smoothed, stepper
 from regard.bench.workload import DROPOUT, LONGEST, Padded, Shape
 from regard.nn.positions import Sinusoidal
 
@@ -97,4 +97,8 @@ class LoopedLSTM(nn.Module):
 def torch_step(shape: Shape, device: torch.device, precision: str, *, compiled: bool) -> Step:
     """A step of one of the two, whichever the shape asks for."""
     model = (LoopedLSTM(shape) if shape.kind == "lstm" else TorchTransformer(shape)).to(device)
-    return padded_step(model, model, device, precision, compiled=compiled)
+    if isinstance(model, TorchTransformer) and compiled:
+        for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
+            layer.compile(dynamic=True)  # the layers of a side share what was compiled; all as one takes minutes
+    loss = torch.compile(smoothed, dynamic=True) if compiled else smoothed
+    return stepper(model, lambda batch: loss(model(batch), batch), device, precision)

@@ -45,7 +45,7 @@ NOTES = {
     "marian": "MarianMTModel with SDPA",
     "marian-compiled": "forward and loss under torch.compile(dynamic=True)",
     "torch": "",
-    "torch-compiled": "forward and loss under torch.compile(dynamic=True)",
+    "torch-compiled": "each layer, and the loss, under torch.compile(dynamic=True)",
     "joeynmt": "Model(return_type='loss') with its own loss and batch, unpatched; AdamW and clipping are torch's; its "
     "trainer's loop around the step is left out",
 }
