@@ -210,15 +210,16 @@ def test_the_workload_comes_from_its_seed() -> None:
 
 def test_batches_keep_to_their_budget_as_each_side_counts() -> None:
     window = Window.draw(500, 1, 5_000)
-    packed, padded = window.packed(1024, 8), window.padded(1024, 8)
-    assert len(packed) == len(padded) == 8
+    packed, padded, unsorted = window.packed(1024, 8), window.padded(1024, 8), window.unsorted(1024, 8)
+    assert len(packed) == len(padded) == len(unsorted) == 8
     for index in packed:
         assert max((window.source[index] + 1).sum(), (window.target[index] + 1).sum()) <= 1024
-    for index in padded:
+    for index in (*padded, *unsorted):
         assert len(index) * (max(window.source[index].max(), window.target[index].max()) + 1) <= 1024
     assert np.mean([len(x) for x in packed]) >= np.mean([len(x) for x in padded])
-    everything = window.padded(1024, 10**9)
-    assert sorted(np.concatenate(everything).tolist()) == list(range(5_000))
+    assert np.mean([len(x) for x in padded]) > np.mean([len(x) for x in unsorted])
+    assert sorted(np.concatenate(window.padded(1024, 10**9)).tolist()) == list(range(5_000))
+    assert np.concatenate(window.unsorted(1024, 10**9)).tolist() == list(range(5_000))
 
 
 def test_tokens_are_words_and_marks_stand_where_they_should() -> None:
@@ -331,7 +332,7 @@ def test_a_livened_model_writes_what_depends_on_the_source() -> None:
 @pytest.mark.parametrize(
     ("package", "command"),
     [
-        ("transformers", ["train-cpu", "--models", "tiny", "--peers", "marian", "torch"]),
+        ("transformers", ["train-cpu", "--models", "tiny", "--peers", "marian", "marian-unsorted", "torch"]),
         ("joeynmt", ["train-cpu", "--models", "tiny", "tiny-lstm", "--peers", "joeynmt", "torch"]),
         ("transformers", ["decode-cpu", "--peers", "marian"]),
         ("ctranslate2", ["decode-cpu", "--peers", "ctranslate2"]),

@@ -27,14 +27,15 @@ TITLES = {
     "grow": "Growth",
 }
 PEERS = {
-    "train": ("marian", "marian-compiled", "torch", "torch-compiled", "joeynmt"),
+    "train": ("marian", "marian-compiled", "marian-unsorted", "marian-unsorted-compiled", "torch", "torch-compiled",
+              "joeynmt"),
     "decode": ("marian", "marian-static", "ctranslate2", "engine"),  # the last: Regard through CTranslate2
     "start-up": ("marian", "joeynmt"),
-}
+}  # fmt: skip
 # Measured on an H200: a large bfloat16 product reaches this many operations a second. The bandwidth is its maker's.
 PEAK, BANDWIDTH = 790.0, 4.8
 USUAL = {
-    "cuda": {"transformer": ("marian", "marian-compiled", "torch-compiled"), "lstm": ("torch",)},
+    "cuda": {"transformer": ("marian-unsorted", "marian", "marian-compiled", "torch-compiled"), "lstm": ("torch",)},
     "cpu": {"transformer": ("marian", "joeynmt"), "lstm": ("joeynmt",)},
 }
 Options = argparse.Namespace

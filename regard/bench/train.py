@@ -32,18 +32,23 @@ WORDS = (
     f"(sigma {SIGMA}), targets a log-normal stretch of them (sigma {STRETCH}), both cut to {LONGEST}. Counted are real "
     "target tokens with their closing mark. Each batch has so many tokens a side at most: Regard's hold no padding, "
     "and for those who pad, padding counts. Batches are cut from sentences sorted by length, for those who pad in the "
-    "way of two that pads less (by target and source, or by the longer side), and taken at even distances. Making "
-    "batches is not timed; bringing them to the device is. On a CPU a turn begins with a step that is not timed, and "
-    "Regard, as in its trainer, keeps memory that is free at hand; the others do what they do by themselves."
+    "way of two that pads less (by target and source, or by the longer side), and taken at even distances; who is "
+    "called unsorted takes sentences as they come, as the trainer of transformers does unless it is told otherwise. "
+    "Making batches is not timed; bringing them to the device is. On a CPU a turn begins with a step that is not "
+    "timed, and Regard, as in its trainer, keeps memory that is free at hand; the others do what they do by themselves."
 )
 NAMES = {
-    "transformer": {"marian": "HF Marian", "marian-compiled": "HF Marian, compiled", "torch": "nn.Transformer",
+    "transformer": {"marian": "HF Marian", "marian-compiled": "HF Marian, compiled",
+                    "marian-unsorted": "HF Marian, unsorted",
+                    "marian-unsorted-compiled": "HF Marian, unsorted, compiled", "torch": "nn.Transformer",
                     "torch-compiled": "nn.Transformer, compiled", "joeynmt": "JoeyNMT"},
     "lstm": {"torch": "plain loop in torch", "joeynmt": "JoeyNMT"},
 }  # fmt: skip
 NOTES = {
     "marian": "MarianMTModel with SDPA",
     "marian-compiled": "forward and loss under torch.compile(dynamic=True)",
+    "marian-unsorted": "MarianMTModel with SDPA",
+    "marian-unsorted-compiled": "forward and loss under torch.compile(dynamic=True)",
     "torch": "",
     "torch-compiled": "each layer, and the loss, under torch.compile(dynamic=True)",
     "joeynmt": "Model(return_type='loss') with its own loss and batch, unpatched; AdamW and clipping are torch's; its "
@@ -88,6 +93,10 @@ class Load:
     @cached_property
     def padded(self) -> list[Index]:
         return self.window.padded(self.plan.budget, self.plan.batches)
+
+    @cached_property
+    def unsorted(self) -> list[Index]:
+        return self.window.unsorted(self.plan.budget, self.plan.batches)
 
     def tokens(self, packs: Sequence[Index]) -> int:
         """Real target tokens, with closing marks."""
@@ -155,19 +164,20 @@ def peer_work(load: Load, name: str) -> Work:
     plan, shape = load.plan, load.shape
     torch.manual_seed(plan.seed)
     batches: list[Any]
+    packs = load.unsorted if "unsorted" in name else load.padded
     if name == "joeynmt":
         step = joey_step(shape, plan.device, plan.precision)
-        batches = [joey_batch(*load.window.pairs(x), plan.device) for x in load.padded]
+        batches = [joey_batch(*load.window.pairs(x), plan.device) for x in packs]
     else:
         make = torch_step if name.startswith("torch") else marian_step
         step = make(shape, plan.device, plan.precision, compiled=name.endswith("-compiled"))
-        batches = [pad(*load.window.pairs(x)) for x in load.padded]
+        batches = [pad(*load.window.pairs(x)) for x in packs]
         batches = [batch.pinned() for batch in batches] if plan.device.type == "cuda" else batches
         # What is compiled on two sides of one width is compiled again as soon as they differ.
         batches.sort(key=lambda batch: batch.source.shape[1] == batch.inputs.shape[1])
-    slots = sum(len(x) * int(load.window.target[x].max() + 1) for x in load.padded)
-    padding = f"{100 - 100 * load.tokens(load.padded) / slots:.1f} % of its target positions are padding"
-    return work(step, batches, load, load.padded, "; ".join(filter(None, (NOTES[name], padding))))
+    slots = sum(len(x) * int(load.window.target[x].max() + 1) for x in packs)
+    padding = f"{100 - 100 * load.tokens(packs) / slots:.1f} % of its target positions are padding"
+    return work(step, batches, load, packs, "; ".join(filter(None, (NOTES[name], padding))))
 
 
 def work(

@@ -115,6 +115,10 @@ class Window:
         tries = [pack_padded(self.source, self.target, order, budget) for order in orders]
         return spaced(min(tries, key=self._slots), count)
 
+    def unsorted(self, budget: int, count: int) -> list[Index]:
+        """As `padded`, of sentences in the order in which they come."""
+        return spaced(pack_padded(self.source, self.target, np.arange(len(self.source)), budget), count)
+
     def _slots(self, packs: Sequence[Index]) -> int:
         """Positions of both sides, padding counted."""
         return sum(len(x) * int(self.source[x].max() + self.target[x].max() + 2) for x in packs)
