@@ -1,6 +1,6 @@
 """Does the fast way of training learn what the plain way learns? One model, three ways, several seeds, on a phrasebook.
 
-    python benchmarks/loss_curve.py --folder runs/loss-curve --plot docs/images/loss-curve.svg
+    python benchmarks/loss_curve.py --folder runs/loss-curve --plot docs/loss-curve.svg
 
 `plain, float32` and `plain, bfloat16` are torch's own operators, one by one; `fast, bfloat16` is what `regard train`
 does on a GPU: compiled blocks, Regard's kernels, the whole update recorded and replayed. A seed has the same first
