@@ -268,6 +268,7 @@ def test_training_input_that_cannot_be_used(tmp_path: Path) -> None:
     assert "short.txt ends after line 2 but" in refused("train", config, pair)
     assert "no file" in refused("train", config, "data.train=gone.tsv", "run=other")
     assert "did you mean 'steps'" in refused("train", config, "training.stpes=3")
+    assert "did you mean 'steps'" in refused("train", config, "--set", "training.stpes=3")
     assert "section.setting=value" in refused("train", config, "steps")
     (tmp_path / "latin.tsv").write_bytes(b"a\tb\nc\xe9\td\n")
     assert "latin.tsv:2 is not UTF-8" in refused("train", config, "data.train=latin.tsv", "run=third")

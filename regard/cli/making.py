@@ -57,11 +57,14 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="The same, as other commands have it.")
+    ] = None,
 ) -> None:
     """Train a model. Run it again to go on where it was cut off."""
     from regard.config import load
 
-    system = train_shown(load(config, overrides))
+    system = train_shown(load(config, [*(overrides or []), *(settings or [])]))
     typer.echo(f"trained: {system.folder}")
     if system.config.data.test is not None:
         from regard.display import score_table, show
