@@ -254,11 +254,16 @@ class Config(Section):
             )
         if isinstance(decoder, NoDecoder) and self.data.source != "none":
             raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
-        if self.training.objective.agreement and getattr(decoder, "hard", False):
+        objective = self.training.objective
+        if objective.agreement and getattr(decoder, "hard", False):
             raise ValueError("training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0")
-        if isinstance(decoder, NoDecoder) and self.training.objective.kind != "likelihood":
-            raise ValueError(f"training.objective.kind '{self.training.objective.kind}' needs a decoder")
-        if self.data.source == "none" and self.training.objective.kind == "minimum_risk":
+        if objective.agreement and objective.kind != "likelihood":
+            raise ValueError(
+                f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
+            )
+        if isinstance(decoder, NoDecoder) and objective.kind != "likelihood":
+            raise ValueError(f"training.objective.kind '{objective.kind}' needs a decoder")
+        if self.data.source == "none" and objective.kind == "minimum_risk":
             raise ValueError(
                 "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
             )

@@ -61,6 +61,10 @@ from regard.settings import Config
             {"model": {"decoder": {"hard": True}}, "training": {"objective": {"agreement": 5.0}}},
             "training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0",
         ),
+        (
+            {"training": {"objective": {"kind": "minimum_risk", "agreement": 5.0}}},
+            "training.objective.agreement goes with kind 'likelihood'; with 'minimum_risk' set it to 0",
+        ),
         ({"search": {"beam": 2, "nbest": 3}}, "[search] nbest (3) is more than beam (2)"),
         ({"search": {"min_length": 9, "max_length": 3}}, "min_length (9) is more than max_length (3)"),
         ({"preset": "luong"}, "unknown preset 'luong' in the settings; did you mean 'luong2015'?"),
