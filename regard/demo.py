@@ -14,7 +14,7 @@ import typer
 from rich.rule import Rule
 
 from regard.config import merge, override_settings, parse, resolve_paths
-from regard.data.synthetic import phrasebook, scenes
+from regard.data.synthetic import phrasebook, scenes, tagged
 from regard.display import counting, score_table, show, side_by_side
 from regard.errors import ConfigError
 from regard.explain.trace import save
@@ -23,10 +23,10 @@ from regard.system import System
 from regard.tasks.task import Evaluation
 from regard.training.checkpoint import write_text
 
-PAIRS = {"phrasebook": 20000, "text": 20000, "scenes": 16000}  # examples to train on
+PAIRS = {"phrasebook": 20000, "text": 20000, "tags": 20000, "scenes": 16000}  # examples to train on
 WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # outputs to show and draw
-ENDINGS = {"phrasebook": "tsv", "text": "txt", "scenes": "jsonl"}
+ENDINGS = {"phrasebook": "tsv", "text": "txt", "tags": "tsv", "scenes": "jsonl"}
 
 Train = Callable[[Config], System]
 
@@ -49,6 +49,14 @@ def corpus_settings(corpus: str) -> dict[str, Any]:
             own = {"preset": "transformer-mini", "tokens": {"kind": "unigram", "size": 3500}}
         case "text":
             own = {"preset": "gpt-mini", "data": {"source": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
+        case "tags":
+            own = {
+                "preset": "bert-mini",
+                "data": {"source": "text"},
+                "tokens": {"kind": "unigram", "size": 2000},
+                "model": {"head": "tags"},
+                "training": {"steps": 300, "validate_every": 100, "warmup": 50, "learning_rate": 2e-3},
+            }
         case _:
             own = {
                 "preset": "xu2015",
@@ -82,21 +90,24 @@ def make_corpus(
                 scenes.write(folder, train=size, seed=seed, progress=told)
             else:
                 phrasebook.write(folder, language=language, train=size, words=words, seed=seed, progress=told)
-                if corpus == "text":
-                    _english(folder)
+                if corpus in ("text", "tags"):
+                    _english(folder, tags=corpus == "tags")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     write_text(note, json.dumps(facts))
     return files
 
 
-def _english(folder: Path) -> None:
-    """The English side alone, as plain text."""
+def _english(folder: Path, *, tags: bool) -> None:
+    """The English side alone, as plain text, or with a tag for each word."""
     for split in phrasebook.SPLITS:
         pairs = folder / f"{split}.tsv"
-        lines = pairs.read_text(encoding="utf-8").splitlines()
-        write_text(folder / f"{split}.txt", "".join(line.partition("\t")[0] + "\n" for line in lines))
-        pairs.unlink()
+        texts = [line.partition("\t")[0] for line in pairs.read_text(encoding="utf-8").splitlines()]
+        if tags:
+            write_text(pairs, "".join(f"{text}\t{' '.join(tagged.tags(text))}\n" for text in texts))
+        else:
+            write_text(folder / f"{split}.txt", "".join(text + "\n" for text in texts))
+            pairs.unlink()
 
 
 def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> None:

@@ -10,6 +10,7 @@ Cell = Literal["rnn", "lstm", "gru"]
 ScoreKind = Literal["dot", "bilinear", "additive", "mlp", "scaled_dot"]
 Place = Literal["recurrence", "output", "feeding"]
 Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
+HeadKind = Literal["text", "label", "tags", "number"]
 
 
 class Section(BaseModel):
@@ -59,7 +60,7 @@ class ConvolutionEncoder(Section):
 
 
 class NoEncoder(Section):
-    """None: the decoder alone, as a language model, or with the source before the target and <sep> between."""
+    """None: the decoder alone, as a language model, of source, <sep> and target as one text, or under another head."""
 
     kind: Literal["none"] = "none"
 
@@ -107,7 +108,7 @@ class TransformerDecoder(TransformerSettings):
 
 
 class NoDecoder(Section):
-    """None: the encoder alone, trained to fill in blanks (Devlin et al. 2019)."""
+    """None: the encoder alone, trained to fill in blanks (Devlin et al. 2019), or under another head."""
 
     kind: Literal["none"] = "none"
 
@@ -135,6 +136,11 @@ class Model(Section):
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs tokens.shared")
     share_layers: bool = Field(
         False, description="encoder and decoder use the same weights wherever both have the same part"
+    )
+    head: HeadKind = Field(
+        "text",
+        description="what comes out: text; a label of the whole source; tags, one for each of its words; or a number. "
+        "All but text stand on one body: an encoder (decoder.kind none), or a decoder alone (encoder.kind none)",
     )
     encoder: EncoderSettings = Field(default_factory=RecurrentEncoder)
     decoder: DecoderSettings = Field(default_factory=RecurrentDecoder)
@@ -169,9 +175,11 @@ class Model(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Model:
         encoder, decoder = self.encoder, self.decoder
-        if isinstance(decoder, NoDecoder) and not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
+        if self.head != "text":
+            self._head_fits()
+        elif isinstance(decoder, NoDecoder) and not isinstance(encoder, TransformerEncoder | RecurrentEncoder):
             raise ValueError(f"decoder.kind none needs an encoder of text, not '{encoder.kind}'")
-        if isinstance(decoder, NoDecoder) and isinstance(encoder, RecurrentEncoder) and not encoder.bidirectional:
+        elif isinstance(decoder, NoDecoder) and isinstance(encoder, RecurrentEncoder) and not encoder.bidirectional:
             raise ValueError("decoder.kind none fills in blanks from both sides; set encoder.bidirectional: true")
         if isinstance(decoder, RecurrentDecoder):
             if isinstance(encoder, NoEncoder):
@@ -192,6 +200,16 @@ class Model(Section):
         if self.share_layers:
             self._sharing_fits()
         return self
+
+    def _head_fits(self) -> None:
+        """A head stands on one body."""
+        if isinstance(self.encoder, NoEncoder) == isinstance(self.decoder, NoDecoder):
+            raise ValueError(
+                f"head '{self.head}' stands on one body; set decoder.kind none (an encoder reads) or encoder.kind none "
+                "(a decoder reads)"
+            )
+        if self.head == "tags" and isinstance(self.encoder, ConvolutionEncoder):
+            raise ValueError("head 'tags' tells something of each word, and a picture has none; use label or number")
 
     def _sharing_fits(self) -> None:
         """Sharing needs parts of one shape."""

@@ -41,6 +41,20 @@ def _captions(decoder: Part, **model: Any) -> Part:
     }
 
 
+def _told(head: str, body: Part) -> Part:
+    """Another head on the body of a preset that reads plain text."""
+    return {"data": {"source": "text"}, "model": {**body["model"], "head": head}}
+
+
+def _filling(blocks: Part, **model: Any) -> Part:
+    return {"data": {"source": "none"}, "model": {**model, "decoder": {"kind": "none"}, "encoder": blocks}}
+
+
+_GPT = _language_model(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768)
+_BERT = _filling(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768)
+_BERT_MINI = _filling(_blocks(3, 4, 512, positions="learned", activation="gelu"), d_model=128)
+_RADFORD = "Radford et al. 2018: Improving Language Understanding by Generative Pre-Training"
+_DEVLIN = "Devlin et al. 2019: BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"
 # The context goes into the recurrence, as published; where a place is drawn, it goes to the output alone, so that a
 # draw bears on one word and can be credited with it.
 _XU = "Xu et al. 2015: Show, Attend and Tell: Neural Image Caption Generation with Visual Attention"
@@ -64,9 +78,14 @@ PRESETS: dict[str, Preset] = {
         _language_model({"kind": "gru"}, d_model=512),
     ),
     "gpt": Preset(
-        "Radford et al. 2018: Improving Language Understanding by Generative Pre-Training",
+        _RADFORD,
         "the Transformer's decoder alone",
-        _language_model(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768),
+        _GPT,
+    ),
+    "gpt-label": Preset(
+        f"{_RADFORD} (3.2)",
+        "its last vector tells a label; the language model learns on beside it (start.decoder names a trained one)",
+        {**_told("label", _GPT), "training": {"objective": {"language": 0.5}}},
     ),
     "gpt-mini": Preset(
         "Radford et al. 2018, as small as will do",
@@ -207,30 +226,16 @@ PRESETS: dict[str, Preset] = {
         "encoder and decoder are the same blocks",
         _transformer(6, 8, 2048, model={"d_model": 512, "share_layers": True}),
     ),
-    "bert": Preset(
-        "Devlin et al. 2019: BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding (base)",
-        "the encoder alone, trained to fill in blanks",
-        {
-            "data": {"source": "none"},
-            "model": {
-                "d_model": 768,
-                "decoder": {"kind": "none"},
-                "encoder": _blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"),
-            },
-        },
+    "bert": Preset(f"{_DEVLIN} (base)", "the encoder alone, trained to fill in blanks", _BERT),
+    "bert-mini": Preset("Devlin et al. 2019, as small as will do", "minutes on a CPU", _BERT_MINI),
+    "bert-label": Preset(
+        f"{_DEVLIN} (4.1)",
+        "its first vector tells a label of a text, or of several (start.encoder names a trained body)",
+        _told("label", _BERT),
     ),
-    "bert-mini": Preset(
-        "Devlin et al. 2019, as small as will do",
-        "minutes on a CPU",
-        {
-            "data": {"source": "none"},
-            "model": {
-                "d_model": 128,
-                "decoder": {"kind": "none"},
-                "encoder": _blocks(3, 4, 512, positions="learned", activation="gelu"),
-            },
-        },
-    ),
+    "bert-number": Preset(f"{_DEVLIN} (4.1, STS-B)", "its first vector tells a number", _told("number", _BERT)),
+    "bert-tags": Preset(f"{_DEVLIN} (5.3)", "each word's first vector tells its tag", _told("tags", _BERT)),
+    "bert-mini-label": Preset("Devlin et al. 2019, small, as above", "minutes on a CPU", _told("label", _BERT_MINI)),
     # Captions
     "vinyals2015": Preset(
         "Vinyals et al. 2015: Show and Tell: A Neural Image Caption Generator",

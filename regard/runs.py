@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.batches import Batches
 from regard.data.corpora import Example, Files, read_examples
+from regard.data.labels import NAME, learn_labels
 from regard.data.store import find_problem, write_pairs
 from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError, OutputError
@@ -41,9 +42,11 @@ def train(config: Config, watcher: Watcher | None = None) -> System:
     if not checkpoints(folder / "checkpoints"):
         _start_from(task, watcher)
     system = System(task, folder)
+    heads = {"text": f"vocabulary of {task.target.size:,}", "number": "a number to tell"}
     watcher.message(
-        f"{len(batches.pairs):,} examples to train on, {len(valid):,} to validate; vocabulary of "
-        f"{task.target.size:,}; {system.parameters():,} parameters on {task.device}"
+        f"{len(batches.pairs):,} examples to train on, {len(valid):,} to validate; "
+        f"{heads.get(config.model.head, f'{task.target.size:,} labels')}; {system.parameters():,} parameters on "
+        f"{task.device}"
     )
     objective = make_objective(task.model, settings.objective, settings.label_smoothing, task.first)
 
@@ -68,7 +71,7 @@ def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batch
     torch.manual_seed(settings.seed)
     task = new_task(config, _tokenizers(folder, config, watcher), choose_device(settings.device))
     pairs = write_pairs(
-        folder / "cache", read_examples(config.data, "train"), task.source, task.target,
+        folder / "cache", task.checked(read_examples(config.data, "train")), task.source, task.target,
         max_length=config.data.max_length, bad_lines=config.data.bad_lines, text=config.tokens.sampling > 0,
         made_from={"files": _fingerprint(config.data.train), "columns": config.data.columns,
                    "source": config.data.source, "picture": config.data.picture,
@@ -115,10 +118,15 @@ def _claim(folder: Path, config: Config) -> None:
 
 def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
     """The run's tokenizers: those of the model it starts from, or learnt from the training data the first time."""
-    if any(folder.glob("tokens.*")) or any(folder.glob("target.*")):
+    labels = config.model.head != "text"
+    if (folder / NAME).exists() if labels else any(folder.glob("tokens.*")) or any(folder.glob("target.*")):
         return load_tokenizers(folder, config)
     settings = config.tokens
     made: tuple[Tokenizer | None, Tokenizer]
+    if labels:
+        made = _reading(config, watcher)
+        save_tokenizers(folder, *made)
+        return made
     if begun := [place for place in (config.start.model, config.start.encoder, config.start.decoder) if place]:
         made = _given_tokenizers(begun, config)
         watcher.message(f"tokens are those of {begun[0]}")
@@ -145,6 +153,24 @@ def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokeniz
     return made
 
 
+def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
+    """Tokens to read and labels to tell: of the model that all weights come from, or else labels of the training data
+    and tokens of the body, if that was trained before."""
+    start = config.start
+    if start.model is not None:
+        return load_tokenizers(Path(start.model), config)
+    watcher.message(f"collecting labels from {_name(config.data.train)}")
+    found = learn_labels(read_examples(config.data, "train"), config.model.head)
+    if config.data.source != "text":
+        return None, found
+    if body := start.encoder or start.decoder:
+        watcher.message(f"tokens are those of {body}")
+        return load_tokenizer(Path(body), "source" if any(Path(body).glob("source.*")) else "tokens"), found
+    watcher.message(f"learning tokens ({config.tokens.kind}) from {_name(config.data.train)}")
+    texts = (x.source for x in read_examples(config.data, "train"))
+    return train_tokenizer(texts, config.tokens.kind, config.tokens.size), found
+
+
 def _given_tokenizers(folders: list[str], config: Config) -> tuple[Tokenizer | None, Tokenizer]:
     """The tokens of the models that a run starts from, which have to be the same."""
     first, *others = [Path(folder) for folder in folders]
@@ -167,7 +193,7 @@ def _given_tokenizers(folders: list[str], config: Config) -> tuple[Tokenizer | N
 def _usable(task: Task, watcher: Watcher) -> list[Example]:
     """Validation examples that are neither empty nor too long; those that are get named."""
     kept, config = [], task.config
-    for example in read_examples(config.data, "valid"):
+    for example in task.checked(read_examples(config.data, "valid")):
         item, target = task.source.encode_many([example.source])[0], task.target.encode(example.target)
         problem = find_problem(task.source, item, target, config.data.max_length)
         if problem is None:

@@ -21,10 +21,11 @@ class Data(Section):
     )
     valid: str | list[str] = Field("valid.tsv", description="pairs to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="pairs to report on when training ends")
-    columns: list[int | str] | None = Field(
+    columns: list[int | str | list[int | str]] | None = Field(
         None,
         description="where to find source, target and (if there) word alignment: column numbers from 1 in .tsv, keys "
-        "in .jsonl; default [1, 2, 3] and [source, target, alignment]",
+        "in .jsonl; default [1, 2, 3] and [source, target, alignment]. A source of several texts is a list of its own, "
+        "[[1, 2], 3], and is read with <sep> between them",
     )
     source: Literal["text", "none", "picture"] = Field(
         "text",
@@ -95,6 +96,12 @@ class Objective(Section):
         "try 5); an update then takes twice as long",
     )
     blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
+    language: float = Field(
+        0.0,
+        ge=0,
+        description="model.head over a decoder alone: weight of the language model's own loss beside the head's "
+        "(Radford et al. 2018 take 0.5)",
+    )
     reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
     entropy: float = Field(0.002, ge=0, description="hard attention: weight of the entropy of where to look")
     soft: float = Field(
@@ -128,9 +135,14 @@ class Training(Section):
     seed: int = Field(1, ge=0, description="of everything drawn at random")
     validate_every: int = Field(1000, ge=1, description="updates between validations")
     validate_sentences: int = Field(500, ge=1, description="how many validation sentences to decode for the metric")
-    metric: Literal["bleu", "chrf", "exact", "loss"] | None = Field(
-        None, description="what 'best' means (default bleu, or loss where there is no source)"
+    metric: Literal["bleu", "chrf", "exact", "accuracy", "loss"] | None = Field(
+        None, description="what 'best' means (default bleu; accuracy of labels and tags; else loss)"
     )
+    freeze: list[str] = Field(
+        default_factory=list,
+        description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
+    )
+    thaw: int = Field(0, ge=0, description="updates after which what is frozen learns too (0: never)")
     patience: int = Field(0, ge=0, description="validations without a better one before stopping (0: never stop early)")
     save_every: int = Field(500, ge=1, description="updates between checkpoints")
     keep_last: int = Field(3, ge=1, description="how many latest checkpoints to keep, beside the best")
@@ -252,6 +264,9 @@ class Config(Section):
                 "data.source none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
                 "or model.decoder.kind none (filling in blanks)"
             )
+        if self.model.head != "text":
+            self._head_fits()
+            return self
         if isinstance(decoder, NoDecoder) and self.data.source != "none":
             raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
         objective = self.training.objective
@@ -273,9 +288,28 @@ class Config(Section):
             raise ValueError(f"model.share_embeddings needs data.source text, not {self.data.source}")
         if self.data.source == "none" and self.training.metric not in (None, "loss"):
             raise ValueError(f"training.metric '{self.training.metric}' needs a source; where there is none, use loss")
+        if self.training.metric == "accuracy":
+            raise ValueError("training.metric 'accuracy' is of labels; model.head is text, so use bleu, chrf or exact")
+        if objective.language:
+            raise ValueError("training.objective.language goes with another model.head than text; set it to 0")
         return self
+
+    def _head_fits(self) -> None:
+        """A head tells something of a source, and is taught by what is right."""
+        head, objective, metric = self.model.head, self.training.objective, self.training.metric
+        if self.data.source == "none":
+            raise ValueError(f"model.head '{head}' tells something of a source, but data.source is none")
+        if objective.kind != "likelihood" or objective.agreement:
+            what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
+            raise ValueError(f"training.objective.{what} is for what writes text; model.head is '{head}'")
+        if objective.language and not isinstance(self.model.encoder, NoEncoder):
+            raise ValueError("training.objective.language needs a decoder alone to go on with (encoder.kind none)")
+        usual = "loss" if head == "number" else "accuracy"
+        if metric not in (None, "loss", usual):
+            raise ValueError(f"training.metric '{metric}' does not go with model.head '{head}'; use {usual}")
 
     @property
     def metric(self) -> str:
         """What 'best' means here."""
-        return self.training.metric or ("loss" if self.data.source == "none" else "bleu")
+        usual = {"text": "loss" if self.data.source == "none" else "bleu", "number": "loss"}
+        return self.training.metric or usual.get(self.model.head, "accuracy")

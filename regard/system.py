@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.corpora import Files, read_files
-from regard.data.sources import Nothing, Pictures, Source, Text
+from regard.data.labels import Labels, Numbers, load_labels
+from regard.data.sources import Nothing, Parts, Pictures, Source, Text
 from regard.data.tokens import Tokenizer, load_tokenizer
 from regard.errors import ConfigError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer
 from regard.models.build import build
-from regard.models.model import FillIn, OneNetwork, Writer
+from regard.models.model import FillIn, OneNetwork, Reader, Writer
 from regard.parts import ConvolutionEncoder, NoEncoder
 from regard.search.ensemble import Ensemble
 from regard.settings import Config, Search
@@ -38,6 +39,7 @@ from regard.tasks.task import (
     attention_kind,
     longest_sequence,
 )
+from regard.tasks.telling import Telling
 from regard.tasks.writing import LanguageModel, Writing
 from regard.training.checkpoint import (
     WEIGHTS,
@@ -136,9 +138,14 @@ class System:
         """One vector for each input, `(texts, d_model)`: what the encoder makes of the whole."""
         return self.task.summaries(texts)
 
+    def vectors(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """For each input a vector of each of its positions, `(positions, d_model)`, marks counted: `task.source.pieces`
+        of a text says what they stand for."""
+        return self.task.vectors(texts)
+
     def _writing(self) -> Writing:
         if not isinstance(self.task, Writing):
-            raise ConfigError("this model fills in blanks; it writes nothing to align")
+            raise ConfigError("this model does not write a text from a source, so there is nothing to align")
         return self.task
 
     def evaluate(
@@ -221,6 +228,9 @@ def new_task(config: Config, tokenizers: tuple[Tokenizer | None, Tokenizer], dev
     match model:
         case FillIn():
             return FillingIn(config, source, target, model, device)
+        case Reader():
+            assert isinstance(target, Labels | Numbers), "a head tells labels or numbers"
+            return Telling(config, source, target, model, device)
         case OneNetwork() if config.data.source == "none":
             return LanguageModel(config, source, target, model, device)
         case _:
@@ -231,6 +241,8 @@ def _source(config: Config, tokenizer: Tokenizer | None) -> Source:
     match config.data.source, config.model.encoder:
         case "picture", ConvolutionEncoder() as encoder:
             return Pictures(config.data.picture, -(-config.data.picture // 2**encoder.halvings))
+        case "text", _ if tokenizer is not None and config.model.head != "text":
+            return Parts(tokenizer)
         case "text", encoder if tokenizer is not None:
             return Text(tokenizer, end=not isinstance(encoder, NoEncoder))
         case _:
@@ -250,8 +262,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
-    """One file if one serves both sides, or there is but one side; else one a side."""
-    if source is target or source is None:
+    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own."""
+    if isinstance(target, Labels | Numbers):
+        target.save(folder, "labels")
+        if source is not None:
+            source.save(folder, "tokens")
+    elif source is target or source is None:
         target.save(folder, "tokens")
     else:
         source.save(folder, "source")
@@ -260,6 +276,8 @@ def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -
 
 def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tokenizer]:
     """What `save_tokenizers` wrote."""
+    if config.model.head != "text":
+        return (load_tokenizer(folder, "tokens") if config.data.source == "text" else None), load_labels(folder)
     if config.data.source != "text":
         return None, load_tokenizer(folder, "tokens")
     if config.tokens.shared:
@@ -274,7 +292,7 @@ def vocabulary(folder: Path) -> str:
 
 
 def _digest(name: str, folder: Path) -> str:
-    found = sorted([*folder.glob(f"{name}.*"), *folder.glob("tokens.*")])
+    found = sorted([*folder.glob(f"{name}.*"), *folder.glob("tokens.*"), *folder.glob("labels.*")])
     return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()
 
 

@@ -20,7 +20,7 @@ from regard.errors import ConfigError, DataError
 from regard.models.build import build, count_parameters
 from regard.models.decoders import State
 from regard.models.encoders import ConvolutionEncoder
-from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Writer
+from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Reader, Writer
 from regard.nn.attention import capture
 from regard.presets import PRESETS
 from regard.ragged import Ragged
@@ -598,8 +598,10 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     }[settings.data.source]
     if isinstance(model, FillIn):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
+    if isinstance(model, Reader):
+        source, target = Ragged.of([[2, 6, 3], [2, 5, 7, 3], [2, 3]]), Ragged.of([[1], [2], [0]])
     logits = model(source, target).values
-    assert logits.shape == (3, VOCABULARY)
+    assert logits.shape == (3, 1 if settings.model.head == "number" else VOCABULARY)
     assert logits.isfinite().all()
 
 

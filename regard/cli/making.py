@@ -19,7 +19,7 @@ def new(
     preset: Annotated[
         str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text or scenes.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags or scenes.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
     pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
     words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",

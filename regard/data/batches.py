@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.labels import Labels, Numbers
 from regard.data.sources import Item, Source
 from regard.data.store import PairStore, Store
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Tokenizer
@@ -112,6 +113,36 @@ class Blanks:
 
 
 @dataclass(frozen=True)
+class Told:
+    """A source, and what is to be told of it: of the whole (`inputs` then say nothing), or of each word.
+
+    Of a word it is told at its first piece, or, where the body sees no further than it has read, at its `last`.
+    """
+
+    source: Source
+    labels: Labels | Numbers
+    last: bool = False
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
+        packed = self.source.pack(sources)
+        if isinstance(self.labels, Numbers):
+            values = torch.tensor([float(y[0]) for y in targets], dtype=torch.float32)
+            return Batch(packed, Ragged.of([[0]] * len(sources)), Ragged.from_lengths(values, [1] * len(sources)))
+        known = [[int(y) if y < self.labels.size else IGNORED for y in target] for target in targets]
+        each = self.labels.each
+        places = [self.places(item) for item in sources] if each else [[0]] * len(sources)
+        return Batch(packed, Ragged.of(places), Ragged.of(known))
+
+    def places(self, item: Item) -> list[int]:
+        """Where each word is told."""
+        found: dict[int, int] = {}
+        for place, word in enumerate(self.source.words(item)):
+            if word >= 0 and (self.last or word not in found):
+                found[word] = place
+        return list(found.values())
+
+
+@dataclass(frozen=True)
 class Position:
     """How far training has read: `batch` batches of `window` of `epoch` are done."""
 
@@ -170,7 +201,7 @@ class Batches:
             seed = int(np.random.default_rng((self.seed, epoch, window, side)).integers(2**31))
             tokens = maker.encode_many(texts, sampling=self.sampling, seed=seed)
             ends = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
-            flat = np.fromiter(chain.from_iterable(tokens), np.int64, int(ends[-1]))
+            flat = np.fromiter(chain.from_iterable(tokens), maker.dtype, int(ends[-1]))
             sides.append(Slices(flat, np.concatenate(([0], ends[:-1])), ends))
         return sides[0], sides[1]
 

@@ -16,6 +16,8 @@ from regard.errors import ConfigError, DataError
 from regard.settings import Data
 
 Files = str | Sequence[str]
+BETWEEN = " <sep> "  # texts that make up one source
+Columns = Sequence[int | str | list[int | str]]
 Links = frozenset[tuple[int, int]]
 
 
@@ -84,7 +86,7 @@ def read_files(files: Files, data: Data) -> Iterator[Example]:
             return read_pairs(files, data.columns)
 
 
-def read_texts(files: Files, columns: Sequence[int | str] | None = None) -> Iterator[Example]:
+def read_texts(files: Files, columns: Columns | None = None) -> Iterator[Example]:
     """Plain text, a line each, or one field of a .tsv or .jsonl file."""
     if not isinstance(files, str):
         raise DataError(f"data.source none needs one file of text, not {len(files)}: {list(files)}")
@@ -117,7 +119,7 @@ def _beside(example: Example, files: Files) -> Example:
     return replace(example, source=str(folder / example.source))
 
 
-def read_pairs(files: Files, columns: Sequence[int | str] | None = None) -> Iterator[Example]:
+def read_pairs(files: Files, columns: Columns | None = None) -> Iterator[Example]:
     """Examples of one .tsv or .jsonl file, or of two text files in a list; any may be gzipped."""
     if not isinstance(files, str):
         if len(files) != 2:
@@ -188,33 +190,45 @@ def _read_two(source: Path, target: Path) -> Iterator[Example]:
         yield Example(left[1], right[1], f"{source}:{number}")
 
 
-def _read_tsv(path: Path, columns: Sequence[int | str] | None) -> Iterator[Example]:
-    numbers = [int(c) for c in columns or (1, 2, 3) if str(c).isdigit() and int(c) > 0]
-    if len(numbers) != len(columns or (1, 2, 3)) or len(numbers) < 2:
+def _read_tsv(path: Path, columns: Columns | None) -> Iterator[Example]:
+    chosen = columns or (1, 2, 3)
+    parts, others = _several(chosen)
+    numbers = [int(c) for c in (*parts, *others) if str(c).isdigit() and int(c) > 0]
+    if len(numbers) != len(parts) + len(others) or not parts or not others:
         raise DataError(
             f"data.columns for {path} should be column numbers from 1, such as [1, 2]; not {list(columns or [])}"
         )
     for number, line in read_lines(path):
         place = f"{path}:{number}"
         cells = line.split("\t")
-        for name, column in zip(("source", "target"), numbers, strict=False):
+        for name, column in zip([*["source"] * len(parts), "target"], numbers, strict=False):
             if column > len(cells):
                 raise DataError(
                     f"{place} has {len(cells)} column{'s' * (len(cells) != 1)}, so no column {column} for the {name}; "
                     "columns are parted by tabs"
                 )
-        gold = cells[numbers[2] - 1] if len(numbers) > 2 and numbers[2] <= len(cells) else None
-        yield Example(cells[numbers[0] - 1], cells[numbers[1] - 1], place, _alignment(gold, place))
+        source = BETWEEN.join(cells[column - 1] for column in numbers[: len(parts)])
+        target, *more = numbers[len(parts) :]
+        gold = cells[more[0] - 1] if more and more[0] <= len(cells) else None
+        yield Example(source, cells[target - 1], place, _alignment(gold, place))
 
 
-def _read_jsonl(path: Path, columns: Sequence[int | str] | None) -> Iterator[Example]:
-    keys = [str(c) for c in columns or ("source", "target", "alignment")]
-    if len(keys) < 2:
+def _read_jsonl(path: Path, columns: Columns | None) -> Iterator[Example]:
+    parts, others = _several(columns or ("source", "target", "alignment"))
+    keys, more = [str(c) for c in parts], [str(c) for c in others]
+    if not keys or not more:
         raise DataError(f"data.columns for {path} should name the keys of source and target, such as [source, target]")
     for place, record in _records(path, keys[0]):
-        source, target = (_text(record, key, place) for key in keys[:2])
-        gold = record.get(keys[2]) if len(keys) > 2 else None
-        yield Example(source, target, place, _alignment(gold, place), _boxes(record, place))
+        source = BETWEEN.join(_text(record, key, place) for key in keys)
+        gold = record.get(more[1]) if len(more) > 1 else None
+        yield Example(source, _text(record, more[0], place), place, _alignment(gold, place), _boxes(record, place))
+
+
+def _several(columns: Columns) -> tuple[list[int | str], list[int | str]]:
+    """The columns of the source, which may be several, and all others."""
+    first, *others = columns
+    flat = [other for other in others if not isinstance(other, list)]
+    return (first if isinstance(first, list) else [first]), (flat if len(flat) == len(others) else [])
 
 
 def _records(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.corpora import Alignment, Example
-from regard.data.tokens import EOS, Tokenizer
+from regard.data.tokens import BOS, EOS, MARKS, SEP, Tokenizer
 from regard.errors import DataError
 from regard.ragged import Ragged
 
@@ -118,6 +118,38 @@ class Text(Source):
 
     def gold(self, example: Example) -> Alignment | None:
         return example.alignment
+
+
+class Parts(Text):
+    """A text, or several with `<sep>` (or a tab) between, to tell something of: `<s> a <sep> b </s>`."""
+
+    drawn = True
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        parts = [text.replace("\t", MARKS[SEP]).split(MARKS[SEP]) for text in texts]
+        flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
+        found = []
+        for row in parts:
+            ids = next(flat)
+            for _ in row[1:]:
+                ids = [*ids, SEP, *next(flat)]
+            found.append(ids)
+        return found
+
+    def pack(self, items: Sequence[Item]) -> Ragged:
+        return Ragged.of(items, before=BOS, after=EOS)
+
+    def pieces(self, item: Item) -> list[str]:
+        return self.tokenizer.pieces([BOS, *item, EOS])
+
+    def words(self, item: Item) -> list[int]:
+        numbers, ids, before = [-1], [*item], 0
+        while ids:
+            end = ids.index(SEP) if SEP in ids else len(ids)
+            own = self.tokenizer.words(ids[:end])
+            numbers += [before + word if word >= 0 else -1 for word in own] + [-1] * (end < len(ids))
+            before, ids = before + max(own, default=-1) + 1, ids[end + 1 :]
+        return [*numbers, -1]
 
 
 class Nothing(Source):

@@ -34,7 +34,7 @@ from regard.errors import ConfigError, DataError, ModelError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, ct2, load_engine, names
 from regard.exchange.folders import make_way
-from regard.models.model import EncoderDecoder, FillIn, OneNetwork
+from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Reader
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
 from regard.nn.positions import Learned, Relative, Shaw
@@ -204,6 +204,8 @@ def _blocks(system: System) -> tuple[TransformerSettings, TransformerSettings]:
     match model:
         case EncoderDecoder():
             pass
+        case Reader():
+            raise ConfigError(f"model.head is '{system.config.model.head}': CTranslate2 runs models that write text")
         case OneNetwork() | FillIn():
             missing = "encoder" if encoder.kind == "none" else "decoder"
             raise _refusal(f"model.{missing}.kind is none", "encoders with decoders")

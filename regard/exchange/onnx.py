@@ -37,7 +37,7 @@ from regard.exchange.onnx_runner import RUNNER, Found, Runner
 from regard.exchange.onnx_runner import Search as RunnerSearch
 from regard.exchange.onnx_trace import Growing, Rectangle, Spread, prepare, traceable
 from regard.models.decoders import RecurrentDecoder, RecurrentState, State, TransformerDecoder, TransformerState, View
-from regard.models.model import EncoderDecoder, OneNetwork, Writer
+from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
 from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
 from regard.system import CONFIG, System, save_tokenizers
@@ -79,6 +79,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     `force` replaces an older export. A folder that writes something else than Regard is an error, and thrown away.
     """
     task, folder = system.task, Path(folder)
+    if isinstance(task.model, Reader):
+        raise ConfigError(f"model.head is '{system.config.model.head}': only what writes can be exported")
     if not isinstance(task.model, Writer):
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
     if not isinstance(task, Writing) or not isinstance(task.model, EncoderDecoder | OneNetwork):

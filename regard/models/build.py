@@ -10,7 +10,7 @@ from torch import nn
 from regard import parts as config
 from regard.models.decoders import RecurrentDecoder, TransformerDecoder
 from regard.models.encoders import ConvolutionEncoder, Embedding, RecurrentEncoder, TransformerEncoder
-from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork
+from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork, Pool, Reader
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock, EncoderBlock, make_norm
 from regard.nn.hard import HardAttention
@@ -21,6 +21,8 @@ from regard.nn.scores import SCORES
 def build(settings: config.Model, source_vocabulary: int, target_vocabulary: int, longest: int) -> Model:
     """A new model with weights drawn from torch's random state. `longest` bounds learned positions."""
     d_model, dropout = settings.d_model, settings.dropout
+    if settings.head != "text":
+        return build_reader(settings, source_vocabulary, target_vocabulary, longest)
     target = Embedding(target_vocabulary, d_model, dropout)
     head = Head(d_model, target_vocabulary, target if settings.tie_output else None)
     match settings.encoder, settings.decoder:
@@ -37,6 +39,22 @@ def build(settings: config.Model, source_vocabulary: int, target_vocabulary: int
     if settings.share_layers:
         share(encoder, decoder)
     return EncoderDecoder(encoder, decoder, head)
+
+
+def build_reader(settings: config.Model, source_vocabulary: int, target_vocabulary: int, longest: int) -> Reader:
+    """A body and a head, which tells one of the `target_vocabulary` labels, or a number."""
+    d_model, dropout, alone = settings.d_model, settings.dropout, isinstance(settings.encoder, config.NoEncoder)
+    embedding = Embedding(source_vocabulary, d_model, dropout) if source_vocabulary else None
+    pool: Pool = "each" if settings.head == "tags" else "last" if alone else "summary"
+    if pool == "summary" and isinstance(settings.encoder, config.TransformerEncoder):
+        pool = "first"
+    if alone:
+        assert embedding is not None, "a decoder reads text"
+        body = build_decoder(settings, embedding, longest)
+    else:
+        body = build_encoder(settings, embedding, longest)
+    outputs = 1 if settings.head == "number" else target_vocabulary
+    return Reader(body, d_model, outputs, dropout, pool, alone=alone)
 
 
 def build_encoder(settings: config.Model, embedding: Embedding | None, longest: int) -> nn.Module:
@@ -145,7 +163,7 @@ def _final(part: config.TransformerSettings, d_model: int) -> nn.Module:
 
 
 def count_parameters(settings: config.Model, vocabulary: int) -> int:
-    """How many numbers such a model learns, without making it."""
+    """How many numbers such a model learns, without making it; a head over a body has two labels."""
     with torch.device("meta"):
-        model = build(settings, vocabulary, vocabulary, longest=1024)
+        model = build(settings, vocabulary, vocabulary if settings.head == "text" else 2, longest=1024)
     return sum(parameter.numel() for parameter in model.parameters())

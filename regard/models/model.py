@@ -1,8 +1,9 @@
-"""Models: an encoder and a decoder, a decoder alone, an encoder alone; each with an output layer."""
+"""Models: an encoder and a decoder, a decoder alone, an encoder alone; each writes or tells something."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.models.decoders import Decoder, State
 from regard.models.encoders import Embedding, Memory
+from regard.nn.dropout import Dropout
 from regard.ragged import Ragged
 
 
@@ -148,4 +150,53 @@ class FillIn(nn.Module):
         return memory
 
 
-Model = EncoderDecoder | OneNetwork | FillIn
+class Reader(nn.Module):
+    """A body under a head that tells something of the source: of the whole, or of each of its words.
+
+    Of the whole it tells from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin et
+    al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. Of a word it tells from the
+    vector at one of its pieces. Then `head(h)` are logits, or the number. The body has the name that it has in other
+    models, so that it can be kept and the head be changed.
+    """
+
+    def __init__(self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, alone: bool) -> None:
+        super().__init__()
+        self.encoder: nn.Module | None = None if alone else body
+        self.decoder: nn.Module | None = body if alone else None
+        self.pool, self.packed = pool, False
+        self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
+        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None)
+
+    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+        """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
+        return self.told(source, inputs, self.encode(source))
+
+    def told(self, source: Ragged, inputs: Ragged, memory: Memory) -> Ragged:
+        """The same, from what the body has made of the source."""
+        states = memory.states.values
+        match self.pool:
+            case "each":
+                x = states[source.offsets.long()[inputs.row] + inputs.values]
+            case "first":
+                x = states[source.offsets[:-1].long()]
+            case _:
+                x = memory.summary
+        x = x if self.transform is None else torch.tanh(self.transform(x))
+        return inputs.like(self.head(self.dropout(x)))
+
+    def encode(self, source: Ragged) -> Memory:
+        if self.encoder is not None:
+            memory: Memory = self.encoder(source)
+            return memory
+        assert self.decoder is not None, "a head stands on a body"
+        states: Ragged = self.decoder(source, None)
+        return Memory(states, states.last())
+
+    @property
+    def alone(self) -> bool:
+        """Whether a decoder reads, which sees no further than it has read."""
+        return self.decoder is not None
+
+
+Pool = Literal["first", "last", "summary", "each"]
+Model = EncoderDecoder | OneNetwork | FillIn | Reader

@@ -39,6 +39,8 @@ class Graphs:
 
         Functions of different names may wait for their way back at the same time.
         """
+        if not any(x.requires_grad for x in (*inputs, *parameters)):
+            return function(*inputs)  # all of it is frozen: there is no way back
         memory = self.memories[name]
         device = inputs[0].device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from regard.data.batches import Batch, Blanks
 from regard.data.corpora import Example
@@ -24,6 +23,7 @@ from regard.tasks.task import (
     Evaluation,
     Given,
     Output,
+    Pack,
     PairScore,
     Problem,
     Shown,
@@ -116,8 +116,8 @@ class FillingIn(Task):
             results.append(PairScore(math.fsum(found), found))
         return results
 
-    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return self.summarized(self.target.encode_many(texts), lambda items: self.batch(items, items).source)
+    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
+        return self.target.encode_many(texts), lambda items: self.batch(items, items).source
 
     def evaluate(
         self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +22,7 @@ from regard.data.tokens import BOS, Tokenizer
 from regard.evaluation.alignment import Kind
 from regard.evaluation.exposure import Exposure
 from regard.evaluation.metrics import Score
+from regard.models.encoders import Memory
 from regard.models.model import Model
 from regard.nn.attention import capture
 from regard.parts import NoEncoder
@@ -33,6 +34,7 @@ Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
 Warn = Callable[[str], None]
 Advance = Callable[[int], None]  # how many more inputs are done
+Pack = Callable[[Sequence[Any]], Ragged]  # items as what reads them wants them
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,10 @@ class Task(ABC):
     def shown(self, source: Item, target: Tokens) -> Shown:
         """An example in pieces, as its attention is to be labelled."""
 
+    def checked(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """The same, if each is what this task can learn from; else an error that names it."""
+        return examples
+
     @property
     def longest(self) -> int:
         """The most positions the model has room for; see `build`."""
@@ -158,16 +164,29 @@ class Task(ABC):
 
     def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """One vector for each source, `(texts, d_model)`: what its encoder makes of the whole."""
-        return self.summarized(self.source.encode_many(texts), self.source.pack)
-
-    def summarized(self, items: Sequence[Item], pack: Callable[[Sequence[Any]], Ragged]) -> NDArray[np.float32]:
-        """One vector for each item, of which `pack` makes what the encoder reads."""
-        found = np.zeros((len(items), self.config.model.d_model), np.float32)
-        for group in self.groups(items, self.config.training.batch_tokens):
-            with self.inference():
-                memory = self.model.encode(pack([items[i] for i in group]).to(self.device))
+        found = np.zeros((len(texts), self.config.model.d_model), np.float32)
+        for group, memory in self._encoded(texts):
             found[group] = memory.summary.float().cpu().numpy()
         return found
+
+    def vectors(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """For each source the vector of each of its positions, `(positions, d_model)`."""
+        found: list[NDArray[np.float32]] = [np.zeros((0, self.config.model.d_model), np.float32)] * len(texts)
+        for group, memory in self._encoded(texts):
+            states = memory.states.values.float().cpu().split(memory.states.lengths.tolist())
+            for i, rows in zip(group, states, strict=True):
+                found[i] = rows.numpy()
+        return found
+
+    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
+        """Texts as items, and how some of these are laid out for what reads them."""
+        return self.source.encode_many(texts), self.source.pack
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Memory]]:
+        items, pack = self.readable(texts)
+        for group in self.groups(items, self.config.training.batch_tokens):
+            with self.inference():
+                yield group, self.model.encode(pack([items[i] for i in group]).to(self.device))
 
     def attention(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[Attention]:
         """What each pair attends to in every attention of the model, cut to its own length."""
@@ -247,4 +266,6 @@ def longest_sequence(config: Config) -> int:
     target = max(config.data.max_length, config.search.max_length)
     if config.data.source == "none":
         return target + 2
+    if config.model.head != "text":
+        return source + 2
     return source + target + 2 if isinstance(config.model.encoder, NoEncoder) else max(source, target) + 1

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from regard.data.batches import Batch, Pairs, make_batch
 from regard.data.corpora import Example
@@ -35,6 +33,7 @@ from regard.tasks.task import (
     Evaluation,
     Given,
     Output,
+    Pack,
     PairScore,
     Problem,
     Shown,
@@ -326,8 +325,8 @@ class LanguageModel(Writing):
         loss = self.loss(examples)
         return {"loss": loss, "perplexity": math.exp(loss)}
 
-    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return self.summarized(self.target.encode_many(texts), lambda items: self.batch(items, items).inputs)
+    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
+        return self.target.encode_many(texts), lambda items: self.batch(items, items).inputs
 
     def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.

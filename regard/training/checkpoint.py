@@ -147,6 +147,8 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
     names = {parameter: name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
+            if f"{names[parameter]}/step" not in saved:
+                continue  # it was frozen
             state = {key: saved[f"{names[parameter]}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in state.items()}
     random = load_tensors(place / "random.safetensors")

@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.data.batches import Batch, make_batch
+from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
-from regard.models.model import Model, Writer
+from regard.models.model import FillIn, Model, Reader, Writer
 from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
 from regard.search.limits import Limits
@@ -39,7 +39,7 @@ class Objective(Protocol):
 class Likelihood:
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
 
-    def __init__(self, model: Model, settings: Settings, smoothing: float) -> None:
+    def __init__(self, model: Writer | FillIn, settings: Settings, smoothing: float) -> None:
         self.model, self.settings, self.smoothing = model, settings, smoothing
         self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
         self.memory: dict[str, float] = {}
@@ -130,7 +130,7 @@ class MinimumRisk:
 
     def __init__(self, model: Writer, settings: Settings, smoothing: float, first: int) -> None:
         self.model, self.settings, self.first = model, settings, first
-        self.likelihood = Likelihood(model, settings, smoothing)  # type: ignore[arg-type]
+        self.likelihood = Likelihood(model, settings, smoothing)
         self.memory = self.likelihood.memory
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
@@ -195,8 +195,38 @@ def _grams(tokens: Sequence[int], size: int) -> Counter[tuple[int, ...]]:
     return Counter(tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1))
 
 
+class Telling:
+    """What a head tells: `-log p` of the right labels, or half the squared error of a number.
+
+    Over a decoder alone, the loss of the language model can go along, as a mean beside a mean: `L + λ L_lm` (Radford et
+    al. 2018, eq. 5). Its output layer is its embedding.
+    """
+
+    def __init__(self, model: Reader, settings: Settings, smoothing: float) -> None:
+        self.model, self.settings, self.smoothing = model, settings, smoothing
+        self.memory: dict[str, float] = {}
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        memory = self.model.encode(batch.source)
+        found, right = self.model.told(batch.source, batch.inputs, memory).values, batch.outputs.values
+        if right.is_floating_point():
+            loss = 0.5 * (found.float().squeeze(1) - right).square().sum()
+        else:
+            loss = cross_entropy(found, right, self.smoothing)
+        if not self.settings.language:
+            return loss
+        texts = batch.source
+        following = texts.values.roll(-1).index_fill(0, texts.offsets[1:].long() - 1, IGNORED)  # nothing after an end
+        table: Tensor = self.model.decoder.embedding.table.weight  # type: ignore[union-attr, assignment]
+        counted = max(len(texts.values) - len(texts), 1)
+        mean = linear_cross_entropy(memory.states.values, table, None, following) / counted
+        return loss + self.settings.language * mean * batch.tokens
+
+
 def make_objective(model: Model, settings: Settings, smoothing: float, first: int) -> Objective:
     """The objective that the settings name."""
+    if isinstance(model, Reader):
+        return Telling(model, settings, smoothing)
     match settings.kind:
         case "likelihood":
             return Likelihood(model, settings, smoothing)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import IGNORED, Batch
+from regard.errors import ConfigError
 from regard.models.decoding import changed
 from regard.nn.blocks import DecoderBlock, EncoderBlock
 from regard.nn.graphed import Graphs, recording
@@ -32,6 +33,7 @@ class Updater:
     def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
         self.optimizer = make_optimizer(model, settings, device)
+        self.frozen = _frozen(model, settings.freeze)
         fast = device.type == "cuda" and settings.compile
         alike = type(objective) is Likelihood and objective.packed and settings.accumulate == 1
         self.size = -(-settings.batch_tokens // 64) * 64 if fast and alike and available(device) else None
@@ -60,6 +62,10 @@ class Updater:
         if not self.model.training:
             self.model.train()
         changed(self.model)
+        if self.frozen and 0 < self.settings.thaw < step:
+            for parameter in self.frozen:
+                parameter.requires_grad_(True)
+            self.frozen, self.warm, self.recording = [], 0, None
         if self.size is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is None and self.warm == WARM:
@@ -92,6 +98,25 @@ class Updater:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
+
+
+def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
+    """The weights of these parts, which from now on do not learn."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    found: list[nn.Parameter] = []
+    for part in parts:
+        weights = [parameter for name, parameter in own.items() if name == part or name.startswith(f"{part}.")]
+        if not weights:
+            raise ConfigError(
+                f"training.freeze: this model has no part '{part}'; there are: "
+                f"{', '.join(dict(model.named_children()))} and what is in them (such as encoder.blocks.0)"
+            )
+        found += weights
+    if found and not {id(x) for x in own.values()} - {id(x) for x in found}:
+        raise ConfigError("training.freeze names every part, so nothing would learn; leave one out")
+    for parameter in found:
+        parameter.requires_grad_(False)
+    return found
 
 
 class _Recording:
