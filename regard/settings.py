@@ -23,9 +23,9 @@ class Data(Section):
     test: str | list[str] | None = Field(None, description="pairs to report on when training ends")
     columns: list[int | str | list[int | str]] | None = Field(
         None,
-        description="where to find source, target and (if there) word alignment: column numbers from 1 in .tsv, keys "
-        "in .jsonl; default [1, 2, 3] and [source, target, alignment]. A source of several texts is a list of its own, "
-        "[[1, 2], 3], and is read with <sep> between them",
+        description="where to find source, target and (if there) word alignment: column numbers from 1 in .tsv (or "
+        "names that its first line holds), keys in .jsonl; default [1, 2, 3] and [source, target, alignment]. A source "
+        "of several texts is a list of its own, [[1, 2], 3], and is read with <sep> between them",
     )
     source: Literal["text", "none", "picture"] = Field(
         "text",

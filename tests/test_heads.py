@@ -377,6 +377,11 @@ def test_several_texts_make_a_source(tmp_path: Path) -> None:
         assert (found.source, found.target) == ("one <sep> two", "x")
     with pytest.raises(DataError, match="should be column numbers"):
         list(read_pairs(str(tmp_path / "a.tsv"), [[1, 3]]))
+    (tmp_path / "glue.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tx\n")
+    (found,) = read_pairs(str(tmp_path / "glue.tsv"), [["sentence1", "sentence2"], "label"])
+    assert (found.source, found.target, found.place) == ("one <sep> two", "x", f"{tmp_path}/glue.tsv:2")
+    with pytest.raises(DataError, match="names no column 'sentence'; it names: index, sentence1, sentence2, label"):
+        list(read_pairs(str(tmp_path / "glue.tsv"), ["sentence", "label"]))
     with pytest.raises(DataError, match="no column 9 for the source"):
         list(read_pairs(str(tmp_path / "a.tsv"), [[1, 9], 2]))
 

@@ -191,14 +191,22 @@ def _read_two(source: Path, target: Path) -> Iterator[Example]:
 
 
 def _read_tsv(path: Path, columns: Columns | None) -> Iterator[Example]:
-    chosen = columns or (1, 2, 3)
-    parts, others = _several(chosen)
-    numbers = [int(c) for c in (*parts, *others) if str(c).isdigit() and int(c) > 0]
-    if len(numbers) != len(parts) + len(others) or not parts or not others:
+    """Columns may be named where the first line names them; that line is then no example."""
+    parts, others = _several(columns or (1, 2, 3))
+    chosen, lines = [str(name) for name in (*parts, *others)], read_lines(path)
+    if not parts or not others or "0" in chosen:
         raise DataError(
-            f"data.columns for {path} should be column numbers from 1, such as [1, 2]; not {list(columns or [])}"
+            f"data.columns for {path} should be column numbers from 1, such as [1, 2], or names that its first line "
+            f"holds; not {list(columns or [])}"
         )
-    for number, line in read_lines(path):
+    if not all(name.isdigit() for name in chosen):
+        names = next(lines)[1].split("\t")
+        for name in chosen:
+            if not name.isdigit() and name not in names:
+                raise DataError(f"{path}:1 names no column '{name}'; it names: {', '.join(names)}")
+        chosen = [name if name.isdigit() else str(names.index(name) + 1) for name in chosen]
+    numbers = [int(name) for name in chosen]
+    for number, line in lines:
         place = f"{path}:{number}"
         cells = line.split("\t")
         for name, column in zip([*["source"] * len(parts), "target"], numbers, strict=False):

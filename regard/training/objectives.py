@@ -1,4 +1,5 @@
-"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk.
+"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk; or what
+a head tells wrong.
 
 Each is a sum over the batch, to be divided by its number of target tokens.
 """
@@ -195,7 +196,7 @@ def _grams(tokens: Sequence[int], size: int) -> Counter[tuple[int, ...]]:
     return Counter(tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1))
 
 
-class Telling:
+class HeadLoss:
     """What a head tells: `-log p` of the right labels, or half the squared error of a number.
 
     Over a decoder alone, the loss of the language model can go along, as a mean beside a mean: `L + λ L_lm` (Radford et
@@ -226,7 +227,7 @@ class Telling:
 def make_objective(model: Model, settings: Settings, smoothing: float, first: int) -> Objective:
     """The objective that the settings name."""
     if isinstance(model, Reader):
-        return Telling(model, settings, smoothing)
+        return HeadLoss(model, settings, smoothing)
     match settings.kind:
         case "likelihood":
             return Likelihood(model, settings, smoothing)
