@@ -92,14 +92,14 @@ def page(folder: Path, sizes: list[int], seeds: int) -> str:
                 cells.append(f"{statistics.fmean(found):.1f} ± {statistics.pstdev(found):.1f}")
             rows.append(f"| {name}, {way} | {' | '.join(cells)} |")
     heads = " | ".join(f"{size:,} sentences" for size in sizes)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "A CPU"
     made = f"{device}, torch {torch.__version__}, {date.today()}"
     return f"""# What a trained body is worth
 
 A BERT and a GPT (`bert-mini`, `gpt-mini`: three blocks of 128) read 20,000 English sentences of the phrasebook, without
 any tags. Then each gets a head that tells what every word is: a person, a thing, a name, an action, a quality, or none
 of these. Percent of the words of 500 fresh sentences told right, after {HEAD["steps"]} updates on few sentences with
-tags; mean ± standard deviation over {seeds} seeds, each with sentences of its own. {made}.
+tags; mean ± standard deviation over {seeds} seeds, each with training sentences of its own. {made}.
 
 ```
 python benchmarks/transfer.py --page docs/transfer.md
