@@ -214,6 +214,6 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
 
 def test_a_corpus_that_there_is_not(tmp_path: Path) -> None:
     said = refused("new", tmp_path / "mine", "--corpus", "novels")
-    assert "unknown corpus 'novels'; there are: phrasebook, text, scenes" in said
+    assert "unknown corpus 'novels'; there are: phrasebook, text, tags, scenes" in said
     assert "clash" in refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "transformer-tiny")
     assert not (tmp_path / "mine").exists()
