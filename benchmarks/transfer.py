@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 import regard
+from regard.bench.report import hardware
 from regard.config import merge
 from regard.demo import corpus_settings, make_corpus
+from regard.system import choose_device
 from regard.training.checkpoint import write_text
 
 BODIES = {"BERT": ("bert-mini", "encoder"), "GPT": ("gpt-mini", "decoder")}
@@ -92,14 +94,14 @@ def page(folder: Path, sizes: list[int], seeds: int) -> str:
                 cells.append(f"{statistics.fmean(found):.1f} ± {statistics.pstdev(found):.1f}")
             rows.append(f"| {name}, {way} | {' | '.join(cells)} |")
     heads = " | ".join(f"{size:,} sentences" for size in sizes)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "A CPU"
-    made = f"{device}, torch {torch.__version__}, {date.today()}"
+    made = f"{hardware(choose_device('auto'))}, torch {torch.__version__}, {date.today()}"
     return f"""# What a trained body is worth
 
 A BERT and a GPT (`bert-mini`, `gpt-mini`: three blocks of 128) read 20,000 English sentences of the phrasebook, without
 any tags. Then each gets a head that tells what every word is: a person, a thing, a name, an action, a quality, or none
 of these. Percent of the words of 500 fresh sentences told right, after {HEAD["steps"]} updates on few sentences with
-tags; mean ± standard deviation over {seeds} seeds, each with training sentences of its own. {made}.
+tags; mean ± standard deviation over {seeds} seeds, each with training sentences of its own.
+On {made}.
 
 ```
 python benchmarks/transfer.py --page docs/transfer.md

@@ -155,7 +155,7 @@ def score_lines(
     with ExitStack() as stack:
         done, write = _sink(stack, output, made_from, force=force)
         progress = stack.enter_context(counting("scoring", _count(Path(paths[0]))))
-        examples = islice(read_files(files, system.config.data), done, None)
+        examples = islice(system.task.checked(read_files(files, system.config.data)), done, None)
         progress.advance(progress.task_ids[0], done)
         for window in _windows(examples, WINDOW):
             write([_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)])

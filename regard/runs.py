@@ -164,8 +164,10 @@ def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokeni
     if config.data.source != "text":
         return None, found
     if body := start.encoder or start.decoder:
+        task = load(body, device="cpu").task
         watcher.message(f"tokens are those of {body}")
-        return load_tokenizer(Path(body), "source" if any(Path(body).glob("source.*")) else "tokens"), found
+        written = start.encoder is None and task.config.model.head == "text"  # what a decoder reads is what it wrote
+        return (task.target if written or task.source.tokenizer is None else task.source.tokenizer), found
     watcher.message(f"learning tokens ({config.tokens.kind}) from {_name(config.data.train)}")
     texts = (x.source for x in read_examples(config.data, "train"))
     return train_tokenizer(texts, config.tokens.kind, config.tokens.size), found

@@ -262,16 +262,25 @@ def choose_device(name: str) -> torch.device:
 
 
 def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
-    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own."""
+    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own.
+
+    They are written beside their places and moved in, that of the target last: where it is, all is.
+    """
+    part = folder / ".tokens"
+    part.mkdir(exist_ok=True)
     if isinstance(target, Labels | Numbers):
-        target.save(folder, "labels")
         if source is not None:
-            source.save(folder, "tokens")
+            source.save(part, "tokens")
+        target.save(part, "labels")
     elif source is target or source is None:
-        target.save(folder, "tokens")
+        target.save(part, "tokens")
     else:
-        source.save(folder, "source")
-        target.save(folder, "target")
+        source.save(part, "source")
+        target.save(part, "target")
+    for name in ("source", "tokens", "target", "labels"):
+        for path in part.glob(f"{name}.*"):
+            path.replace(folder / path.name)
+    part.rmdir()
 
 
 def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tokenizer]:

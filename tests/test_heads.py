@@ -266,6 +266,8 @@ def test_a_loaded_model_tells_the_same_and_its_labels_have_scores(labelled: rega
 def test_what_a_head_attends_to_can_be_shown(labelled: regard.System, tmp_path: Path) -> None:
     found = labelled.explain("the film was good")
     assert found.source == ["<s>", "the", "film", "was", "good", "</s>"]
+    assert found.target == ["well done"]
+    assert found.log_probs == [pytest.approx(labelled.outputs(["the film was good"])[0][0].log_prob, abs=1e-5)]
     assert [layer.weights.shape for layer in found.layers] == [(2, 6, 6)] * 2
     found.save(tmp_path / "attention.png")
     assert (tmp_path / "attention.png").stat().st_size > 1000
@@ -291,6 +293,28 @@ def test_the_command_line_tells_too(labelled: regard.System, tmp_path: Path) -> 
         run = CliRunner().invoke(app, ["export", str(labelled.folder), "--to", to, "-o", str(tmp_path / to)])
         assert run.exit_code != 0
         assert not (tmp_path / to).exists()
+
+
+def test_what_a_decoder_reads_is_shown_as_what_it_reads(tmp_path: Path) -> None:
+    system = regard.train(config(tmp_path, "label", DECODER, training={"steps": 2, "validate_every": 2}))
+    found = system.explain("the film")
+    assert found.inputs == found.source == ["<s>", "the", "film", "</s>"]
+    assert found.target[0] in ("well done", "not so")
+    assert [layer.kind for layer in found.layers] == ["decoder", "decoder"]
+    assert all(np.triu(head, 1).max() == 0 for layer in found.layers for head in layer.weights)
+
+
+def test_pairs_that_do_not_fit_are_named_by_score(tmp_path: Path) -> None:
+    system = regard.train(config(tmp_path, "tags", training={"steps": 2, "validate_every": 2}))
+    (tmp_path / "odd.tsv").write_text("the film\tO O\nthe film\tO\n")
+    run = CliRunner().invoke(app, ["score", str(system.folder), str(tmp_path / "odd.tsv"), "--device", "cpu"])
+    assert run.exit_code != 0
+    assert "odd.tsv:2 has words and tags, but 2 and 1" in str(run.exception) + run.stderr
+
+
+def test_a_body_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no model folder .*nowhere"):
+        regard.train(config(tmp_path, "label", start={"encoder": str(tmp_path / "nowhere")}))
 
 
 # Keeping the body, changing the head
@@ -345,6 +369,25 @@ def test_a_run_that_thaws_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
+def test_a_decoder_that_wrote_one_vocabulary_reads_it(tmp_path: Path) -> None:
+    rows = [("A B C", "the film was good"), ("C A", "it was dull")] * 4
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.tsv").write_text("".join(f"{x}\t{y}\n" for x, y in rows))
+    settings = {
+        "run": str(tmp_path / "writer"), "tokens": {"kind": "word", "shared": False},
+        "data": {split: str(tmp_path / f"{split}.tsv") for split in ("train", "valid")},
+        "model": {"d_model": 32, "encoder": BLOCKS, "decoder": BLOCKS},
+        "training": {"steps": 2, "batch_tokens": 200, "tensorboard": False, "device": "cpu"},
+    }  # fmt: skip
+    regard.train(regard.Config.parse(settings))
+    more: dict[str, Any] = {"training": {"steps": 2, "validate_every": 2}}
+    for part, body, known in (("decoder", DECODER, "film"), ("encoder", ENCODER, "A")):
+        start = {"run": str(tmp_path / part), "start": {part: str(tmp_path / "writer")}}
+        tokenizer = regard.train(config(tmp_path, "label", body, **start, **more)).task.source.tokenizer
+        assert isinstance(tokenizer, Symbols)
+        assert known in tokenizer.ids
+
+
 def test_a_body_goes_from_head_to_head(labelled: regard.System, tmp_path: Path) -> None:
     start: dict[str, Any] = {
         "start": {"encoder": str(labelled.folder)},
@@ -393,15 +436,15 @@ def test_numbers_are_told_as_they_were_given() -> None:
     assert numbers.mean == 20
     assert numbers.spread == pytest.approx(math.sqrt(200 / 3))
     assert numbers.decode(numbers.encode("12.5")) == "12.5"
-    with pytest.raises(DataError, match="'ten' is no number"):
+    with pytest.raises(DataError, match="a target is to tell a number, but 'ten' is none"):
         numbers.encode("ten")
 
 
 @pytest.mark.parametrize(
     ("kind", "line", "message"),
     [
-        ("tags", "the film\tO\n", r"train.tsv:401 has 2 words but 1 tags; each word needs one"),
-        ("number", "the film\tten\n", r"'ten' is no number"),
+        ("tags", "the film\tO\n", r"train.tsv:401 has words and tags, but 2 and 1; each word needs one"),
+        ("number", "the film\tten\n", r"train.tsv:401 is to tell a number, but 'ten' is none"),
     ],
 )
 def test_data_that_cannot_be_told_are_named(tmp_path: Path, kind: str, line: str, message: str) -> None:
@@ -453,7 +496,7 @@ def test_settings_that_clash_are_refused(settings: dict[str, Any], message: str)
 
 @pytest.mark.parametrize(
     ("freeze", "message"),
-    [(["encodr"], "no part 'encodr'; there are: encoder, transform, dropout, head"),
+    [(["encodr"], "no part 'encodr'; there are: encoder, transform, head and"),
      (["encoder", "transform", "head"], "nothing would learn")],
 )  # fmt: skip
 def test_what_cannot_be_frozen_is_said(tmp_path: Path, freeze: list[str], message: str) -> None:

@@ -77,21 +77,21 @@ def cut(text: str, *, each: bool) -> list[str]:
     return (cleaned.split(" ") if each else [cleaned]) if cleaned else []
 
 
-def number(text: str) -> float:
-    """A number as it is written."""
+def number(text: str, place: str = "a target") -> float:
+    """A number as it is written; `place` says where."""
     try:
         value = float(clean(text))
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"'{text}' is no number")
+        raise DataError(f"{place} is to tell a number, but '{text}' is none; write it as 3, -0.5 or 1e6")
     return value
 
 
 def learn_labels(examples: Iterable[Example], head: HeadKind) -> Labels | Numbers:
     """What the targets of the training data hold."""
     if head == "number":
-        values = [number(x.target) for x in examples if clean(x.target)]
+        values = [number(x.target, x.place) for x in examples if clean(x.target)]
         if not values:
             raise DataError("the training data hold no number")
         mean = math.fsum(values) / len(values)

@@ -123,8 +123,6 @@ class Text(Source):
 class Parts(Text):
     """A text, or several with `<sep>` (or a tab) between, to tell something of: `<s> a <sep> b </s>`."""
 
-    drawn = True
-
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         parts = [text.replace("\t", MARKS[SEP]).split(MARKS[SEP]) for text in texts]
         flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))

@@ -13,7 +13,7 @@ from regard.data.batches import Batch, Told
 from regard.data.corpora import Example
 from regard.data.labels import Labels, Numbers, cut, number
 from regard.data.sources import Item
-from regard.data.tokens import MARKS, SEP, clean
+from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.labels import label_scores, number_scores
 from regard.models.model import Reader
@@ -47,14 +47,12 @@ class Telling(Task):
         """As many tags as words, and numbers that are numbers."""
         for example in examples:
             if isinstance(self.target, Numbers) and clean(example.target):
-                try:
-                    number(example.target)
-                except DataError as error:
-                    raise DataError(f"{example.place}: the target {error}") from None
-            elif isinstance(self.target, Labels) and self.target.each:
-                words, tags = _words(example.source), len(cut(example.target, each=True))
+                number(example.target, example.place)
+            elif self._each:
+                words = len(self.layout.places(self.source.encode_many([example.source])[0]))
+                tags = len(cut(example.target, each=True))
                 if words and tags and words != tags:
-                    raise DataError(f"{example.place} has {words} words but {tags} tags; each word needs one")
+                    raise DataError(f"{example.place} has words and tags, but {words} and {tags}; each word needs one")
             yield example
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
@@ -64,9 +62,12 @@ class Telling(Task):
         return len(self.source.pieces(source))
 
     def shown(self, source: Item, target: Tokens) -> Shown:
-        """The source; a decoder that reads it attends as it does to what it writes."""
+        """The source, and the labels told of it; a number has no probability to show beside it."""
         pieces, words = self.source.pieces(source), self.source.words(source)
-        return Shown([], [], pieces, words, pieces) if self.model.alone else Shown(pieces, words, [], [], [])
+        read = pieces if self.model.alone else []
+        if isinstance(self.target, Numbers) or (self._each and self.model.alone):  # whose tags lie among what it reads
+            return Shown(pieces, words, [], [], read)
+        return Shown(pieces, words, self.target.pieces(target), self.target.words(target), read)
 
     def outputs(
         self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
@@ -177,11 +178,6 @@ class Telling(Task):
             count += batch.tokens
         accuracy = {} if isinstance(self.target, Numbers) else {"accuracy": 100.0 * right / count}
         return {"loss": loss / count, **accuracy}
-
-
-def _words(text: str) -> int:
-    """Words of a text, or of all its parts."""
-    return sum(len(clean(part).split()) for part in text.replace("\t", MARKS[SEP]).split(MARKS[SEP]))
 
 
 def _impossible(index: int, what: str) -> None:

@@ -109,7 +109,7 @@ def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
         if not weights:
             raise ConfigError(
                 f"training.freeze: this model has no part '{part}'; there are: "
-                f"{', '.join(dict(model.named_children()))} and what is in them (such as encoder.blocks.0)"
+                f"{', '.join(dict.fromkeys(name.partition('.')[0] for name in own))} and what is in them"
             )
         found += weights
     if found and not {id(x) for x in own.values()} - {id(x) for x in found}:
