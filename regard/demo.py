@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from rich.rule import Rule
 
+from regard.artifacts import write_text
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import phrasebook, scenes, tagged
 from regard.display import counting, score_table, show, side_by_side
@@ -21,7 +22,6 @@ from regard.explain.trace import save
 from regard.settings import Config
 from regard.system import System
 from regard.tasks.task import Evaluation
-from regard.training.checkpoint import write_text
 
 PAIRS = {"phrasebook": 20000, "text": 20000, "tags": 20000, "scenes": 16000}  # examples to train on
 WORDS = (5, 16)  # in an English sentence

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from regard.artifacts import write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.batches import Batches
 from regard.data.corpora import Example, Files, read_examples
@@ -28,7 +29,7 @@ from regard.system import (
     vocabulary,
 )
 from regard.tasks.task import Task
-from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights, write_text
+from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 

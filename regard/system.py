@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.artifacts import write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.corpora import Files, read_files
 from regard.data.labels import Labels, Numbers, load_labels
@@ -47,7 +48,6 @@ from regard.training.checkpoint import (
     save_tensors,
     set_weights,
     weights,
-    write_text,
 )
 
 CONFIG = "config.yaml"

@@ -14,7 +14,8 @@ import regard
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
-    "errors", "memory", "parts", "settings", "presets", "config", "ragged", "data", "nn", "models", "search",
+    "errors", "memory", "artifacts", "parts", "settings", "presets", "config", "fingerprint", "ragged", "data", "nn",
+    "models", "search",
     "training", "evaluation", "tasks", "explain", "system", "runs", "exchange", "output", "display", "generation",
     "compare", "demo", "bench", "cli", "__main__",
 ]  # fmt: skip

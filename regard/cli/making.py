@@ -27,9 +27,9 @@ def new(
     force: Force = False,
 ) -> None:
     """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
+    from regard.artifacts import write_text
     from regard.config import commented, merge
     from regard.errors import OutputError
-    from regard.training.checkpoint import write_text
 
     path = folder / "config.yaml"
     if path.exists() and not force:

@@ -149,9 +149,9 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     import regard
+    from regard.artifacts import write_text
     from regard.display import counting, exposure_table, score_table, show
     from regard.errors import OutputError
-    from regard.training.checkpoint import write_text
 
     for path in (report, output):
         if path is not None and path.exists() and not force:

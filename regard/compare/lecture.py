@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from regard.artifacts import write_text
 from regard.compare.runner import Budget, Entry, Plan
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import phrasebook
 from regard.errors import ConfigError
-from regard.training.checkpoint import write_text
 
 PAIRS = 20000
 WORDS = (5, 16)  # of an English sentence in training

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import regard
+from regard.artifacts import write_text
 from regard.compare.cost import Cost, count_cost
 from regard.compare.results import Length, Point, Results, Run
 from regard.data.batches import Position
@@ -28,7 +29,6 @@ from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
 from regard.tasks.task import Task
-from regard.training.checkpoint import write_text
 
 VALIDATIONS = 12  # points of a learning curve
 PROBES = 4  # batches that costs are counted on

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.artifacts import write_text
 from regard.config import dump
 from regard.data.corpora import Example, read_examples
 from regard.data.sources import Item
@@ -42,7 +43,7 @@ from regard.parts import TransformerSettings
 from regard.search.ensemble import Ensemble
 from regard.system import CONFIG, System, load, save_tokenizers
 from regard.tasks.task import Task
-from regard.training.checkpoint import weights, write_text
+from regard.training.checkpoint import weights
 
 QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",

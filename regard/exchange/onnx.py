@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.artifacts import write_text
 from regard.config import dump
 from regard.data.corpora import read_examples
 from regard.data.sources import Item, Pictures
@@ -42,7 +43,6 @@ from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
 from regard.system import CONFIG, System, save_tokenizers
 from regard.tasks.writing import Writing
-from regard.training.checkpoint import write_text
 
 ENCODER, STEP = "encoder.onnx", "step.onnx"
 TOLERANCE = 1e-3  # of the score of an output

@@ -17,19 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.artifacts import write_text
 from regard.errors import ModelError
 
 WEIGHTS = "model.safetensors"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or none."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str] | None = None) -> None:

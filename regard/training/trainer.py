@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.artifacts import write_text
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import TrainingError
@@ -32,7 +33,6 @@ from regard.training.checkpoint import (
     save_tensors,
     set_weights,
     weights,
-    write_text,
 )
 from regard.training.objectives import Objective
 from regard.training.optim import learning_rate

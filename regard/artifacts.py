@@ -1,0 +1,270 @@
+"""Everything Regard leaves on disk: whole or absent, marked as its own, locked while in use, checked when read.
+
+A *file* is written beside its place, synced, and moved in, so that a kill or a full disk at any moment leaves the old
+one or the new one. JSON and tensors carry a checksum of what they hold; a file that does not agree with its own is
+refused by name (`DamagedError`).
+
+A *folder* (a run, a model, an export, a comparison, a corpus, an unfinished output) has a mark, `regard.json`, which
+says what it is and in which format. Only a marked folder is ever removed or replaced, and its mark goes last.
+
+A *lock* belongs to a process: a second one is refused with the first one's pid, and the lock of one that died is free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DamagedError, OutputError
+
+FORMAT = 1  # of everything written here; raised when an older Regard could not read it
+MARK = "regard.json"
+LOCK = ".lock"
+
+
+# Files
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write a file under, which is synced and moved to `path` at the end; on an error `path` stays."""
+    temporary = beside(path)
+    try:
+        yield temporary
+        _sync(temporary)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def beside(path: Path) -> Path:
+    """Where a file is written before it is moved in: a kill may leave it there, and the next writer replaces it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or none."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or none, in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write an object with its checksum and format."""
+    whole = {"format": FORMAT, **content}
+    write_text(path, json.dumps({**whole, "checksum": _checksum_of(whole)}, ensure_ascii=False, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote, if it is whole and of a format that can be read.
+
+    A missing file is a FileNotFoundError, a damaged one a DamagedError.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        checksum, number = content.pop("checksum"), content["format"]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        raise DamagedError(f"{path} is damaged: it is not the JSON that Regard wrote") from None
+    if checksum != _checksum_of(content):
+        raise DamagedError(f"{path} is damaged: its checksum differs")
+    if number > FORMAT:
+        raise OutputError(
+            f"{path} was written by a later Regard (format {number}; this one reads {FORMAT}); update Regard"
+        )
+    del content["format"]
+    return dict(content)
+
+
+def _checksum_of(content: dict[str, Any]) -> str:
+    return checksum([json.dumps(content, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")])
+
+
+def checksum(parts: Iterable[bytes | memoryview], before: str = "0") -> str:
+    """A CRC-32 over all parts, which any flipped bit changes; `before` is that of what came earlier."""
+    value = int(before, 16)
+    for part in parts:
+        value = zlib.crc32(part, value)
+    return f"{value:08x}"
+
+
+def file_checksum(path: Path, size: int | None = None) -> str:
+    """The checksum of a file, or of its first `size` bytes."""
+    with path.open("rb") as file:
+        return checksum(_blocks(file.read, size))
+
+
+def _blocks(read: Callable[[int], bytes], size: int | None) -> Iterator[bytes]:
+    left = sys.maxsize if size is None else size
+    while left > 0 and (block := read(min(left, 1 << 20))):
+        left -= len(block)
+        yield block
+
+
+def file_digest(path: Path) -> str:
+    """A digest of a file's content, which tells it from every other."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a folder on disk, and not only in memory. Some file systems cannot sync a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Have a folder and all in it on disk."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+# Folders
+
+
+def mark(folder: Path, kind: str, **facts: Any) -> None:
+    """Say that a folder is Regard's own, and what it is."""
+    write_json(folder / MARK, {"kind": kind, **facts})
+
+
+def read_mark(folder: Path) -> dict[str, Any] | None:
+    """The mark of a folder, or None if it has none."""
+    try:
+        return read_json(folder / MARK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing but what a kill may leave before its mark is written."""
+    return {path.name for path in folder.iterdir()} <= {LOCK, beside(folder / MARK).name}
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that is empty or marked; the mark goes last, so that a kill leaves it marked."""
+    if not folder.exists():
+        return
+    if not is_empty(folder) and not (folder / MARK).is_file():
+        raise OutputError(f"{folder} was not made by Regard, so it is not removed; move it away, or give another name")
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MARK):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.rmdir()
+
+
+@contextmanager
+def new_folder(place: Path, kind: str, *, force: bool = False, **facts: Any) -> Iterator[Path]:
+    """A folder to fill, which is marked, synced and moved to `place` at the end; on an error it goes away again.
+
+    What is there already stays, unless `force` is given and it is a marked folder of this `kind`: that one stays until
+    the new one is whole.
+    """
+    place = Path(os.path.abspath(place))  # noqa: PTH100 - `resolve` would follow a link that is to be replaced
+    if place.exists() and not (place.is_dir() and is_empty(place)):
+        if not force:
+            raise OutputError(f"{place} exists; give another name, or --force to replace it")
+        found = read_mark(place) if place.is_dir() else None
+        if found is None or found["kind"] != kind:
+            raise OutputError(
+                f"{place} exists and is no {kind} made by Regard, so it is not replaced; give another name"
+            )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    new = place.with_name(f".{place.name}.new")
+    with locked(place.with_name(f".{place.name}.lock"), place):
+        discard(new)
+        new.mkdir()
+        try:
+            mark(new, kind, **facts)
+            yield new
+            sync_tree(new)
+            _move_in(new, place)
+        finally:
+            discard(new)
+
+
+def _move_in(new: Path, place: Path) -> None:
+    """Put a folder where another may be, which is then where the new one was. One step, where the system has it."""
+    if not place.exists():
+        new.replace(place)
+    elif not _exchange(new, place):
+        old = place.with_name(f".{place.name}.old")
+        discard(old)
+        place.replace(old)
+        new.replace(place)
+        discard(old)
+    _sync(place.parent)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Let two paths change places at once (Linux's renameat2); False where that cannot be done."""
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None, use_errno=True), "renameat2"):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return not libc.renameat2(here, os.fsencode(a), here, os.fsencode(b), exchange)
+
+
+# Locks
+
+
+@contextmanager
+def locked(path: Path, what: Path | str) -> Iterator[None]:
+    """Hold the lock file `path` for as long as `what` is worked on; a second process is refused.
+
+    The system lets go of the lock when its process dies, so that nothing is ever locked for good.
+    """
+    descriptor = _acquire(path, what)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: who opened it before looks again
+        os.close(descriptor)
+
+
+def _acquire(path: Path, what: Path | str) -> int:
+    import fcntl
+
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 300).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            raise OutputError(
+                f"{what} is in use by {owner or 'another process'}; wait until that has ended, or give another name"
+            ) from None
+        except OSError as error:  # a file system without locks
+            if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
+                os.close(descriptor)
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                return descriptor
+        os.close(descriptor)  # its owner removed it in between

@@ -1,0 +1,86 @@
+"""What work was made from, as one digest: every setting that matters, and the content of every file.
+
+Whether a run can be resumed, a comparison or a cache be used again, or an output be continued, is decided here and in
+no other way. Where two differ, they differ by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.artifacts import file_digest
+from regard.parts import Section
+
+Value = Any  # as JSON has it
+SHOWN = 40  # characters of a value in a message
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A part that is not what it was."""
+
+    name: str
+    before: Value
+    now: Value
+
+    def __str__(self) -> str:
+        if self.name.startswith(CONTENT):
+            return f"the content of {self.name.removeprefix(CONTENT)}"
+        return f"{self.name} ({_show(self.before)} before, {_show(self.now)} now)"
+
+
+CONTENT = "content of "
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The parts that decide, by name: `training.seed` to its value, `content of data.train` to a digest."""
+
+    parts: Mapping[str, Value]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(dict(self.parts), sort_keys=True).encode()).hexdigest()
+
+    def differences(self, before: Mapping[str, Value], *, free: Collection[str] = ()) -> list[Difference]:
+        """What is not as it was in `before`, apart from the `free` parts; `section.` frees a whole section."""
+        names = dict.fromkeys([*before, *self.parts])
+        return [
+            Difference(name, before.get(name), self.parts.get(name))
+            for name in names
+            if before.get(name) != self.parts.get(name) and not _is_free(name, free)
+        ]
+
+
+def _is_free(name: str, free: Collection[str]) -> bool:
+    return any(name == one or (one.endswith(".") and name.startswith(one)) for one in free)
+
+
+def settings_of(section: Section, *, without: Collection[str] = ()) -> dict[str, Value]:
+    """Every setting by its dotted name, as JSON has it."""
+    found: dict[str, Value] = {}
+
+    def collect(value: Value, name: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                collect(inner, f"{name}.{key}" if name else key)
+        elif not _is_free(name, without):
+            found[name] = value
+
+    collect(section.model_dump(mode="json"), "")
+    return found
+
+
+def content_of(paths: Iterable[str | Path]) -> str:
+    """One digest of the content of files, in this order, whatever their names."""
+    return hashlib.sha256("".join(file_digest(Path(path)) for path in paths).encode()).hexdigest()
+
+
+def _show(value: Value) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
