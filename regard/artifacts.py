@@ -42,13 +42,13 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = beside(path)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def beside(path: Path) -> Path:
@@ -97,7 +97,7 @@ def _checksum_of(content: dict[str, Any]) -> str:
     return checksum([json.dumps(content, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")])
 
 
-def checksum(parts: Iterable[bytes | memoryview], before: str = "0") -> str:
+def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> str:
     """A CRC-32 over all parts, which any flipped bit changes; `before` is that of what came earlier."""
     value = int(before, 16)
     for part in parts:
@@ -124,7 +124,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have a file or a folder on disk, and not only in memory. Some file systems cannot sync a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -139,7 +139,7 @@ def _sync(path: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Have a folder and all in it on disk."""
     for path in [*folder.rglob("*"), folder]:
-        _sync(path)
+        sync(path)
 
 
 # Folders
@@ -217,7 +217,7 @@ def _move_in(new: Path, place: Path) -> None:
         place.replace(old)
         new.replace(place)
         discard(old)
-    _sync(place.parent)
+    sync(place.parent)
 
 
 def _exchange(a: Path, b: Path) -> bool:

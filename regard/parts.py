@@ -134,6 +134,13 @@ class Model(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs tokens.shared")
+    max_positions: int | None = Field(
+        None,
+        ge=2,
+        le=2**24,
+        description="the longest sequence there is room for, marks counted (default: what data.max_length and "
+        "search.max_source and max_length need when training begins; from then on it is the model's)",
+    )
     share_layers: bool = Field(
         False, description="encoder and decoder use the same weights wherever both have the same part"
     )

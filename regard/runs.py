@@ -1,47 +1,68 @@
-"""Training what a config says, in its folder: prepare, begin from trained weights, train, go on."""
+"""Training what a config says, in its folder: claim it, prepare, begin from trained weights, train, resume."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.artifacts import write_text
-from regard.config import dump, parse, read_yaml, resolve_paths
+from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_mark, sync, write_text
+from regard.config import dump
 from regard.data.batches import Batches
+from regard.data.content import data_content
 from regard.data.corpora import Example, Files, read_examples
-from regard.data.labels import NAME, learn_labels
+from regard.data.labels import Labels, cut, learn_labels
 from regard.data.store import find_problem, write_pairs
 from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
-from regard.errors import ConfigError, DataError, OutputError
+from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.settings import Config
 from regard.system import (
     CONFIG,
     System,
+    check_tokenizers,
     choose_device,
     load,
     load_tokenizers,
     new_task,
     save_tokenizers,
+    token_files,
     vocabulary,
 )
-from regard.tasks.task import Task
+from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
+RUN = "run"  # the kind of folder
+# What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.
+FREE = (
+    "training.steps", "training.tokens", "training.seconds", "training.patience", "training.device",
+    "training.compile", "training.validate_every", "training.validate_sentences", "training.save_every",
+    "training.keep_last", "training.average", "training.log_every", "training.tensorboard", "search.",
+)  # fmt: skip
 
-def train(config: Config, watcher: Watcher | None = None) -> System:
-    """Train what the config says, in `config.run`; goes on where an earlier run with the same settings was cut off."""
+
+def train(config: Config | str | Path, watcher: Watcher | None = None) -> System:
+    """Train what a config, or a file of one, says, in its `run` folder; resumes an earlier run of the same settings."""
+    if not isinstance(config, Config):
+        if not isinstance(config, str | Path):
+            raise TypeError(f"train takes a Config or the path of a config file, not {type(config).__name__}")
+        config = Config.load(config)
     watcher = watcher or Watcher()
-    task, batches = prepare(config, watcher)
+    with _claimed(config, watcher) as (claimed, made_from):
+        return _train(claimed, made_from, watcher)
+
+
+def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
+    task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
     valid = _usable(task, watcher)
-    if not checkpoints(folder / "checkpoints"):
-        _start_from(task, watcher)
     system = System(task, folder)
     heads = {"text": f"vocabulary of {task.target.size:,}", "number": "a number to tell"}
     watcher.message(
@@ -57,9 +78,11 @@ def train(config: Config, watcher: Watcher | None = None) -> System:
     trainer = Trainer(
         task.model, objective, batches, settings, folder, task.device, validate, config.metric, watcher
     )  # fmt: skip
+    if not trainer.resume():
+        _start_from(task, watcher)
     progress = trainer.run()
     if not progress.finished:
-        raise Stopped(progress)
+        raise Stopped(progress, trainer.stop)
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return system
 
@@ -67,72 +90,143 @@ def train(config: Config, watcher: Watcher | None = None) -> System:
 def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batches]:
     """All that training needs, in `config.run`: tokens, a model of fresh weights, and batches of the training data."""
     watcher = watcher or Watcher()
-    folder, settings = Path(config.run), config.training
-    _claim(folder, config)
+    with _claimed(config, watcher) as (claimed, made_from):
+        return _prepared(claimed, made_from, watcher)
+
+
+def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple[Task, Batches]:
+    folder, settings, data = Path(config.run), config.training, config.data
     torch.manual_seed(settings.seed)
     task = new_task(config, _tokenizers(folder, config, watcher), choose_device(settings.device))
+    cached = {name: part for name, part in made_from.parts.items() if name.startswith("data.")}
+    cached |= {
+        name: made_from.parts[name] for name in (CONTENT + "data.train", "model.head", "tokens.sampling")
+    } | {"tokens": vocabulary(folder)}  # fmt: skip
     pairs = write_pairs(
-        folder / "cache", task.checked(read_examples(config.data, "train")), task.source, task.target,
-        max_length=config.data.max_length, bad_lines=config.data.bad_lines, text=config.tokens.sampling > 0,
-        made_from={"files": _fingerprint(config.data.train), "columns": config.data.columns,
-                   "source": config.data.source, "picture": config.data.picture,
-                   "tokens": vocabulary(folder)},
+        folder / "cache", task.checked(read_examples(data, "train")), task.source, task.target,
+        max_length=data.max_length, bad_lines=data.bad_lines, text=config.tokens.sampling > 0,
+        made_from=Fingerprint(cached), say=watcher.message,
     )  # fmt: skip
     if pairs.report:
-        watcher.message(f"{_name(config.data.train)}: {pairs.report}")
+        watcher.message(f"{_name(data.train)}: {pairs.report}")
     return task, Batches(
         pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling
     )
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
-    """Training was asked to stop, and can go on from its last checkpoint."""
+    """Training was asked to stop by a signal, and can be resumed from its last checkpoint."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, signal: int | None) -> None:
         super().__init__(f"stopped at update {progress.step}")
-        self.progress = progress
+        self.progress, self.signal = progress, signal
 
 
-def _claim(folder: Path, config: Config) -> None:
-    """Make the run's folder, or see that it is this run's."""
-    known = folder / CONFIG
-    if known.exists():
-        before = resolve_paths(parse(read_yaml(known), str(known)), folder)
-        differing = [
-            f"{section}.{name}"
-            for section in ("data", "tokens", "model")
-            for name in type(getattr(config, section)).model_fields
-            if name != "test" and getattr(getattr(before, section), name) != getattr(getattr(config, section), name)
-        ]
-        if differing and not checkpoints(folder / "checkpoints"):
-            shutil.rmtree(folder)  # an attempt that never trained: nothing is lost
-        elif differing:
-            raise OutputError(
-                f"{folder} holds a run with other settings ({', '.join(differing)}); "
-                "give another run=FOLDER, or remove it"
-            )
-    elif folder.exists() and any(folder.iterdir()):
-        raise OutputError(f"{folder} is not empty and holds no run; give another run=FOLDER")
+def run_fingerprint(config: Config) -> Fingerprint:
+    """All that decides what a run learns: every setting, and the content of the data and of weights to start from."""
+    data, start = config.data, config.start
+    parts: dict[str, Any] = settings_of(
+        config, without=("preset", "run", "data.train", "data.valid", "data.test", "start.")
+    )
+    parts[CONTENT + "data.train"] = data_content(data.train, data)
+    parts[CONTENT + "data.valid"] = data_content(data.valid, data)
+    for name in ("model", "encoder", "decoder"):
+        if (folder := getattr(start, name)) is not None:
+            weights = Path(folder) / WEIGHTS
+            parts[f"{CONTENT}start.{name}"] = file_digest(weights) if weights.is_file() else None
+    return Fingerprint(parts)
+
+
+@contextmanager
+def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerprint]]:
+    """Make the run's folder, or see that it is this run's, and keep other processes out of it meanwhile.
+
+    Gives the config with its positions, which are the model's once training has begun, and its fingerprint.
+    """
+    folder = Path(config.run)
+    parts = dict(run_fingerprint(config).parts)  # what is wrong with the data is said before anything is written
+    _marked(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(known, dump(config))
+    with locked(folder / LOCK, folder):
+        known = _marked(folder)
+        before: dict[str, Any] = known.get("fingerprint", {})
+        parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
+        positions = before.get("model.max_positions") if config.model.max_positions is None else None
+        parts["model.max_positions"] = positions or longest_sequence(config)
+        model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
+        config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
+        if before and (clash := now.differences(before, free=FREE)):
+            named = ", ".join(map(str, clash))
+            if checkpoints(folder / "checkpoints") or (folder / WEIGHTS).exists():
+                raise OutputError(
+                    f"{folder} holds a run that differs in {named}; give another run=FOLDER "
+                    f"(start.model={folder} begins with the weights of this one)"
+                )
+            watcher.message(f"{folder} was begun with other settings and never trained: it begins anew ({named})")
+            known = {}
+            _forget(folder)
+        elif before and (changed := now.differences(before)):
+            watcher.message(f"resuming with {', '.join(map(str, changed))}")
+        mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
+        write_text(folder / CONFIG, dump(config))
+        yield config, now
+
+
+def _marked(folder: Path) -> dict[str, Any]:
+    """The mark of a run's folder, empty if there is none yet; a folder that is not a run's is refused."""
+    if not folder.exists():
+        return {}
+    if not folder.is_dir():
+        raise OutputError(f"{folder} is a file; give another run=FOLDER")
+    known = read_mark(folder)
+    if known is not None:
+        if known["kind"] != RUN:
+            raise OutputError(f"{folder} holds a {known['kind']}, not a run; give another run=FOLDER")
+        return known
+    if (folder / CONFIG).exists() and (folder / WEIGHTS).exists():
+        raise OutputError(
+            f"{folder} was trained by an earlier Regard and cannot be resumed; its model can be used as it is, and "
+            f"start.model={folder} begins with its weights in another run=FOLDER"
+        )
+    if not is_empty(folder):
+        raise OutputError(f"{folder} is not empty and holds no run; give another run=FOLDER")
+    return {}
+
+
+def _forget(folder: Path) -> None:
+    """Remove what an attempt that never trained left: tokens and cache, and nothing else that may lie there."""
+    for name in token_files(folder):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "cache", ignore_errors=True)
 
 
 def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
-    """The run's tokenizers: those of the model it starts from, or learnt from the training data the first time."""
-    labels = config.model.head != "text"
-    if (folder / NAME).exists() if labels else any(folder.glob("tokens.*")) or any(folder.glob("target.*")):
-        return load_tokenizers(folder, config)
+    """The run's tokenizers: learnt from the training data the first time, or taken from the model it starts from."""
+    known = read_mark(folder) or {}
+    if known.get("tokens"):
+        try:
+            check_tokenizers(folder, known["tokens"])
+            return load_tokenizers(folder, config)
+        except DamagedError as error:
+            watcher.message(f"{error}; it is made anew")
+    made = _new_tokenizers(config, watcher)
+    save_tokenizers(folder, *made)
+    files = token_files(folder)
+    if known.get("tokens", files) not in (None, files):
+        raise DamagedError(f"the tokens of {folder} cannot be made again as they were; give another run=FOLDER")
+    for name in files:
+        sync(folder / name)
+    mark(folder, RUN, fingerprint=known["fingerprint"], tokens=files)
+    return made
+
+
+def _new_tokenizers(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
     settings = config.tokens
-    made: tuple[Tokenizer | None, Tokenizer]
-    if labels:
-        made = _reading(config, watcher)
-        save_tokenizers(folder, *made)
-        return made
+    if config.model.head != "text":
+        return _reading(config, watcher)
     if begun := [place for place in (config.start.model, config.start.encoder, config.start.decoder) if place]:
-        made = _given_tokenizers(begun, config)
         watcher.message(f"tokens are those of {begun[0]}")
-        save_tokenizers(folder, *made)
-        return made
+        return _given_tokenizers(begun, config)
     watcher.message(f"learning tokens ({settings.kind}) from {_name(config.data.train)}")
 
     def texts(sides: str) -> Iterator[str]:
@@ -143,15 +237,12 @@ def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokeniz
                 yield example.target
 
     if config.data.source != "text":
-        made = None, train_tokenizer(texts("t"), settings.kind, settings.size)
-    elif settings.shared:
+        return None, train_tokenizer(texts("t"), settings.kind, settings.size)
+    if settings.shared:
         both = train_tokenizer(texts("st"), settings.kind, settings.size)
-        made = both, both
-    else:
-        source, target = (train_tokenizer(texts(side), settings.kind, settings.size) for side in "st")
-        made = source, target
-    save_tokenizers(folder, *made)
-    return made
+        return both, both
+    source, target = (train_tokenizer(texts(side), settings.kind, settings.size) for side in "st")
+    return source, target
 
 
 def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
@@ -207,6 +298,12 @@ def _usable(task: Task, watcher: Watcher) -> list[Example]:
             watcher.message(f"{example.place} {problem}: left out")
     if not kept:
         raise DataError(f"no usable examples in {_name(config.data.valid)} to validate on")
+    if isinstance(task.target, Labels):
+        labels, each = task.target.ids, task.target.each
+        new = sorted({label for x in kept for label in cut(x.target, each=each)} - labels.keys())
+        if new:
+            some = ", ".join(new[:5]) + ("…" if len(new) > 5 else "")
+            watcher.message(f"{_name(config.data.valid)} has {len(new)} labels that training never saw: {some}")
     return kept
 
 
@@ -242,14 +339,6 @@ def _fits(name: str, here: Tensor, there: Tensor) -> bool:
 def _every_name(model: nn.Module) -> dict[str, Tensor]:
     """All weights. One that several parts share has a name in each, so that no part is without it."""
     return {name: parameter.data for name, parameter in model.named_parameters(remove_duplicate=False)}
-
-
-def _fingerprint(files: Files) -> list[list[str | int]]:
-    paths = [Path(files)] if isinstance(files, str) else [Path(file) for file in files]
-    for path in paths:
-        if not path.exists():
-            raise DataError(f"no file {path}; check data.train in the config (paths are relative to the config file)")
-    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def _name(files: Files) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.artifacts import write_text
+from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
 from regard.data.corpora import Files, read_files
 from regard.data.labels import Labels, Numbers, load_labels
 from regard.data.sources import Nothing, Parts, Pictures, Source, Text
 from regard.data.tokens import Tokenizer, load_tokenizer
-from regard.errors import ConfigError, DataError, ModelError
+from regard.errors import ConfigError, DamagedError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer
-from regard.models.build import build
+from regard.models.build import build, count_parameters
 from regard.models.model import FillIn, OneNetwork, Reader, Writer
 from regard.parts import ConvolutionEncoder, NoEncoder
 from regard.search.ensemble import Ensemble
@@ -50,7 +50,8 @@ from regard.training.checkpoint import (
     weights,
 )
 
-CONFIG = "config.yaml"
+CONFIG, SCORES = "config.yaml", "scores.json"
+MODEL = "model"  # the kind of folder that `save` writes
 
 
 class System:
@@ -160,10 +161,12 @@ class System:
         if self.config.data.test is None:
             raise ConfigError("the config names no data.test")
         result = self.evaluate(self.config.data.test, warn=warn)
-        path = self.folder / "scores.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        known["test"] = {name: score.to_json() for name, score in result.scores.items()}
-        write_text(path, json.dumps(known, indent=1) + "\n")
+        path = self.folder / SCORES
+        try:
+            known = read_json(path)
+        except (FileNotFoundError, DamagedError):
+            known = {}
+        write_json(path, {**known, "test": {name: score.to_json() for name, score in result.scores.items()}})
         return result
 
     def search(self, **changes: Any) -> Search:
@@ -175,14 +178,14 @@ class System:
         """How many numbers were learnt."""
         return sum(parameter.numel() for parameter in self.task.model.parameters())
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a folder that loads anywhere: config, weights, tokenizers."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / CONFIG, dump(self.config))
-        save_tokenizers(folder, self.task.source.tokenizer, self.task.target)
-        save_tensors(folder / WEIGHTS, weights(self.task.model))
-        return folder
+    def save(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write a folder that loads anywhere: config, weights, tokenizers. `force` replaces an earlier model there."""
+        with new_folder(Path(folder), MODEL, force=force) as new:
+            write_text(new / CONFIG, dump(self.config))
+            save_tokenizers(new, self.task.source.tokenizer, self.task.target)
+            save_tensors(new / WEIGHTS, weights(self.task.model))
+            mark(new, MODEL, tokens=token_files(new))
+        return Path(folder)
 
 
 def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:
@@ -196,6 +199,7 @@ def load(folder: str | Path, *others: str | Path, weights: str | Path | None = N
     if not (folder / CONFIG).exists():
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
     place = choose_device(device)
     task = new_task(config, load_tokenizers(folder, config), place)
     file = Path(weights) if weights is not None else folder / WEIGHTS
@@ -224,6 +228,7 @@ def new_task(config: Config, tokenizers: tuple[Tokenizer | None, Tokenizer], dev
     """A task with a model of fresh weights."""
     text, target = tokenizers
     source = _source(config, text)
+    _check_size(config, max(source.size, target.size))
     model = build(config.model, source.size, target.size, longest_sequence(config)).to(device)
     match model:
         case FillIn():
@@ -261,26 +266,49 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
-    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own.
+def _check_size(config: Config, vocabulary: int) -> None:
+    """See that a model fits into memory before any is taken."""
+    width, parts = config.model.d_model, (config.model.encoder, config.model.decoder)
+    rough = width * (
+        vocabulary + sum(getattr(part, "layers", 1) * max(width, getattr(part, "d_ff", 0)) for part in parts)
+    )
+    if rough < 2**28:
+        return
+    needed = 4 * count_parameters(config.model, vocabulary)
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > room:
+        raise ConfigError(
+            f"[model] is too large for this machine: its weights alone take {needed / 2**30:,.0f} GiB, and there are "
+            f"{room / 2**30:,.0f} GiB; lower d_model ({width}) or layers"
+        )
 
-    They are written beside their places and moved in, that of the target last: where it is, all is.
-    """
-    part = folder / ".tokens"
-    part.mkdir(exist_ok=True)
+
+def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
+    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own."""
     if isinstance(target, Labels | Numbers):
         if source is not None:
-            source.save(part, "tokens")
-        target.save(part, "labels")
+            source.save(folder, "tokens")
+        target.save(folder, "labels")
     elif source is target or source is None:
-        target.save(part, "tokens")
+        target.save(folder, "tokens")
     else:
-        source.save(part, "source")
-        target.save(part, "target")
-    for name in ("source", "tokens", "target", "labels"):
-        for path in part.glob(f"{name}.*"):
-            path.replace(folder / path.name)
-    part.rmdir()
+        source.save(folder, "source")
+        target.save(folder, "target")
+
+
+def token_files(folder: Path) -> dict[str, str]:
+    """The files of a folder's tokenizers, and a digest of each."""
+    names = ("source", "target", "tokens", "labels")
+    return {path.name: file_digest(path) for name in names for path in sorted(folder.glob(f"{name}.*"))}
+
+
+def check_tokenizers(folder: Path, known: dict[str, str] | None) -> None:
+    """See that tokenizers are what was written; a folder of an earlier Regard says nothing of them."""
+    for name, digest in (known or {}).items():
+        if not (folder / name).is_file():
+            raise DamagedError(f"{folder} has no {name}; the folder is not whole")
+        if file_digest(folder / name) != digest:
+            raise DamagedError(f"{folder / name} is damaged: it is not what was written")
 
 
 def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tokenizer]:
@@ -296,13 +324,8 @@ def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tok
 
 
 def vocabulary(folder: Path) -> str:
-    """A digest of a model's tokenizers."""
-    return _digest("source", folder) + _digest("target", folder)
-
-
-def _digest(name: str, folder: Path) -> str:
-    found = sorted([*folder.glob(f"{name}.*"), *folder.glob("tokens.*"), *folder.glob("labels.*")])
-    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()
+    """A digest of a model's tokenizers, by which two models write with the same tokens."""
+    return hashlib.sha256("".join(token_files(folder).values()).encode()).hexdigest()
 
 
 def _warn(index: int, what: str) -> None:

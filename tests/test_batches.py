@@ -18,6 +18,7 @@ from regard.data.sources import Text
 from regard.data.store import PairStore, write_pairs
 from regard.data.tokens import BOS, EOS, Bytes, Tokenizer, train_tokenizer
 from regard.errors import DataError
+from regard.fingerprint import Fingerprint
 
 BYTES = Bytes()
 
@@ -48,7 +49,7 @@ def store(folder: Path, count: int, tokenizer: Tokenizer = BYTES, *, text: bool 
         max_length=100,
         bad_lines="skip",
         text=text,
-        made_from=dict(facts),
+        made_from=Fingerprint(dict(facts)),
     )
 
 
@@ -159,7 +160,16 @@ def test_a_store_is_made_anew_only_if_it_must(tmp_path: Path) -> None:
 
 
 def write(folder: Path, pairs: list[Example], bad_lines: str) -> PairStore:
-    return write_pairs(folder, pairs, Text(BYTES), BYTES, max_length=5, bad_lines=bad_lines, text=False, made_from={})
+    return write_pairs(
+        folder,
+        pairs,
+        Text(BYTES),
+        BYTES,
+        max_length=5,
+        bad_lines=bad_lines,
+        text=False,
+        made_from=Fingerprint({}),
+    )
 
 
 def test_bad_pairs_are_left_out_and_named(tmp_path: Path) -> None:

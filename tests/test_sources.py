@@ -23,6 +23,7 @@ from regard.data.sources import Nothing, Pictures, Text
 from regard.data.store import Store, write_pairs
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Bytes, train_tokenizer
 from regard.errors import DataError
+from regard.fingerprint import Fingerprint
 from regard.settings import Data
 
 BYTES = Bytes()
@@ -197,7 +198,14 @@ def test_pictures_go_through_store_and_batches(tmp_path: Path) -> None:
     source = Pictures(SIDE, GRID)
     examples = [Example(str(painted(tmp_path, seed)), "a" * (1 + seed), f"f:{seed}") for seed in range(5)]
     pairs = write_pairs(
-        tmp_path / "store", examples, source, BYTES, max_length=100, bad_lines="error", text=False, made_from={}
+        tmp_path / "store",
+        examples,
+        source,
+        BYTES,
+        max_length=100,
+        bad_lines="error",
+        text=False,
+        made_from=Fingerprint({}),
     )
     assert len(pairs) == 5
     assert pairs.source[3].shape == (SIDE, 3 * SIDE)
@@ -343,7 +351,16 @@ def test_blanks_come_again_from_the_same_generator() -> None:
 def test_blanks_in_batches_differ_by_epoch_and_can_be_reached_again(tmp_path: Path) -> None:
     examples = [Example("", "abcdefghij" * (1 + i % 3), f"f:{i}") for i in range(12)]
     source = Nothing()
-    pairs = write_pairs(tmp_path, examples, source, BYTES, max_length=100, bad_lines="error", text=False, made_from={})
+    pairs = write_pairs(
+        tmp_path,
+        examples,
+        source,
+        BYTES,
+        max_length=100,
+        bad_lines="error",
+        text=False,
+        made_from=Fingerprint({}),
+    )
     batches = Batches(pairs, source, BYTES, Blanks(0.2, BYTES.size), 60, seed=1)
     found = list(islice(batches.since(Position()), 24))
     assert found[-1][1].epoch >= 1

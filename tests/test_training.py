@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.data.batches import Position
-from regard.errors import DataError, ModelError, OutputError, TrainingError
+from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped
 from regard.settings import Training
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
@@ -76,16 +77,16 @@ def test_a_cut_run_goes_on_exactly(folder: Path, name: str, tokens: dict[str, An
             regard.train(config, StopAt(step))
     watcher = StopAt(0)
     regard.train(config, watcher)
-    assert "going on from update 18" in watcher.messages
+    assert "resuming from update 18" in watcher.messages
     cut = final(folder)
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
-    assert steps_and_losses((folder / "run" / "log.jsonl").read_text()) == steps_and_losses(log)
+    assert records((folder / "run" / "log.jsonl").read_text()) == records(log)
 
 
-def steps_and_losses(log: str) -> list[tuple[int, float | None]]:
-    """Where a run was cut, the mean loss since the last record covers fewer updates: compare what validation says."""
-    records = [json.loads(line) for line in log.splitlines()]
-    return [(record["step"], record.get("valid_loss")) for record in records]
+def records(log: str) -> list[dict[str, Any]]:
+    """All that a log says, apart from what a clock said."""
+    timed = ("seconds", "tokens_per_second")
+    return [{name: x for name, x in json.loads(line).items() if name not in timed} for line in log.splitlines()]
 
 
 def test_a_killed_run_goes_on(folder: Path) -> None:
@@ -181,20 +182,160 @@ def test_tensorboard_events_are_written(folder: Path) -> None:
     assert list((folder / "run" / "tensorboard").glob("events.*"))
 
 
-def test_a_loss_that_is_no_number_stops_training(folder: Path) -> None:
-    wild = {"learning_rate": 1e30, "warmup": 0, "clip": 0.0, "weight_decay": 0.0}
-    with pytest.raises(TrainingError, match=r"the loss is .* at update 10; lower training\.learning_rate"):
-        regard.train(toy_config(folder, model=ENCODER_DECODERS["transformer"], training=wild))
+TRANSFORMER = ENCODER_DECODERS["transformer"]
+
+
+def test_a_wild_rate_ends_with_a_clear_stop_and_saves_nothing_broken(folder: Path) -> None:
+    wild = {"learning_rate": 1e30, "warmup": 0, "clip": 0.0, "weight_decay": 0.0, "save_every": 5}
+    message = r"update 50: the last \d+ updates were not finite; lower training\.learning_rate \(1e\+30\)"
+    with pytest.raises(TrainingError, match=message):
+        regard.train(toy_config(folder, model=TRANSFORMER, training=wild))
+    assert not (folder / "run" / "model.safetensors").exists()
+    for place in checkpoints(folder / "run" / "checkpoints"):
+        assert all(tensor.isfinite().all() for tensor in load_tensors(place / "model.safetensors").values())
+
+
+class Breaking(Watcher):
+    """Lets some updates go wrong, as a spike of the loss would: the gradients of these updates are infinite."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broken: range) -> None:
+        self.messages: list[str] = []
+        self.step = 0
+        clip = nn.utils.clip_grad_norm_
+
+        def clipped(parameters: Any, most: float) -> Tensor:
+            norm = clip(parameters, most)
+            return norm * float("nan") if self.step + 1 in broken else norm
+
+        monkeypatch.setattr(nn.utils, "clip_grad_norm_", clipped)
+
+    def update(self, update: Update) -> None:
+        self.step = update.step
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = Breaking(monkeypatch, range(12, 14))
+    seen: list[dict[str, Tensor]] = []
+    make = Trainer._update
+
+    def watched(trainer: Trainer, stream: Any) -> Any:
+        seen.append({name: x.detach().clone() for name, x in trainer.model.named_parameters()})
+        return make(trainer, stream)
+
+    monkeypatch.setattr(Trainer, "_update", watched)
+    regard.train(toy_config(folder, training={"steps": 50, "log_every": 10}), watcher)
+    assert [all(torch.equal(a[name], b[name]) for name in a) for a, b in pairwise(seen[9:16])] == [
+        False, False, True, True, False, False,
+    ]  # fmt: skip
+    assert any("not finite in 2 updates, which were skipped (2 in all)" in text for text in watcher.messages)
+    log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["skipped"] for line in log if "skipped" in line] == [0, 2, 2, 2, 2]
+    assert all(torch.isfinite(torch.tensor(line["loss"])) for line in log if "loss" in line)
+
+
+def test_many_in_a_row_go_back_to_a_checkpoint_and_then_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = {"steps": 200, "save_every": 30, "validate_every": 200}
+    watcher = Breaking(monkeypatch, range(35, 60))
+    regard.train(toy_config(folder, training=training), watcher)
+    assert any("back to the weights of update 30, and on from here" in text for text in watcher.messages)
+    places = [place.name for place in checkpoints(folder / "run" / "checkpoints")]
+    assert "00000060" not in places, "that one would have been in the middle of it"
+    watcher = Breaking(monkeypatch, range(35, 1000))
+    with pytest.raises(TrainingError, match=r"update 200: .* after 3 returns to a checkpoint; lower training"):
+        regard.train(toy_config(folder, run="other", training={**training, "steps": 400}), watcher)
+    first, *later = (load_tensors(x / "model.safetensors") for x in checkpoints(folder / "other" / "checkpoints"))
+    assert all(torch.equal(first[name], other[name]) for other in later for name in first)
+
+
+def test_a_validation_that_is_no_number_is_never_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLEU of a broken model is a number, 0, but its loss is not."""
+    from regard.tasks.writing import Writing
+
+    real, nan = Writing.validate, iter([float("nan")])
+
+    def validate(self: Writing, *arguments: Any) -> dict[str, float]:
+        scores = real(self, *arguments)
+        return {**scores, "loss": next(nan, scores["loss"])}
+
+    monkeypatch.setattr(Writing, "validate", validate)
+    regard.train(toy_config(folder, training={"steps": 60, "validate_every": 30}))
+    assert json.loads((folder / "run" / "scores.json").read_text())["step"] == 60
+    nan = iter([float("nan")] * 2)
+    with pytest.raises(TrainingError, match="no validation gave a finite bleu, so there is no model to use"):
+        regard.train(toy_config(folder, run="never", training={"steps": 60, "validate_every": 30}))
+    assert not (folder / "never" / "model.safetensors").exists()
+
+
+def test_more_patience_or_more_updates_resume_a_run_that_has_ended(folder: Path) -> None:
+    """A rate of next to nothing gets no better, so patience runs out."""
+    training = {"steps": 400, "validate_every": 10, "learning_rate": 1e-12, "patience": 2}
+    regard.train(toy_config(folder, training=training))
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000030"
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, training={**training, "patience": 3}), watcher)
+    assert "resuming with training.patience (2 before, 3 now)" in watcher.messages
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000040"
+    regard.train(toy_config(folder, training={**training, "steps": 20}))  # fewer: it has ended, and stays as it is
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000040"
 
 
 def test_a_run_is_not_overwritten(folder: Path) -> None:
     regard.train(toy_config(folder, training={"steps": 5}))
-    with pytest.raises(OutputError, match=r"other settings \(model\.d_model\); give another run=FOLDER"):
-        regard.train(toy_config(folder, model={"d_model": 16}))
+    before = (folder / "run" / "config.yaml").read_text()
+    with pytest.raises(OutputError, match=r"differs in model\.d_model \(48 before, 16 now\); give another run=FOLDER"):
+        regard.train(toy_config(folder, training={"steps": 5}, model={"d_model": 16}))
+    with pytest.raises(OutputError, match=r"differs in training\.seed \(1 before, 9 now\)"):
+        regard.train(toy_config(folder, training={"steps": 5, "seed": 9}))
+    with (folder / "train.tsv").open("a") as file:
+        file.write("alpha\tALPHA\t0-0\n")
+    with pytest.raises(OutputError, match=r"differs in the content of data\.train; give another"):
+        regard.train(toy_config(folder, training={"steps": 5}))
+    assert (folder / "run" / "config.yaml").read_text() == before
     (folder / "full").mkdir()
     (folder / "full" / "thesis.txt").write_text("precious")
     with pytest.raises(OutputError, match="is not empty and holds no run"):
         regard.train(toy_config(folder, run="full"))
+    with pytest.raises(OutputError, match="is not empty and holds no run"):
+        regard.train(toy_config(folder, run="."))
+    assert {path.name for path in folder.iterdir()} == {"full", "run", "test.tsv", "train.tsv", "valid.tsv"}
+
+
+def test_a_shipped_model_is_no_run(folder: Path) -> None:
+    regard.train(toy_config(folder, training={"steps": 5})).save(folder / "shipped")
+    before = {path.name: path.read_bytes() for path in (folder / "shipped").iterdir()}
+    with pytest.raises(OutputError, match="holds a model, not a run; give another run=FOLDER"):
+        regard.train(toy_config(folder, run="shipped", model={"d_model": 16}))
+    (folder / "shipped" / "regard.json").unlink()  # as folders were written before they were marked
+    with pytest.raises(OutputError, match="trained by an earlier Regard and cannot be resumed"):
+        regard.train(toy_config(folder, run="shipped"))
+    assert regard.load(folder / "shipped", device="cpu").config.model.d_model == 48
+    after = {path.name: path.read_bytes() for path in (folder / "shipped").iterdir()}
+    assert after == {name: content for name, content in before.items() if name != "regard.json"}
+
+
+def test_positions_belong_to_the_model(folder: Path) -> None:
+    """Other limits of search than in training change what is searched, not the table of positions."""
+    learned = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 64, "positions": "learned"}
+    model = {"encoder": learned, "decoder": learned}
+    limits = {"max_source": 300, "max_length": 280}
+    regard.train(toy_config(folder, model=model, training={"steps": 4}, search=limits))
+    again = toy_config(folder, model=model, training={"steps": 6}, search={"max_source": 500, "max_length": 20})
+    watcher = StopAt(-1)
+    assert regard.train(again, watcher).generate(["alpha"])
+    assert any("search.max_source (300 before, 500 now)" in text for text in watcher.messages)
+    assert regard.load(folder / "run", device="cpu").config.model.max_positions == 301
+    with pytest.raises(ConfigError, match=r"model\.max_positions \(9\) is less than data\.max_length \(256\) needs"):
+        regard.train(toy_config(folder, run="short", model={**model, "max_positions": 9}))
+
+
+def test_a_config_file_can_be_trained_from_python(folder: Path) -> None:
+    (folder / "config.yaml").write_text(json.dumps(toy_settings(training={"steps": 2})))  # JSON is YAML
+    assert regard.train(str(folder / "config.yaml")).folder == folder / "run"
+    with pytest.raises(TypeError, match="takes a Config or the path of a config file, not dict"):
+        regard.train({})  # type: ignore[arg-type]
 
 
 def test_bad_lines_are_told(folder: Path) -> None:
@@ -248,9 +389,9 @@ def test_accumulation_is_one_large_batch(folder: Path) -> None:
     unused: Any = None
     objective = make_objective(task.model, config.training.objective, 0.0, task.first)
     trainer = Trainer(task.model, objective, unused, config.training, folder, task.device, unused, "bleu", Watcher())
-    loss, tokens, accumulated, _ = trainer._update(iter(pair))
+    updated, tokens, _ = trainer._update(iter(pair))
     assert tokens == 2 + 4 + 2
-    torch.testing.assert_close((loss, accumulated), (total.detach(), norm))
+    torch.testing.assert_close((updated.loss, updated.norm), (total.detach(), norm))
 
 
 def test_weights_that_do_not_fit(folder: Path) -> None:

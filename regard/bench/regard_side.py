@@ -46,7 +46,7 @@ def make_update(task: Writing) -> tuple[Callable[[Batch], Batch], Update]:
     updater = Updater(model, objective, settings, task.device)
 
     def update(batch: Batch) -> Tensor:
-        loss, _ = updater([batch], step=1, done=0.0)
+        loss = updater([batch], step=1, done=0.0).loss
         return loss / batch.tokens
 
     return updater.prepare, update

@@ -1,13 +1,12 @@
 """Sequences on disk: laid end to end in one file, with their offsets in another, read by memory map.
 
-What training holds in memory therefore does not grow with the corpus. A store is written once, and kept as long as
-what it was made from is the same.
+What training holds in memory therefore does not grow with the corpus. A store is written once, and used for as long as
+what it was made from is the same and its files are what was written.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.artifacts import checksum, file_checksum, read_json, sync_tree, write_json
 from regard.data.corpora import Example
 from regard.data.sources import Item, Source
 from regard.data.tokens import Tokenizer, clean
-from regard.errors import DataError
+from regard.errors import DamagedError, DataError
+from regard.fingerprint import Fingerprint
 from regard.ragged import Slices
 
 Ids = NDArray[np.integer[Any]]
 CHUNK = 4096
+FACTS = "facts.json"
 
 
 class Store:
@@ -85,25 +87,30 @@ class PairStore:
 
 
 def write_pairs(
-    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, max_length: int, bad_lines: str,
-    text: bool, made_from: dict[str, Any],
+    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, max_length: int,
+    bad_lines: str, text: bool, made_from: Fingerprint, say: Callable[[str], None] = lambda text: None,
 ) -> PairStore:  # fmt: skip
-    """Put examples as numbers into `folder`, or take what is there if it was made from the same things."""
-    facts = folder / "facts.json"
+    """Put examples as numbers into `folder`, or take what is there if it was made from the same and is whole."""
     as_text = text and source.drawn
     forms = ("uint8" if as_text else source.dtype), ("uint8" if text else target.dtype)
-    made_from = {**made_from, "max_length": max_length, "bad_lines": bad_lines, "text": text, "forms": list(forms)}
 
     def opened(report: str | None) -> PairStore:
         left = Store(folder / "source", forms[0], () if as_text else source.shape)
         return PairStore(left, Store(folder / "target", forms[1]), text, report)
 
-    if facts.exists():
-        known = json.loads(facts.read_text())
-        if known["made_from"] == made_from:
+    try:
+        known = read_json(folder / FACTS)
+        if known["made_from"] == made_from.digest:
+            for name, value in known["files"].items():
+                if file_checksum(folder / name) != value:
+                    raise DamagedError(f"{folder / name} is damaged: its checksum differs")
             return opened(known["report"])
-        facts.unlink()
+    except FileNotFoundError:
+        pass
+    except DamagedError as error:
+        say(f"{error}; it is made anew")
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / FACTS).unlink(missing_ok=True)  # first, as it is written last: a store without it is not whole
     skipped, kept = Skipped(), 0
     with _Writer(folder / "source", forms[0]) as left, _Writer(folder / "target", forms[1]) as right:
         for chunk in _chunks(examples, CHUNK):
@@ -121,7 +128,8 @@ def write_pairs(
     report = skipped.describe(kept, max_length)
     if not kept:
         raise DataError(f"no examples left to use: {report or 'the files hold none'}")
-    facts.write_text(json.dumps({"made_from": made_from, "report": report}))
+    sync_tree(folder)
+    write_json(folder / FACTS, {"made_from": made_from.digest, "report": report, "files": left.sums | right.sums})
     return opened(report)
 
 
@@ -150,21 +158,28 @@ def _chunks(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
 
 
 class _Writer:
-    """Appends sequences to the two files of a store."""
+    """Appends sequences to the two files of a store, and sums up their bytes."""
 
     def __init__(self, stem: Path, dtype: str) -> None:
         self.dtype, self.end = dtype, 0
-        self.values, self.offsets = stem.with_suffix(".values").open("wb"), stem.with_suffix(".offsets").open("wb")
+        self.paths = stem.with_suffix(".values"), stem.with_suffix(".offsets")
+        self.files = [path.open("wb") for path in self.paths]
+        self.sums = {path.name: checksum([]) for path in self.paths}
 
     def __enter__(self) -> _Writer:
-        self.offsets.write(np.int64(0).tobytes())
+        self._write(1, np.int64(0).tobytes())
         return self
 
     def write(self, sequence: Item) -> None:
-        self.values.write(np.asarray(sequence, dtype=self.dtype).tobytes())
         self.end += len(sequence)
-        self.offsets.write(np.int64(self.end).tobytes())
+        self._write(0, np.asarray(sequence, dtype=self.dtype).tobytes())
+        self._write(1, np.int64(self.end).tobytes())
+
+    def _write(self, which: int, content: bytes) -> None:
+        self.files[which].write(content)
+        name = self.paths[which].name
+        self.sums[name] = checksum([content], self.sums[name])
 
     def __exit__(self, *error: object) -> None:
-        self.values.close()
-        self.offsets.close()
+        for file in self.files:
+            file.close()

@@ -79,4 +79,4 @@ def _copy(model: M, precision: str, gpu: bool) -> M:
 def _laid_out(linear: nn.Linear, precision: str) -> nn.Module:
     if precision == "int8":
         return Quantised(linear)
-    return Packed(linear) if Packed.available() else linear
+    return Packed(linear) if Packed.available(linear.weight.dtype) else linear

@@ -35,9 +35,12 @@ class Packed(nn.Module):
         self.packed: dict[tuple[int, int], Tensor] = {}
 
     @staticmethod
-    def available() -> bool:
-        """Whether torch has it; it is there for torch's own compiler and not promised to others."""
-        return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    def available(dtype: torch.dtype) -> bool:
+        """Whether torch has it, and for weights of this type: it is there for torch's own compiler and not promised to
+        others, and oneDNN takes bfloat16 only on CPUs with instructions for it."""
+        if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
+            return False
+        return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.part(x, 0, len(self.weight))

@@ -19,6 +19,7 @@ from regard.data.batches import Batch, Layout, pack
 from regard.data.corpora import Example
 from regard.data.sources import Item, Source
 from regard.data.tokens import BOS, Tokenizer
+from regard.errors import ConfigError
 from regard.evaluation.alignment import Kind
 from regard.evaluation.exposure import Exposure
 from regard.evaluation.metrics import Score
@@ -261,9 +262,17 @@ def attention_kind(name: str) -> Kind:
 
 
 def longest_sequence(config: Config) -> int:
-    """Positions a model needs: the longest of training and of search, and marks; without an encoder, both sides."""
-    source = max(config.data.max_length, config.search.max_source)
-    target = max(config.data.max_length, config.search.max_length)
+    """Positions a model has room for: as many as its settings say, or else what training and search need."""
+    given, trained = config.model.max_positions, config.data.max_length
+    if given is None:
+        return _positions(config, max(trained, config.search.max_source), max(trained, config.search.max_length))
+    if given < (needed := _positions(config, trained, trained)):
+        raise ConfigError(f"model.max_positions ({given}) is less than data.max_length ({trained}) needs ({needed})")
+    return given
+
+
+def _positions(config: Config, source: int, target: int) -> int:
+    """With marks; without an encoder, both sides stand in one sequence."""
     if config.data.source == "none":
         return target + 2
     if config.model.head != "text":

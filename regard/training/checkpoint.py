@@ -1,13 +1,11 @@
-"""Weights and training state on disk: safetensors and JSON, no pickle; whole or not there at all.
+"""Weights and training state on disk: safetensors and JSON, no pickle; whole or absent, and checked when read.
 
-A file is written beside its place and moved in; a checkpoint is a folder that is moved in. A kill at any moment leaves
-the last whole one.
+Every file carries a checksum of what it holds, and a checkpoint is a folder that is moved in. A kill at any moment
+leaves the last whole one; a damaged one is named, and the one before it is used.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -17,37 +15,53 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.artifacts import write_text
-from regard.errors import ModelError
+from regard.artifacts import FORMAT, checksum, read_json, replacing, sync_tree, write_json
+from regard.errors import DamagedError, ModelError
 
 WEIGHTS = "model.safetensors"
+OPTIMIZER, RANDOM, PROGRESS = "optimizer.safetensors", "random.safetensors", "progress.json"
+NONE = checksum([])  # of nothing
+NEW, OLD = ".new", ".old"  # a checkpoint that is being written, and one that is being removed
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str] | None = None) -> None:
-    """Write a whole safetensors file or none."""
+    """Write a whole safetensors file or none; its header holds a checksum of all tensors."""
     from safetensors.torch import save_file
 
-    temporary = path.with_name(path.name + ".tmp")
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, facts)
-    temporary.chmod(0o644)  # safetensors makes files that only their owner may read
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {**(facts or {}), "format": str(FORMAT), "checksum": _checksum(plain)}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, header)
+        temporary.chmod(0o644)  # safetensors makes files that only their owner may read
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    """Read a safetensors file; one that carries a checksum has to agree with it."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise ModelError(
             f"no {path.name} in {path.parent}; the folder is not whole, or training has not saved yet"
         ) from None
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); it is cut off or not a safetensors file") from None
+    except (SafetensorError, OSError, ValueError, RuntimeError, UnicodeError, MemoryError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}); it is cut off or not a safetensors file") from None
+    if "checksum" in header and header["checksum"] != _checksum(tensors):
+        raise DamagedError(f"{path} is damaged: its checksum differs")
+    return tensors
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    """Over names, types, shapes and numbers."""
+    value = "0"
+    for name, tensor in sorted(tensors.items()):
+        value = checksum([f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()], value)
+        if tensor.numel():
+            value = checksum([tensor.flatten().view(torch.uint8).numpy().data], value)
+    return value
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -68,6 +82,12 @@ def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> No
         here, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
         if here != wanted:
             raise ModelError(f"{where} does not fit its config: {name} is {here}, expected {wanted}")
+        if not tensors[name].is_floating_point():
+            raise ModelError(f"{where} does not fit its config: {name} holds {tensors[name].dtype}, not real numbers")
+        if not tensors[name].isfinite().all():
+            raise ModelError(
+                f"{where} holds numbers in {name} that are not finite (NaN or infinite), so it is of no use"
+            )
         with torch.no_grad():  # and not through `data`, which would hide from others that weights have changed
             tensor.copy_(tensors[name])
 
@@ -103,6 +123,12 @@ class Progress:
     worse: int = 0  # validations since the best
     early: bool = False  # stopped because validation got no better
     finished: bool = False
+    loss: float = 0.0  # summed since the last line of the log,
+    counted: int = 0  # over so many tokens
+    log: tuple[int, str] = (0, NONE)  # size and checksum of log.jsonl
+    skipped: int = 0  # updates whose loss or gradient was not finite
+    in_a_row: int = 0  # of them, the latest
+    returns: int = 0  # to an earlier checkpoint, because there were too many in a row
     scores: dict[str, float] = field(default_factory=dict)  # of the best
     memory: dict[str, float] = field(default_factory=dict)  # what the objective keeps from batch to batch
 
@@ -111,19 +137,41 @@ def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, *, keep: int
 ) -> Path:
     """Write `folder/STEP`, then drop all but the latest `keep`."""
-    place = folder / f"{progress.step:08d}"
-    temporary = folder / ".tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_tensors(temporary / WEIGHTS, weights(model))
-    save_tensors(temporary / "optimizer.safetensors", _optimizer_tensors(model, optimizer))
-    save_tensors(temporary / "random.safetensors", _random_state())
-    write_text(temporary / "progress.json", json.dumps(asdict(progress), indent=1))
-    shutil.rmtree(place, ignore_errors=True)
-    temporary.replace(place)
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    place, new = folder / f"{progress.step:08d}", folder / NEW
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    save_tensors(new / WEIGHTS, weights(model))
+    save_tensors(new / OPTIMIZER, _optimizer_tensors(model, optimizer))
+    save_tensors(new / RANDOM, _random_state())
+    save_progress(new, progress)
+    sync_tree(new)
+    _remove(place)  # one that was found damaged, else there is none: an update is saved once
+    new.replace(place)
+    sync_tree(folder)
+    prune(folder, keep)
     return place
+
+
+def save_progress(place: Path, progress: Progress) -> None:
+    """Say anew how far training is, in a checkpoint whose tensors stay as they are."""
+    write_json(place / PROGRESS, asdict(progress))
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Drop all checkpoints but the latest `keep`, and what a kill left half written or half removed."""
+    for old in checkpoints(folder)[:-keep]:
+        _remove(old)
+    for name in (NEW, OLD):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _remove(place: Path) -> None:
+    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found."""
+    if place.exists():
+        shutil.rmtree(place.with_name(OLD), ignore_errors=True)
+        place.replace(place.with_name(OLD))
+        shutil.rmtree(place.with_name(OLD))
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -131,10 +179,24 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 
 
+def read_progress(place: Path) -> Progress:
+    """How far training was at a checkpoint."""
+    try:
+        return Progress(**read_json(place / PROGRESS))
+    except (OSError, TypeError) as error:
+        raise DamagedError(f"{place / PROGRESS} cannot be read ({error})") from None
+
+
 def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put model, optimiser and random state back to where `place` left them."""
-    set_weights(model, load_tensors(place / WEIGHTS), place / WEIGHTS)
-    saved = load_tensors(place / "optimizer.safetensors")
+    """Put model, optimiser and random state back to where `place` left them; nothing is touched if it is damaged."""
+    progress = read_progress(place)
+    try:
+        found, saved, random = (load_tensors(place / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
+    except DamagedError:
+        raise
+    except ModelError as error:  # a file is not there
+        raise DamagedError(str(error)) from None
+    set_weights(model, found, place / WEIGHTS)
     names = {parameter: name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -142,16 +204,10 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
                 continue  # it was frozen
             state = {key: saved[f"{names[parameter]}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in state.items()}
-    random = load_tensors(place / "random.safetensors")
     torch.set_rng_state(random["cpu"])
     if torch.cuda.is_available() and "cuda" in random:
         torch.cuda.set_rng_state(random["cuda"])
-    try:
-        return Progress(**json.loads((place / "progress.json").read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"{place / 'progress.json'} cannot be read ({error}); remove {place} to go on from before it"
-        ) from None
+    return progress
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
-"""The training loop: updates, validation, checkpoints, and going on exactly where a run was cut off."""
+"""The training loop: updates, validation, checkpoints, and exact resumption."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -17,10 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.artifacts import write_text
+from regard.artifacts import checksum, file_checksum, write_bytes, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
-from regard.errors import TrainingError
+from regard.errors import DamagedError, TrainingError
 from regard.memory import kept
 from regard.settings import Training
 from regard.training.checkpoint import (
@@ -29,14 +30,21 @@ from regard.training.checkpoint import (
     average,
     checkpoints,
     load_checkpoint,
+    prune,
     save_checkpoint,
+    save_progress,
     save_tensors,
     set_weights,
     weights,
 )
 from regard.training.objectives import Objective
 from regard.training.optim import learning_rate
-from regard.training.update import Updater
+from regard.training.update import Updated, Updater
+
+WATCHED = 50  # updates after which the device is asked how many were skipped
+IN_A_ROW = 10  # skipped updates after which weights go back to the last checkpoint
+RETURNS = 3  # to a checkpoint, before training gives up
+SCORES = "scores.json"
 
 
 @dataclass(frozen=True)
@@ -73,19 +81,47 @@ class Trainer:
         self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
         self.updater = Updater(model, objective, settings, device)
         self.progress = Progress()
-        self.stop = False
+        self.tally = _Tally(self.progress, device)
+        self.told = 0  # skipped updates that the watcher has heard of
+        self.stop: int | None = None  # the signal that asked for it
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.folder / "checkpoints"
+
+    def resume(self) -> bool:
+        """Load the latest checkpoint that is whole; False if there is none, and training begins."""
+        for place in reversed(checkpoints(self.checkpoints)):
+            try:
+                self.progress = load_checkpoint(place, self.model, self.updater.optimizer)
+            except DamagedError as error:
+                self.watcher.message(f"{error}; the checkpoint before it is used")
+                continue
+            progress = self.progress
+            self.objective.memory.update(progress.memory)
+            self.tally, self.told = _Tally(progress, self.device), progress.skipped
+            progress.early = 0 < self.settings.patience <= progress.worse
+            if self._done() < 1.0 and not progress.early:
+                progress.finished = False  # more updates, or more patience, are asked for now than then
+            if not progress.finished:
+                self.watcher.message(f"resuming from update {progress.step}")
+            return True
+        if checkpoints(self.checkpoints):
+            self.watcher.message("no checkpoint is whole: training begins anew")
+        return False
 
     def run(self) -> Progress:
-        """Train to the end, or to a request to stop (Ctrl-C, SIGTERM), which ends after a checkpoint."""
-        self._resume()
+        """Train to the end, or to a request to stop (Ctrl-C, SIGTERM, SIGHUP), which ends after a checkpoint."""
         progress = self.progress
+        prune(self.checkpoints, self.settings.keep_last)
         if not progress.finished:
-            with _Log(self.folder, progress.step, self.settings.tensorboard) as log, _stop_on_signal(self), kept():
+            opened = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
+            with opened as log, _stop_on_signal(self), kept():
                 self._loop(log)
-                if not self.stop:
+                if self.stop is None:
                     self._average()
-                    progress.finished = True
-                    self._save()
+                    self._finish(log)
         return progress
 
     def _loop(self, log: _Log) -> None:
@@ -93,24 +129,25 @@ class Trainer:
         position = Position(progress.epoch, progress.window, progress.batch)
         stream = ahead(self._prepared(position)) if self.device.type == "cuda" else self._prepared(position)
         began, pace = time.monotonic() - progress.seconds, _Pace()
-        losses, tokens = torch.zeros((), device=self.device), 0
-        while self._done() < 1.0 and not progress.early and not self.stop:
-            loss, count, norm, position = self._update(stream)
+        while self._done() < 1.0 and not progress.early and self.stop is None:
+            updated, count, position = self._update(stream)
             progress.step, progress.tokens = progress.step + 1, progress.tokens + count
             progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
             progress.seconds = time.monotonic() - began
-            losses, tokens = losses + loss, tokens + count
+            self.tally.add(updated, count)
             speed, mean = pace.add(count), None
+            if progress.step % WATCHED == 0:
+                self._watch()
             if progress.step % settings.log_every == 0:
-                mean = float(losses) / tokens
-                self._check(mean)
-                log.write(step=progress.step, loss=mean, gradient_norm=float(norm), tokens=progress.tokens,
+                mean = self.tally.mean()
+                log.write(step=progress.step, loss=mean, gradient_norm=float(updated.norm), tokens=progress.tokens,
                           learning_rate=learning_rate(progress.step, settings, self._done()), tokens_per_second=speed,
-                          epoch=progress.epoch, seconds=progress.seconds)  # fmt: skip
-                losses, tokens = torch.zeros((), device=self.device), 0
+                          epoch=progress.epoch, seconds=progress.seconds, skipped=int(self.tally.skipped)
+                          )  # fmt: skip
             done = self._done()
             self.watcher.update(Update(progress.step, done, mean, speed))
             if progress.step % settings.validate_every == 0 or done >= 1.0:
+                self._watch()
                 paused = time.monotonic()
                 scores = self._validated()
                 began += time.monotonic() - paused  # only training counts as training
@@ -120,8 +157,9 @@ class Trainer:
                 if progress.early:
                     self.watcher.message(f"validation got no better {progress.worse} times: stopping early")
                 pace = _Pace()
-            if progress.step % settings.save_every == 0 or done >= 1.0 or progress.early or self.stop:
-                self._save()
+            ends = done >= 1.0 or progress.early
+            if progress.step % settings.save_every == 0 or ends or self.stop is not None:
+                self._save(log, ends=ends)
 
     def _prepared(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         return ((self.updater.prepare(batch), after) for batch, after in self.batches.since(position))
@@ -134,35 +172,74 @@ class Trainer:
         shares += [progress.seconds / settings.seconds] if settings.seconds else []
         return max(shares)
 
-    def _check(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss} at update {self.progress.step}; lower training.learning_rate "
-                f"({self.settings.learning_rate}) or raise training.warmup ({self.settings.warmup})"
-            )
+    def _update(self, stream: Iterator[tuple[Batch, Position]]) -> tuple[Updated, int, Position]:
+        """One update over `accumulate` batches: what it gave, its tokens, the position after."""
+        taken = [next(stream) for _ in range(self.settings.accumulate)]
+        updated = self.updater([batch for batch, _ in taken], self.progress.step + 1, self._done())
+        return updated, sum(batch.tokens for batch, _ in taken), taken[-1][1]
 
-    def _save(self) -> None:
-        self.progress.memory = dict(self.objective.memory)
-        save_checkpoint(
-            self.folder / "checkpoints", self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last
+    def _watch(self) -> None:
+        """See that updates are finite. A few that are not are skipped; too many in a row, and weights go back to the
+        last checkpoint while the batches that broke them stay behind; too often, and training ends."""
+        progress = self.progress
+        self.tally.read(progress)
+        broken = not _finite(self.model)
+        if progress.skipped > self.told:
+            self.watcher.message(
+                f"update {progress.step}: loss or gradient was not finite in {progress.skipped - self.told} updates, "
+                f"which were skipped ({progress.skipped} in all)"
+            )
+            self.told = progress.skipped
+        if progress.in_a_row < IN_A_ROW and not broken:
+            return
+        settings = self.settings
+        what = "weights are not finite" if broken else f"the last {progress.in_a_row} updates were not finite"
+        advice = (
+            f"lower training.learning_rate ({settings.learning_rate:g}) or raise training.warmup ({settings.warmup}), "
+            "in another run=FOLDER (start.model=FOLDER begins with the weights of this one)"
+        )
+        places = checkpoints(self.checkpoints)
+        if progress.returns == RETURNS or not places:
+            again = f", after {progress.returns} returns to a checkpoint" if progress.returns else ""
+            raise TrainingError(f"update {progress.step}: {what}{again}; {advice}")
+        try:
+            load_checkpoint(places[-1], self.model, self.updater.optimizer)
+        except DamagedError as error:
+            raise TrainingError(f"update {progress.step}: {what}, and {error}; {advice}") from None
+        progress.returns, progress.in_a_row = progress.returns + 1, 0
+        self.tally = _Tally(progress, self.device)
+        self.updater.forget()
+        self.watcher.message(
+            f"update {progress.step}: {what}; back to the weights of update {int(places[-1].name)}, and on from here"
         )
 
-    def _update(self, stream: Iterator[tuple[Batch, Position]]) -> tuple[torch.Tensor, int, torch.Tensor, Position]:
-        """One update over `accumulate` batches: summed loss, tokens, gradient norm, position after."""
-        taken = [next(stream) for _ in range(self.settings.accumulate)]
-        loss, norm = self.updater([batch for batch, _ in taken], self.progress.step + 1, self._done())
-        return loss, sum(batch.tokens for batch, _ in taken), norm, taken[-1][1]
-
-    def _resume(self) -> None:
-        found = checkpoints(self.folder / "checkpoints")
-        if not found:
+    def _save(self, log: _Log, *, ends: bool) -> None:
+        """Write a checkpoint, but none to go back to while updates are not finite: what broke them may be in it."""
+        self.tally.read(self.progress)
+        if not _finite(self.model):
+            self._watch()
+        elif self.progress.in_a_row and not ends:
             return
-        self.progress = load_checkpoint(found[-1], self.model, self.updater.optimizer)
-        self.objective.memory.update(self.progress.memory)
-        if self._done() < 1.0 and not self.progress.early:
-            self.progress.finished = False  # more updates are asked for now than then
-        if not self.progress.finished:
-            self.watcher.message(f"going on from update {self.progress.step}")
+        self._record(log)
+        save_checkpoint(
+            self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last
+        )
+
+    def _record(self, log: _Log) -> None:
+        self.progress.memory = dict(self.objective.memory)
+        self.progress.log = log.sync()
+
+    def _finish(self, log: _Log) -> None:
+        """Say in the last checkpoint that training has ended; its tensors are what they were."""
+        if self.progress.best is None:
+            raise TrainingError(
+                f"training ended at update {self.progress.step}, but no validation gave a finite {self.metric}, so "
+                f"there is no model to use; lower training.learning_rate ({self.settings.learning_rate:g}), in another "
+                "run=FOLDER"
+            )
+        self.progress.finished = True
+        self._record(log)
+        save_progress(checkpoints(self.checkpoints)[-1], self.progress)
 
     def _validated(self) -> dict[str, float]:
         """Score the model, and keep its weights if they are the best so far."""
@@ -171,7 +248,8 @@ class Trainer:
         better = -value if self.metric == "loss" else value
         shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
         progress = self.progress
-        if progress.best is None or better > progress.best:
+        usable = math.isfinite(value) and math.isfinite(scores["loss"])
+        if usable and (progress.best is None or better > progress.best):
             progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
             self._keep(weights(self.model))
             shown += "  (best so far)"
@@ -182,7 +260,7 @@ class Trainer:
 
     def _average(self) -> None:
         """Try the mean of the latest checkpoints, and keep it if it is better than the best."""
-        recent = checkpoints(self.folder / "checkpoints")[-self.settings.average :]
+        recent = checkpoints(self.checkpoints)[-self.settings.average :]
         if len(recent) < 2:
             return
         own = {name: tensor.clone() for name, tensor in weights(self.model).items()}
@@ -193,8 +271,42 @@ class Trainer:
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
         save_tensors(self.folder / WEIGHTS, tensors, {"step": str(self.progress.step)})
-        report = {"step": self.progress.step, "valid": self.progress.scores}
-        write_text(self.folder / "scores.json", json.dumps(report, indent=1) + "\n")
+        write_json(self.folder / SCORES, {"step": self.progress.step, "valid": self.progress.scores})
+
+
+def _finite(model: nn.Module) -> bool:
+    """Whether every weight is a number: a norm is not finite if one of its parts is not."""
+    norms = torch._foreach_norm([parameter.detach() for parameter in model.parameters()], math.inf)
+    return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+
+
+class _Tally:
+    """Loss and skipped updates, summed on the device so that no update waits for them."""
+
+    def __init__(self, progress: Progress, device: torch.device) -> None:
+        """As it was when a checkpoint was written."""
+        start = (progress.loss, float(progress.in_a_row), float(progress.skipped), 0.0)
+        self.loss, self.in_a_row, self.skipped, self.lost = (torch.tensor(value, device=device) for value in start)
+        self.tokens = progress.counted
+
+    def add(self, updated: Updated, tokens: int) -> None:
+        """Count one more update."""
+        self.loss = self.loss + updated.loss
+        self.in_a_row = (self.in_a_row + 1.0) * updated.skipped
+        self.skipped = self.skipped + updated.skipped
+        self.lost = self.lost + tokens * updated.skipped
+        self.tokens += tokens
+
+    def read(self, progress: Progress) -> None:
+        """Ask the device, and write down what a later process needs to count on."""
+        progress.loss, progress.counted = float(self.loss), self.tokens - int(self.lost)
+        progress.in_a_row, progress.skipped = int(self.in_a_row), int(self.skipped)
+
+    def mean(self) -> float | None:
+        """The loss of a token since this was last asked; None if every update was skipped."""
+        loss, tokens = float(self.loss), self.tokens - int(self.lost)
+        self.loss, self.lost, self.tokens = torch.zeros_like(self.loss), torch.zeros_like(self.lost), 0
+        return loss / tokens if tokens else None
 
 
 class _Pace:
@@ -211,28 +323,42 @@ class _Pace:
 
 
 class _Log:
-    """`log.jsonl`, a record a line, and TensorBoard events beside it. What lies past `step` is written again."""
+    """`log.jsonl`, a record a line, and TensorBoard events beside it. What lies past a checkpoint is written again."""
 
-    def __init__(self, folder: Path, step: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, progress: Progress, tensorboard: bool, watcher: Watcher) -> None:
         path = folder / "log.jsonl"
-        if path.exists():
-            whole = (line for line in path.read_text().splitlines() if line.endswith("}"))  # a kill may cut the last
-            write_text(path, "".join(line + "\n" for line in whole if json.loads(line)["step"] <= step))
-        self.file = path.open("a", encoding="utf-8")
+        self.size, self.checksum = progress.log
+        if not path.exists():
+            path.touch()
+        if path.stat().st_size < self.size or file_checksum(path, self.size) != self.checksum:
+            watcher.message(f"{path} is damaged: what can be read of it is kept")
+            readable = "".join(line + "\n" for line in _readable(path, progress.step)).encode()
+            write_bytes(path, readable)
+            self.size, self.checksum = len(readable), checksum([readable])
+        os.truncate(path, self.size)
+        self.file = path.open("ab")
         self.events: Any = None
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=progress.step + 1)
 
-    def write(self, step: int, **values: float) -> None:
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
+    def write(self, step: int, **values: float | None) -> None:
+        known = {name: value for name, value in values.items() if value is not None}
+        line = json.dumps({"step": step, **known}).encode() + b"\n"
+        self.file.write(line)
         self.file.flush()
+        self.size, self.checksum = self.size + len(line), checksum([line], self.checksum)
         if self.events is not None:
-            for name, value in values.items():
+            for name, value in known.items():
                 self.events.add_scalar(name, value, step)
+
+    def sync(self) -> tuple[int, str]:
+        """Have all lines on disk; how many bytes they are, and their checksum."""
+        os.fsync(self.file.fileno())
+        return self.size, self.checksum
 
     def __enter__(self) -> _Log:
         return self
@@ -243,20 +369,33 @@ class _Log:
             self.events.close()
 
 
+def _readable(path: Path, step: int) -> Iterator[str]:
+    """The lines of a damaged log that are still records, up to an update."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                yield line
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+
+
 @contextmanager
 def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM let the update finish and a checkpoint be written; a second Ctrl-C does not wait."""
+    """Ctrl-C, SIGTERM and SIGHUP let the update finish and a checkpoint be written; a second one does not wait."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if trainer.stop:
+        if trainer.stop is not None:
             raise KeyboardInterrupt
-        trainer.stop = True
+        trainer.stop = number
         trainer.watcher.message("stopping after this update; once more to stop at once")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    asking = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    before = {
+        number: signal.signal(number, ask) for number in asking if signal.getsignal(number) is not signal.SIG_IGN
+    }  # what is ignored, as under nohup, stays ignored
     try:
         yield
     finally:

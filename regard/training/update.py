@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,8 +28,21 @@ from regard.training.optim import learning_rate, make_optimizer
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
 
 
+@dataclass(frozen=True)
+class Updated:
+    """What an update gave, on the device; it may be overwritten by the next update."""
+
+    loss: Tensor  # summed over the batch; 0 if the update was skipped
+    norm: Tensor  # of the gradient, before clipping
+    skipped: Tensor  # 1.0 if loss or gradient was not finite, so that weights and optimiser stayed as they were
+
+
 class Updater:
-    """Brings `model` nearer to `objective`, some batches at a time."""
+    """Brings `model` nearer to `objective`, some batches at a time.
+
+    An update whose loss or gradient is not finite is skipped. Whether it is, only the device knows: nothing waits for
+    it (the optimiser is handed the answer as a tensor, as torch's GradScaler does).
+    """
 
     def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
@@ -48,11 +62,12 @@ class Updater:
             batch = batch.filled(self.size) or batch
         return batch.pinned() if self.device.type == "cuda" else batch
 
-    def __call__(self, batches: Sequence[Batch], step: int, done: float) -> tuple[Tensor, Tensor]:
-        """The summed loss and the norm of the gradient, which may be overwritten by the next update.
+    def forget(self) -> None:
+        """Drop the recording: what it works on (the optimiser's state, or which weights learn) is no longer that."""
+        self.warm, self.recording = 0, None
 
-        `step` is the number of the update, from 1; `done` is the share of training that is behind.
-        """
+    def __call__(self, batches: Sequence[Batch], step: int, done: float) -> Updated:
+        """Update once; `step` is its number, from 1, and `done` is the share of training that is behind."""
         rate = learning_rate(step, self.settings, done)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
@@ -65,7 +80,8 @@ class Updater:
         if self.frozen and 0 < self.settings.thaw < step:
             for parameter in self.frozen:
                 parameter.requires_grad_(True)
-            self.frozen, self.warm, self.recording = [], 0, None
+            self.frozen = []
+            self.forget()
         if self.size is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is None and self.warm == WARM:
@@ -80,7 +96,7 @@ class Updater:
         torch.cuda.current_stream().wait_stream(self.stream)
         return found
 
-    def _update(self, batches: Sequence[Batch], done: float) -> tuple[Tensor, Tensor]:
+    def _update(self, batches: Sequence[Batch], done: float) -> Updated:
         settings = self.settings
         total = torch.zeros((), device=self.device)
         count: Tensor | int = sum(batch.tokens for batch in batches)
@@ -92,9 +108,12 @@ class Updater:
             (loss / count).backward()
             total = total + loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
+        finite = torch.isfinite(total) & torch.isfinite(norm)
+        skipped = (~finite).float()
+        self.optimizer.found_inf = skipped  # type: ignore[attr-defined]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return total, norm
+        return Updated(torch.where(finite, total, 0.0), norm, skipped)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
@@ -122,7 +141,7 @@ def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
 class _Recording:
     """An update as a graph of kernels, with a batch of its own that each one is copied to."""
 
-    def __init__(self, update: Callable[[Batch], tuple[Tensor, Tensor]], batch: Batch) -> None:
+    def __init__(self, update: Callable[[Batch], Updated], batch: Batch) -> None:
         self.batch = batch
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # a recording has memory of its own, so what updates before it had is given back
@@ -130,7 +149,7 @@ class _Recording:
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # another thread makes batches ready
             self.found = update(batch)
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Batch) -> Updated:
         for own, given in zip(_tensors(self.batch), _tensors(batch), strict=True):
             own.copy_(given, non_blocking=True)
         self.graph.replay()
