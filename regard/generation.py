@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
@@ -17,14 +18,14 @@ from regard.data.tokens import clean
 from regard.display import counting
 from regard.errors import DataError
 from regard.evaluation.alignment import pharaoh
-from regard.output import LineFile
-from regard.system import System, load
+from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
+from regard.output import LineFile, Sink, StandardOutput
+from regard.system import CONFIG, System, load, token_files
 from regard.tasks.task import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together
 T = TypeVar("T")
-Write = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
@@ -65,26 +66,25 @@ def generate_lines(
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
     """
-    settings = system.search(**search).model_dump()
+    settings = system.search(**search)
     name = str(file or "standard input")
-    made_from = {
-        "input": _identity(file),
-        "models": [_identity(folder / name) for folder in folders for name in (WEIGHTS, "model.bin")],
-        "engine": type(system.task).__name__,
-        "given": [_identity(prefixes), _identity(phrases)],
-        "search": settings,
-        "form": asdict(form),
-    }
+    live = file is None and sys.stdin is not None and sys.stdin.isatty()
+    made_from = Fingerprint(
+        _models(folders) | settings_of(settings) | asdict(form)
+        | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
+    )  # fmt: skip
     with ExitStack() as stack:
-        done, write = _sink(stack, output, made_from, force=force)
-        live = file is None and sys.stdin.isatty()
+        sink = stack.enter_context(_sink(output, made_from, 1 if live else WINDOW, force=force))
         progress = stack.enter_context(counting("generating", _count(file)))
-        columns = [enumerate(raw_lines(file) if file else sys.stdin.buffer, 1), _column(prefixes), _column(phrases)]
-        lines = (Line(*both[0], *both[1:]) for both in islice(zip(*columns, strict=False), done, None))
-        progress.advance(progress.task_ids[0], done)
-        empty = not done
+        columns = [enumerate(raw_lines(file) if file else stdin_lines(), 1), _column(prefixes), _column(phrases)]
+        lines = (Line(*both[0], *both[1:]) for both in zip(*columns, strict=False))
+        if not sink.take_up((line.content for line in lines), name):
+            return
+        progress.advance(progress.task_ids[0], sink.written)
+        empty = not sink.written
         for window in _windows(lines, 1 if live else WINDOW):
-            write(_window(system, window, name, settings, form, warn))
+            found = _window(system, window, name, settings.model_dump(), form, warn)
+            sink.write(found, [line.content for line in window])
             progress.advance(progress.task_ids[0], len(window))
             empty = False
         if empty and file is not None:
@@ -99,6 +99,11 @@ class Line:
     raw: bytes
     prefix: str
     phrases: str
+
+    @property
+    def content(self) -> bytes:
+        """All that its output is made from."""
+        return b"\0".join((self.raw, self.prefix.encode(), self.phrases.encode()))
 
 
 def _column(path: Path | None) -> Iterator[str]:
@@ -125,12 +130,11 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
         if index not in unreadable:
             warn(f"{name}:{window[index].number} {what}; its line of output is empty")
 
-    search = {**search, "seed": search["seed"] + window[0].number}  # so that windows are not drawn alike
     prefixes = [line.prefix for line in window]
     phrases = [[phrase for phrase in line.phrases.split("\t") if phrase.strip()] for line in window]
     found = system.outputs(
         texts, on_problem=problem, prefixes=prefixes if any(prefixes) else None,
-        phrases=phrases if any(phrases) else None, **search,
+        phrases=phrases if any(phrases) else None, first_line=window[0].number, **search,
     )  # fmt: skip
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:
@@ -147,19 +151,24 @@ def score_lines(
 ) -> None:  # fmt: skip
     """`log p` of all examples of a file, to a file or to standard output."""
     system = load(folder, device=device)
-    paths = [files] if isinstance(files, str) else list(files)
-    made_from = {
-        "input": [_identity(Path(p)) for p in paths], "model": _identity(folder / WEIGHTS), "tokens": tokens,
-        "perplexity": perplexity,
-    }  # fmt: skip
+    first = files if isinstance(files, str) else files[0]
+    made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity})
     with ExitStack() as stack:
-        done, write = _sink(stack, output, made_from, force=force)
-        progress = stack.enter_context(counting("scoring", _count(Path(paths[0]))))
-        examples = islice(system.task.checked(read_files(files, system.config.data)), done, None)
-        progress.advance(progress.task_ids[0], done)
+        sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
+        progress = stack.enter_context(counting("scoring", _count(Path(first))))
+        examples = iter(system.task.checked(read_files(files, system.config.data)))
+        if not sink.take_up(map(_content, examples), first):
+            return
+        progress.advance(progress.task_ids[0], sink.written)
         for window in _windows(examples, WINDOW):
-            write([_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)])
+            found = [_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)]
+            sink.write(found, [_content(example) for example in window])
             progress.advance(progress.task_ids[0], len(window))
+
+
+def _content(example: Example) -> bytes:
+    """All that its line of output is made from."""
+    return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
 
 def stream_lines(
@@ -167,19 +176,31 @@ def stream_lines(
 ) -> None:
     """`log p` of each line of one long text, each given all that stands before it."""
     system = load(folder, device=device)
-    made_from = {
-        "input": _identity(file), "model": _identity(folder / WEIGHTS), "stream": True, "tokens": tokens,
-        "perplexity": perplexity,
-    }  # fmt: skip
+    made_from = Fingerprint({**_models([folder]), "stream": True, "tokens": tokens, "perplexity": perplexity})
     with ExitStack() as stack:
-        # The state is not kept with the lines, so a text that was cut off is read from its beginning.
-        done, write = _sink(stack, output, made_from, force=force)
+        sink = stack.enter_context(_sink(output, made_from, 1, force=force))
         progress = stack.enter_context(counting("scoring", _count(file)))
-        name = str(file or "standard input")
-        texts = (decode(raw, f"{name}:{i}") for i, raw in enumerate(raw_lines(file) if file else sys.stdin.buffer, 1))
-        for number, found in enumerate(system.stream(texts)):
-            if number >= done:
-                write([_scored(PairScore(math.fsum(found), found), tokens, perplexity)])
+        name, given = str(file or "standard input"), deque[bytes]()
+        raw_text = raw_lines(file) if file else stdin_lines()
+
+        def texts() -> Iterator[str]:
+            for number, raw in enumerate(raw_text, 1):
+                given.append(raw)
+                yield decode(raw, f"{name}:{number}")
+
+        # The state is not kept with the lines, so an interrupted text is read again from its beginning.
+        found = system.stream(texts())
+
+        def contents() -> Iterator[bytes]:
+            for _ in found:
+                progress.advance(progress.task_ids[0])
+                yield given.popleft()
+
+        if not sink.take_up(contents(), name):
+            return
+        for log_probs in found:
+            line = _scored(PairScore(math.fsum(log_probs), log_probs), tokens, perplexity)
+            sink.write([line], [given.popleft()])
             progress.advance(progress.task_ids[0])
 
 
@@ -209,17 +230,25 @@ def _scored(pair: PairScore | None, tokens: bool, perplexity: bool) -> str:
     return "\t".join([*cells, *([" ".join(f"{x:.4f}" for x in pair.tokens)] if tokens else [])])
 
 
-def _sink(stack: ExitStack, output: Path | None, made_from: dict[str, Any], *, force: bool) -> tuple[int, Write]:
-    """How many lines are there already, and how to write more."""
-    if output is None:
-        return 0, _to_stdout
-    file = stack.enter_context(LineFile(output, made_from, force=force))
-    return file.written, file.write
+def _sink(output: Path | None, made_from: Fingerprint, window: int, *, force: bool) -> Sink:
+    """Where lines go."""
+    return StandardOutput() if output is None else LineFile(output, made_from, window=window, force=force)
 
 
-def _to_stdout(lines: Sequence[str]) -> None:
-    sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
-    sys.stdout.buffer.flush()
+def _models(folders: Sequence[Path]) -> dict[str, str]:
+    """What models hold: weights, or those of an export, and tokenizers."""
+    found = {}
+    for number, folder in enumerate(folders, 1):
+        files = [folder / name for name in (WEIGHTS, "model.bin", CONFIG, *token_files(folder))]
+        found[f"{CONTENT}model {number}"] = content_of(path for path in files if path.is_file())
+    return found
+
+
+def stdin_lines() -> Iterator[bytes]:
+    """The lines of standard input."""
+    if sys.stdin is None:
+        raise DataError("standard input is closed; give a file")
+    yield from sys.stdin.buffer
 
 
 def _windows(items: Iterator[T], size: int) -> Iterator[list[T]]:
@@ -233,9 +262,3 @@ def _count(file: Path | None) -> int | None:
         return None
     with file.open("rb") as opened:
         return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
-
-
-def _identity(path: Path | None) -> list[str | int]:
-    if path is None or not path.exists():
-        return [str(path)]
-    return [str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns]

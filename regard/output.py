@@ -1,59 +1,189 @@
-"""Lines written to a file so that a cut-off job goes on where it was, and nothing that exists is lost."""
+"""Lines written to a file so that an interrupted job resumes, and nothing that exists is lost."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import hashlib
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, BinaryIO, Self
 
-from regard.errors import OutputError
+from regard.artifacts import checksum, discard, is_empty, locked, mark, read_mark, sync
+from regard.errors import DamagedError, OutputError
+from regard.fingerprint import Fingerprint
+
+UNFINISHED = "unfinished output"  # the kind of folder
+KEY, RECORD = 8, 12  # bytes that stand for an input, and with a checksum of its line of output
 
 
-class LineFile:
-    """Collects lines in `PATH.partial` and moves it to `PATH` when all are there.
+class Sink(ABC):
+    """Where lines go, in order; `written` are there already, from an earlier process."""
 
-    Beside it stands `PATH.partial.json`, which says what the lines are made from: the same job takes up the lines that
-    are whole, another job is refused. `written` counts the lines that were there already.
+    written = 0
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None: ...
+
+    @abstractmethod
+    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
+        """Pass over the inputs whose lines are there, which have to be those that they were made from.
+
+        False if nothing is left to do. `name` is where inputs stand.
+        """
+
+    @abstractmethod
+    def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
+        """Add lines and what they were made from, and hand them to the system at once."""
+
+
+class LineFile(Sink):
+    """Collects lines in the folder `PATH.partial` and moves them to `PATH` when all are there.
+
+    The folder says what the lines are made from, and holds a key of each input: the same job over the same inputs
+    takes up the lines that are there, another one is refused. Lines come in windows that are worked on together, so
+    only whole windows are taken up: `written` is how many lines that is. `complete` says that an earlier process was
+    killed just after its last line, and all is there.
     """
 
-    def __init__(self, path: Path, made_from: dict[str, Any], *, force: bool = False) -> None:
-        self.path, self.partial = path, path.with_name(path.name + ".partial")
-        self.facts = path.with_name(path.name + ".partial.json")
-        if path.exists() and not force:
-            raise OutputError(f"{path} exists; give another name, or --force to replace it")
-        if path.is_dir():
-            raise OutputError(f"{path} is a folder; give the name of a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.written = 0
-        if self.partial.exists() and self.facts.exists():
-            if json.loads(self.facts.read_text()) == made_from:
-                self.written = self._keep_whole_lines()
-            elif not force:
-                raise OutputError(f"{self.partial} is from another job; remove it, or --force to start anew")
-        if not self.written:
-            self.partial.unlink(missing_ok=True)
-        self.facts.write_text(json.dumps(made_from))
-        self.file: TextIO = self.partial.open("a", encoding="utf-8", newline="\n")
-
-    def _keep_whole_lines(self) -> int:
-        content = self.partial.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            with self.partial.open("r+b") as file:
-                file.truncate(len(whole))
-        return whole.count(b"\n")
-
-    def write(self, lines: Sequence[str]) -> None:
-        """Add lines, and hand them to the system at once."""
-        self.file.write("".join(line + "\n" for line in lines))
-        self.file.flush()
+    def __init__(self, path: Path, made_from: Fingerprint, *, window: int = 1, force: bool = False) -> None:
+        self.path, self.partial, self.made_from, self.window = path, partial_of(path), made_from, window
+        self.force, self.complete = force, False
+        self.files: dict[str, BinaryIO] = {}
+        self.held = ExitStack()
 
     def __enter__(self) -> Self:
+        path = self.path
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path} is no file; give the name of one")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), path))
+            self._open()
+            self.held = stack.pop_all()
         return self
 
+    def _open(self) -> None:
+        known = self._known()
+        mine = known is not None and not self.made_from.differences(known["fingerprint"])
+        if known is not None and mine and known["finished"] and not (self.partial / "lines").exists():
+            self.complete = self.path.exists()
+        if self.path.exists() and not (self.force or self.complete):
+            raise OutputError(f"{self.path} exists; give another name, or --force to replace it")
+        if self.complete:
+            return
+        if known is not None and not mine and not self.force:
+            named = ", ".join(map(str, self.made_from.differences(known["fingerprint"])))
+            raise OutputError(f"{self.partial} is of another job ({named}); remove it, or --force to start anew")
+        if not mine:
+            discard(self.partial)
+        self.partial.mkdir(exist_ok=True)
+        mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts), finished=False)
+        for name in ("lines", "keys"):
+            (self.partial / name).touch()
+        self.written = self._whole_lines()
+        self.files = {name: (self.partial / name).open("ab") for name in ("lines", "keys")}
+
+    def _known(self) -> dict[str, Any] | None:
+        """What is said of an unfinished output, if there is one."""
+        if not self.partial.exists():
+            return None
+        try:
+            known = read_mark(self.partial) if self.partial.is_dir() else None
+        except DamagedError as error:
+            if not self.force:
+                raise OutputError(f"{error}; remove {self.partial}, or --force to start anew") from None
+            return None
+        if known is None and not (self.partial.is_dir() and is_empty(self.partial)):
+            raise OutputError(f"{self.partial} was not made by Regard; move it away, or give another name")
+        return known
+
+    def _whole_lines(self) -> int:
+        """Cut both files to the windows that are whole and undamaged, and say how many lines that is."""
+        lines, keys = self.partial / "lines", self.partial / "keys"
+        count = end = size = 0
+        with lines.open("rb") as file, keys.open("rb") as known:
+            for number, line in enumerate(file, 1):
+                if known.read(RECORD)[KEY:] != _sum(line) or not line.endswith(b"\n"):
+                    break
+                size += len(line)
+                if number % self.window == 0:
+                    count, end = number, size
+        os.truncate(lines, end)
+        os.truncate(keys, count * RECORD)
+        return count
+
+    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
+        if self.complete:
+            return False
+        with (self.partial / "keys").open("rb") as file:
+            for number in range(1, self.written + 1):
+                if file.read(RECORD)[:KEY] != _key(next(inputs, b"")):
+                    raise OutputError(
+                        f"{name}:{number} is not the line that {self.partial} was made from; give the same input, "
+                        "remove that folder, or --force to start anew"
+                    )
+        return True
+
+    def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
+        ready = [f"{line}\n".encode() for line in lines]
+        records = [_key(given) + _sum(line) for line, given in zip(ready, inputs, strict=True)]
+        for name, content in (("keys", records), ("lines", ready)):
+            self.files[name].write(b"".join(content))
+            self.files[name].flush()
+
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        self.file.close()
-        if error is None:
-            self.partial.replace(self.path)
-            self.facts.unlink()
+        with self.held:
+            for file in self.files.values():
+                file.close()
+            if error is None:
+                self._finish()
+
+    def _finish(self) -> None:
+        if not self.complete:
+            lines = self.partial / "lines"
+            sync(lines)
+            # Said before the move, so that a kill after it leaves no doubt that all is there.
+            mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts), finished=True)
+            lines.replace(self.path)
+            sync(self.path.parent)
+        discard(self.partial)
+
+
+class StandardOutput(Sink):
+    """Lines to standard output; nothing of an earlier job is there."""
+
+    def __enter__(self) -> Self:
+        if sys.stdout is None:
+            raise OutputError("standard output is closed; give a file with --output")
+        return self
+
+    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
+        return True
+
+    def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
+        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
+        sys.stdout.buffer.flush()
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        pass
+
+
+def partial_of(path: Path) -> Path:
+    """Where lines are collected before they are moved to `path`."""
+    return path.with_name(path.name + ".partial")
+
+
+def _key(content: bytes) -> bytes:
+    """What stands for an input, so that another one is noticed."""
+    return hashlib.blake2b(content, digest_size=KEY).digest()
+
+
+def _sum(line: bytes) -> bytes:
+    """A checksum of a line of output."""
+    return bytes.fromhex(checksum([line]))

@@ -80,7 +80,7 @@ class System:
 
     def outputs(
         self, texts: Sequence[str], *, on_problem: Problem | None = None, prefixes: Sequence[str] | None = None,
-        phrases: Sequence[Sequence[str]] | None = None, **search: Any,
+        phrases: Sequence[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[list[Output]]:  # fmt: skip
         """The `nbest` outputs for each input, with their scores, best first."""
         if isinstance(texts, str):

@@ -144,7 +144,7 @@ def test_output_is_not_overwritten(model: Path, tmp_path: Path) -> None:
 def test_a_killed_job_goes_on_where_it_was(model: Path, tmp_path: Path) -> None:
     """SIGKILL while lines are being written: the same command adds the rest, and the file is the whole."""
     sentences = ["alpha beta gamma", "delta", "epsilon zeta", "eta theta alpha beta"] * 5000
-    source, out, partial = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "out.txt.partial"
+    source, out, partial = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "out.txt.partial" / "lines"
     source.write_text("".join(line + "\n" for line in sentences))
     command = [sys.executable, "-m", "regard", "generate", str(model), str(source), "-o", str(out), "--beam", "2"]
     process = subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL)
@@ -157,7 +157,11 @@ def test_a_killed_job_goes_on_where_it_was(model: Path, tmp_path: Path) -> None:
     assert kept
     assert not out.exists()
     partial.write_bytes(kept + b"half a li")
-    assert "is from another job" in refused("generate", model, source, "-o", out, "--beam", "1")
+    assert "is of another job (beam (2 before, 1 now))" in refused("generate", model, source, "-o", out, "--beam", "1")
+    changed = tmp_path / "changed.txt"
+    changed.write_text(source.read_text().replace("delta", "DELTA"))
+    assert "changed.txt:2 is not the line that" in refused("generate", model, changed, "-o", out, "--beam", "2")
+    changed.unlink()
     good("generate", model, source, "-o", out, "--beam", "2")
     assert out.read_bytes().startswith(kept)
     unique = dict(
