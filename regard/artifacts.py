@@ -231,29 +231,42 @@ def _exchange(a: Path, b: Path) -> bool:
 # Locks
 
 
+class Lock:
+    """A lock that is held. A note left in it outlives its owner: `before` is that of one that died."""
+
+    def __init__(self, descriptor: int, before: str) -> None:
+        self.descriptor, self.before = descriptor, before
+
+    def note(self, text: str) -> None:
+        """Leave a note for who comes after a kill."""
+        content = f"process {os.getpid()} on {socket.gethostname()}\n{text}\n".encode()
+        os.pwrite(self.descriptor, content, 0)
+        os.ftruncate(self.descriptor, len(content))
+
+
 @contextmanager
-def locked(path: Path, what: Path | str) -> Iterator[None]:
+def locked(path: Path, what: Path | str) -> Iterator[Lock]:
     """Hold the lock file `path` for as long as `what` is worked on; a second process is refused.
 
     The system lets go of the lock when its process dies, so that nothing is ever locked for good.
     """
-    descriptor = _acquire(path, what)
+    lock = _acquire(path, what)
     try:
-        yield
+        yield lock
     finally:
         path.unlink(missing_ok=True)  # while it is held: who opened it before looks again
-        os.close(descriptor)
+        os.close(lock.descriptor)
 
 
-def _acquire(path: Path, what: Path | str) -> int:
+def _acquire(path: Path, what: Path | str) -> Lock:
     import fcntl
 
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        owner, _, note = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").partition("\n")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(descriptor, 300).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise OutputError(
                 f"{what} is in use by {owner or 'another process'}; wait until that has ended, or give another name"
@@ -262,9 +275,14 @@ def _acquire(path: Path, what: Path | str) -> int:
             if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
                 os.close(descriptor)
                 raise
-        with suppress(FileNotFoundError):
+        try:
             if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-                return descriptor
-        os.close(descriptor)  # its owner removed it in between
+                lock = Lock(descriptor, note.strip())
+                lock.note("")
+                return lock
+        except FileNotFoundError:
+            pass  # its owner removed it in between: look again
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

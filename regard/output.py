@@ -63,7 +63,7 @@ class LineFile(Sink):
             raise OutputError(f"{path} is no file; give the name of one")
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), path))
+            self.lock = stack.enter_context(locked(path.with_name(f".{path.name}.lock"), path))
             self._open()
             self.held = stack.pop_all()
         return self
@@ -71,8 +71,8 @@ class LineFile(Sink):
     def _open(self) -> None:
         known = self._known()
         mine = known is not None and not self.made_from.differences(known["fingerprint"])
-        if known is not None and mine and known["finished"] and not (self.partial / "lines").exists():
-            self.complete = self.path.exists()
+        moved = not (self.partial / "lines").exists() and self.path.exists()
+        self.complete = moved and self.lock.before == self.made_from.digest
         if self.path.exists() and not (self.force or self.complete):
             raise OutputError(f"{self.path} exists; give another name, or --force to replace it")
         if self.complete:
@@ -83,7 +83,7 @@ class LineFile(Sink):
         if not mine:
             discard(self.partial)
         self.partial.mkdir(exist_ok=True)
-        mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts), finished=False)
+        mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts))
         for name in ("lines", "keys"):
             (self.partial / name).touch()
         self.written = self._whole_lines()
@@ -148,8 +148,9 @@ class LineFile(Sink):
         if not self.complete:
             lines = self.partial / "lines"
             sync(lines)
-            # Said before the move, so that a kill after it leaves no doubt that all is there.
-            mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts), finished=True)
+            self.lock.note(
+                self.made_from.digest
+            )  # the last to go: a kill after the move leaves no doubt that all is there
             lines.replace(self.path)
             sync(self.path.parent)
         discard(self.partial)

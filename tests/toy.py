@@ -12,11 +12,11 @@ from regard.settings import Config
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
-def write_corpus(folder: Path) -> None:
+def write_corpus(folder: Path, count: int = 1200) -> None:
     draw = random.Random(0)
-    for split, count in (("train", 1200), ("valid", 60), ("test", 60)):
+    for split, size in (("train", count), ("valid", max(count // 20, 2)), ("test", max(count // 20, 2))):
         lines = []
-        for _ in range(count):
+        for _ in range(size):
             words = [draw.choice(WORDS) for _ in range(draw.randint(2, 6))]
             target = " ".join(word.upper() for word in reversed(words))
             links = " ".join(f"{i}-{len(words) - 1 - i}" for i in range(len(words)))

@@ -6,6 +6,7 @@ leaves the last whole one; a damaged one is named, and the one before it is used
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -15,23 +16,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.artifacts import FORMAT, checksum, read_json, replacing, sync_tree, write_json
-from regard.errors import DamagedError, ModelError
+from regard.artifacts import FORMAT, checksum, read_json, replacing, sync, write_json
+from regard.errors import DamagedError, ModelError, OutputError
 
 WEIGHTS = "model.safetensors"
+HEADER = "regard"  # the entry of a safetensors header that says what Regard has to say
 OPTIMIZER, RANDOM, PROGRESS = "optimizer.safetensors", "random.safetensors", "progress.json"
 NONE = checksum([])  # of nothing
 NEW, OLD = ".new", ".old"  # a checkpoint that is being written, and one that is being removed
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str] | None = None) -> None:
+def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any] | None = None) -> None:
     """Write a whole safetensors file or none; its header holds a checksum of all tensors."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {**(facts or {}), "format": str(FORMAT), "checksum": _checksum(plain)}
+    header = {**(facts or {}), "format": FORMAT, "checksum": _checksum(plain)}
     with replacing(path) as temporary:
-        save_file(plain, temporary, header)
+        try:
+            save_file(plain, temporary, {HEADER: json.dumps(header)})  # under one name: several come in any order
+        except SafetensorError as error:
+            raise OutputError(f"{path} cannot be written ({error})") from None
         temporary.chmod(0o644)  # safetensors makes files that only their owner may read
 
 
@@ -41,7 +47,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise ModelError(
@@ -145,10 +151,9 @@ def save_checkpoint(
     save_tensors(new / OPTIMIZER, _optimizer_tensors(model, optimizer))
     save_tensors(new / RANDOM, _random_state())
     save_progress(new, progress)
-    sync_tree(new)
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
-    sync_tree(folder)
+    sync(folder)
     prune(folder, keep)
     return place
 

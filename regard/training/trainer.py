@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.artifacts import checksum, file_checksum, write_bytes, write_json
+from regard.artifacts import checksum, file_checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
-from regard.errors import DamagedError, TrainingError
+from regard.errors import DamagedError, ModelError, TrainingError
 from regard.memory import kept
 from regard.settings import Training
 from regard.training.checkpoint import (
@@ -30,6 +30,7 @@ from regard.training.checkpoint import (
     average,
     checkpoints,
     load_checkpoint,
+    load_tensors,
     prune,
     save_checkpoint,
     save_progress,
@@ -106,10 +107,25 @@ class Trainer:
                 progress.finished = False  # more updates, or more patience, are asked for now than then
             if not progress.finished:
                 self.watcher.message(f"resuming from update {progress.step}")
+                self._check_best()
             return True
         if checkpoints(self.checkpoints):
             self.watcher.message("no checkpoint is whole: training begins anew")
         return False
+
+    def _check_best(self) -> None:
+        """See that the best weights so far, and their scores, are what was written."""
+        if self.progress.best is None:
+            return
+        try:
+            load_tensors(self.folder / WEIGHTS)
+        except ModelError as error:
+            self.watcher.message(f"{error}; the best model so far is lost, and the next validation takes its place")
+            self.progress.best, self.progress.worse = None, 0
+        try:
+            read_json(self.folder / SCORES)
+        except (FileNotFoundError, DamagedError):
+            self._write_scores()
 
     def run(self) -> Progress:
         """Train to the end, or to a request to stop (Ctrl-C, SIGTERM, SIGHUP), which ends after a checkpoint."""
@@ -270,8 +286,11 @@ class Trainer:
         set_weights(self.model, own, self.folder)
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
-        save_tensors(self.folder / WEIGHTS, tensors, {"step": str(self.progress.step)})
-        write_json(self.folder / SCORES, {"step": self.progress.step, "valid": self.progress.scores})
+        save_tensors(self.folder / WEIGHTS, tensors, {"step": self.progress.step})
+        self._write_scores()
+
+    def _write_scores(self) -> None:
+        write_json(self.folder / SCORES, {"step": self.progress.best_step, "valid": self.progress.scores})
 
 
 def _finite(model: nn.Module) -> bool:
