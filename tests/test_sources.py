@@ -189,7 +189,7 @@ def test_bad_boxes_are_named(tmp_path: Path, change: dict[str, object]) -> None:
     record = {"source": "1.png", "target": "a", "width": 64, "height": 32, "boxes": [[0, 0, 1, 1, 2, 2]], **change}
     record = {key: value for key, value in record.items() if value is not None or key == "boxes"}
     (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(DataError, match=r"x\.jsonl:1: 'boxes' should be lists \[first word, last word, left"):
+    with pytest.raises(DataError, match=r"x\.jsonl:1 has 'boxes' that should be lists \[first word, last word, left"):
         list(read_files(str(tmp_path / "x.jsonl"), Data(source="picture")))
 
 
@@ -260,8 +260,13 @@ def test_fields_of_texts_can_be_chosen(tmp_path: Path) -> None:
     ("name", "content", "columns", "message"),
     [
         ("x.tsv", "a\tb\n", [3], "x.tsv:1 has 2 columns, so no column 3"),
-        ("x.tsv", "a\tb\n", ["text"], "should be a column number from 1, such as [1]; not [text]"),
-        ("x.tsv", "a\tb\n", [0], "should be a column number from 1, such as [1]; not [0]"),
+        ("x.tsv", "a\tb\n", ["text"], "x.tsv:1 names no column 'text'; it names: a, b"),
+        (
+            "x.tsv",
+            "a\tb\n",
+            [0],
+            "should be column numbers from 1, such as [1, 2], or names that its first line holds; not [0]",
+        ),
         ("x.jsonl", '{"line": "a"}\n', None, "x.jsonl:1 has no 'text' (it has: line)"),
         ("x.jsonl", "[]\n", None, 'x.jsonl:1 should be an object such as {"text": …}, not list'),
         ("x.txt", "", None, "x.txt is empty"),
