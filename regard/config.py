@@ -127,7 +127,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         names = set()
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if not isinstance(key, yaml.ScalarNode) or key.tag not in NAMES:
                 raise yaml.MarkedYAMLError(problem="the name of a setting should be text", problem_mark=key.start_mark)
             if key.value in names and key.tag != MERGE:

@@ -185,17 +185,24 @@ def _source_parser(
         case "tsv":
             parts, _ = _several(columns or [1])
             numbers = _column_numbers(path, parts, lines)
-            return lambda line, place: BETWEEN.join(_chosen(line.split("\t"), place, numbers, [key] * len(numbers)))
+
+            def from_table(line: str, place: str) -> str:
+                cells = line.split("\t")
+                if len(cells) < max(numbers):
+                    raise _too_few(cells, place, numbers, [key] * len(numbers))
+                return BETWEEN.join([cells[number - 1] for number in numbers])
+
+            return from_table
         case "jsonl":
             keys = [str(part) for part in _several(columns or [key])[0]]
             if not keys:
                 raise DataError(f"data.columns for {path} should name a key, such as [{key}]; not {columns}")
 
-            def parse(line: str, place: str) -> str:
+            def from_record(line: str, place: str) -> str:
                 record = _record(line, place, keys[0])
-                return BETWEEN.join(_text(record, name, place) for name in keys)
+                return BETWEEN.join([_text(record, name, place) for name in keys])
 
-            return parse
+            return from_record
         case _:
             return lambda line, place: line
 
@@ -335,14 +342,16 @@ def _read_tsv(path: Path, columns: Columns | None, on_bad: OnBad | None) -> Iter
         raise _odd_columns(path, columns or [])
     lines = _numbered(path)
     numbers = _column_numbers(path, [*parts, *others], lines)
-    needed, gold = numbers[: len(parts) + 1], (numbers[len(parts) + 1] if len(others) > 1 else sys.maxsize)
-    sides = [*["source"] * len(parts), "target"]
+    source, (target, *more) = numbers[: len(parts)], numbers[len(parts) :]
+    most, gold = max(*source, target), more[0] if more else sys.maxsize
 
     def parse(line: str, place: str) -> Example:
         cells = line.split("\t")
-        *source, target = _chosen(cells, place, needed, sides)
-        links = cells[gold - 1] if gold <= len(cells) else None
-        return Example(BETWEEN.join(source), target, place, _alignment(links, place) if links else None)
+        if len(cells) < most:
+            raise _too_few(cells, place, [*source, target], [*["source"] * len(source), "target"])
+        text = BETWEEN.join([cells[number - 1] for number in source])
+        links = _alignment(cells[gold - 1], place) if gold <= len(cells) else None
+        return Example(text, cells[target - 1], place, links)
 
     yield from _each(path, lines, parse, on_bad)
 
@@ -368,14 +377,12 @@ def _odd_columns(path: Path, columns: Columns) -> DataError:
     )
 
 
-def _chosen(cells: list[str], place: str, numbers: list[int], sides: list[str]) -> list[str]:
-    """The cells in these columns; `sides` says what each is."""
-    if max(numbers) <= len(cells):
-        return [cells[number - 1] for number in numbers]
+def _too_few(cells: list[str], place: str, numbers: list[int], sides: list[str]) -> BadLine:
+    """What to say of a line that lacks some of these columns; `sides` says what each is."""
     if len(cells) == 1 and not cells[0].strip(BLANKS):
-        raise BadLine(place, "blank", "is blank; leave the line out")
+        return BadLine(place, "blank", "is blank; leave the line out")
     number, side = next(both for both in zip(numbers, sides, strict=True) if both[0] > len(cells))
-    raise BadLine(
+    return BadLine(
         place, "malformed",
         f"has {len(cells)} column{'s' * (len(cells) != 1)}, so no column {number} for the {side}; columns are parted "
         "by tabs",
@@ -390,7 +397,7 @@ def _read_jsonl(path: Path, columns: Columns | None, on_bad: OnBad | None) -> It
 
     def parse(line: str, place: str) -> Example:
         record = _record(line, place, keys[0])
-        source = BETWEEN.join(_text(record, key, place) for key in keys)
+        source = BETWEEN.join([_text(record, key, place) for key in keys])
         gold = record.get(more[1]) if len(more) > 1 else None
         return Example(source, _text(record, more[0], place), place, _alignment(gold, place), _boxes(record, place))
 
