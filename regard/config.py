@@ -23,8 +23,8 @@ from regard.presets import PRESETS
 from regard.settings import Config
 
 LARGEST = 2**20  # bytes of a config file
-NODES = 10_000  # values in it
-DEPTH = 50  # of values in one another
+NODES, TOO_MANY = 5000, "more than 5,000 values"
+DEPTH, TOO_DEEP = 50, "values nested more than 50 deep"
 DIGITS = 100  # of a number, and of what is shown of odd text
 
 
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ConfigError(f"{path} is larger than {LARGEST // 2**20} MiB; is it a config file?")
-        settings = _parse_yaml(content.decode("utf-8"))
+        settings = yaml.load(content.decode("utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no config file {path}; `regard new DIR` writes one to start from") from None
     except UnicodeDecodeError as error:
@@ -86,13 +86,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """YAML as far as settings need it: texts, numbers, truth values, lists and sections, and not too many of them."""
 
-    nodes = 0
+    nodes = depth = 0
+
+    def fetch_flow_collection_start(self, kind: Any) -> None:
+        if self.flow_level >= DEPTH:  # before the scanner looks ahead for where all of them end
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self.nodes += 1
-        if self.nodes > NODES:
-            raise yaml.MarkedYAMLError(problem=f"more than {NODES:,} values", problem_mark=self.peek_event().start_mark)
-        return super().compose_node(parent, index)
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.nodes > NODES or self.depth > DEPTH:
+            problem = TOO_MANY if self.nodes > NODES else TOO_DEEP
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_document(self, node: Any) -> Any:
         self._measure(node, {}, set())
@@ -111,7 +119,7 @@ class _Loader(yaml.SafeLoader):
             inside.remove(id(node))
         size, depth = known[id(node)]
         if size > NODES or depth > DEPTH:
-            problem = f"more than {NODES:,} values" if size > NODES else f"values nested more than {DEPTH} deep"
+            problem = TOO_MANY if size > NODES else TOO_DEEP
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return size, depth
 
@@ -152,13 +160,6 @@ _Loader.yaml_implicit_resolvers = {  # what looks like a date is text
 }
 
 
-def _parse_yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise yaml.YAMLError(f"values nested more than {DEPTH} deep") from None
-
-
 def _problem(error: yaml.YAMLError) -> str:
     return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
 
@@ -173,7 +174,7 @@ def override_settings(overrides: list[str]) -> dict[str, Any]:
                 f"cannot read '{override[:DIGITS]}'; write it as section.setting=value, e.g. training.steps=500"
             )
         try:
-            value = _parse_yaml(text)
+            value = yaml.load(text, _Loader)
         except yaml.YAMLError as error:
             raise ConfigError(
                 f"cannot read the value in '{override[:DIGITS]}' ({_problem(error)}); quote it if it holds YAML signs"
@@ -290,7 +291,11 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
     if problem["type"] == "value_error":
         section, _ = _section_at(place, settings)
         return f"[{'.'.join(section)}] {message}" if section else message
-    return f"'{place[-1]}' in {where} is {_shown(problem['input'])}: {message[0].lower() + message[1:]}"
+    path, _ = _section_at(place, settings)  # without the kinds of value that a setting may have
+    name, where = (
+        (path[-1], f"[{'.'.join(path[:-1])}]" if path[1:] else "the top level") if path else (place[-1], where)
+    )
+    return f"'{name}' in {where} is {_shown(problem['input'])}: {message[0].lower() + message[1:]}"
 
 
 def _shown(value: object) -> str:

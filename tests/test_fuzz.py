@@ -155,7 +155,7 @@ SETTINGS = [
     "tokens", "size", "start", "freeze", "learning_rate", "halvings", "channels", "head",
 ]  # fmt: skip
 PLAIN: list[Any] = [
-    None, True, 0, 1, -1, 3, 10**18, 10**30, 10**5000, 0.5, float("nan"), float("inf"), -1e308, "", "lstm", "none",
+    None, True, 0, 1, -1, 3, 10**18, 10**30, 10**4000, 0.5, float("nan"), float("inf"), -1e308, "", "lstm", "none",
     "picture", "transformer", "convolution", "a\0b", "\ud800", "text", "x" * 500, [], {}, [1, 2], ["a", ["b"]],
     [[[]]], {"kind": "gru"}, {"kind": []}, {1: 2}, {None: 1}, b"bytes", {"kind": "transformer", "heads": 3},
     "gpt-mini", "luong2015", (1, 2),
