@@ -133,7 +133,7 @@ class Training(Section):
     )
     batch_tokens: int = Field(4096, ge=1, le=10**8, description="tokens in a batch, the larger of source and target")
     accumulate: int = Field(1, ge=1, le=10**6, description="batches to an update")
-    learning_rate: float = Field(1e-3, gt=0, le=10**6, description="at the top of the schedule")
+    learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
         "inverse_sqrt", description="how the rate falls after the warm-up"
     )
