@@ -7,6 +7,10 @@ preset and paths. `commented` writes the file that `regard new` leaves.
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import stat
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,13 +22,20 @@ from regard.parts import DECODERS, ENCODERS, Cell, Model, Section
 from regard.presets import PRESETS
 from regard.settings import Config
 
+LARGEST = 2**20  # bytes of a config file
+NODES, TOO_MANY = 5000, "more than 5,000 values"
+DEPTH, TOO_DEEP = 50, "values nested more than 50 deep"
+DIGITS = 100  # of a number, and of what is shown of odd text
+
 
 def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
     """Check plain settings and make a `Config` of them; all that is wrong is said at once."""
     name = settings.get("preset")
     if name is not None:
-        if name not in PRESETS:
-            raise ConfigError(f"unknown preset '{name}' in {where}{_did_you_mean(str(name), list(PRESETS))}")
+        if not isinstance(name, str) or name not in PRESETS:
+            shown = _shown(name)
+            hint = _did_you_mean(shown.strip("'"), list(PRESETS))
+            raise ConfigError(f"unknown preset {shown} in {where}{hint}")
         settings = merge(PRESETS[name].settings, settings)
     try:
         return Config.model_validate(settings)
@@ -43,17 +54,28 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds settings."""
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ConfigError(f"{path} is a folder; give the config file in it, such as {path / 'config.yaml'}")
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"{path} is a pipe or a device; a config is a file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"{path} is larger than {LARGEST // 2**20} MiB; is it a config file?")
+        settings = yaml.load(content.decode("utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no config file {path}; `regard new DIR` writes one to start from") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; give the config file in it, such as {path / 'config.yaml'}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); is it a config file?") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}") from None
+        raise ConfigError(f"{path}{line} is not valid YAML: {_problem(error)}") from None
+    except OSError as error:
+        raise ConfigError(f"the config file {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"the config file {str(path)!r} cannot be read: {error}") from None
     if settings is None:
         raise ConfigError(f"{path} is empty; `regard new DIR` writes a config to start from")
     if not isinstance(settings, dict):
@@ -61,17 +83,102 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as far as settings need it: texts, numbers, truth values, lists and sections, and not too many of them."""
+
+    nodes = depth = 0
+
+    def fetch_flow_collection_start(self, kind: Any) -> None:
+        if self.flow_level >= DEPTH:  # before the scanner looks ahead for where all of them end
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(kind)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.nodes > NODES or self.depth > DEPTH:
+            problem = TOO_MANY if self.nodes > NODES else TOO_DEEP
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_document(self, node: Any) -> Any:
+        self._measure(node, {}, set())
+        return super().construct_document(node)
+
+    def _measure(self, node: Any, known: dict[int, tuple[int, int]], inside: set[int]) -> tuple[int, int]:
+        """How many values a node stands for, and how deep they are nested, if what `*name` repeats were written out."""
+        if id(node) in inside:
+            raise yaml.MarkedYAMLError(problem="a value that holds itself", problem_mark=node.start_mark)
+        if id(node) not in known:
+            inside.add(id(node))
+            parts = node.value if isinstance(node, yaml.CollectionNode) else []
+            parts = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            sizes = [self._measure(part, known, inside) for part in parts]
+            known[id(node)] = 1 + sum(size for size, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
+            inside.remove(id(node))
+        size, depth = known[id(node)]
+        if size > NODES or depth > DEPTH:
+            problem = TOO_MANY if size > NODES else TOO_DEEP
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return size, depth
+
+    def construct_number(self, node: Any) -> int | float:
+        make = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
+        try:
+            if len(node.value) > DIGITS:
+                raise ValueError
+            return make(node)
+        except (ValueError, LookupError, OverflowError):
+            problem = f"'{node.value[:DIGITS]}' is no number that can be read"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        names = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in NAMES:
+                raise yaml.MarkedYAMLError(problem="the name of a setting should be text", problem_mark=key.start_mark)
+            if key.value in names and key.tag != MERGE:
+                raise yaml.MarkedYAMLError(
+                    problem=f"'{key.value[:DIGITS]}' is set a second time", problem_mark=key.start_mark
+                )
+            names.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+MERGE = "tag:yaml.org,2002:merge"  # `<<`
+NAMES = ("tag:yaml.org,2002:str", MERGE)
+KINDS = ("null", "bool", "str", "seq", "map")
+_Loader.yaml_constructors = {
+    None: yaml.SafeLoader.construct_undefined,
+    **{f"tag:yaml.org,2002:{kind}": getattr(yaml.SafeLoader, f"construct_yaml_{kind}") for kind in KINDS},
+    **{f"tag:yaml.org,2002:{kind}": _Loader.construct_number for kind in ("int", "float")},
+}
+_Loader.yaml_implicit_resolvers = {  # what looks like a date is text
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+
+
 def override_settings(overrides: list[str]) -> dict[str, Any]:
     """`["training.steps=100"]` as nested settings."""
     settings: dict[str, Any] = {}
     for override in overrides:
         name, equals, text = override.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"cannot read '{override}'; write it as section.setting=value, e.g. training.steps=500")
+        if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", name):
+            raise ConfigError(
+                f"cannot read '{override[:DIGITS]}'; write it as section.setting=value, e.g. training.steps=500"
+            )
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"cannot read the value in '{override}'; quote it if it holds YAML signs") from None
+            value = yaml.load(text, _Loader)
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                f"cannot read the value in '{override[:DIGITS]}' ({_problem(error)}); quote it if it holds YAML signs"
+            ) from None
         for part in reversed(name.split(".")):
             value = {part: value}
         settings = merge(settings, value)
@@ -99,12 +206,18 @@ def _same_family(a: object, b: object) -> bool:
 def resolve_paths(config: Config, base: Path) -> Config:
     """The config with paths relative to `base` made absolute."""
 
+    def whole(path: str) -> str:
+        try:
+            if b"\0" in os.fsencode(path):
+                raise ValueError
+        except ValueError:
+            raise ConfigError(f"{_shown(path)} holds what no path can hold") from None
+        return str((base / path).absolute())
+
     def absolute(files: str | list[str] | None) -> str | list[str] | None:
         if files is None:
             return None
-        return (
-            [str((base / f).absolute()) for f in files] if isinstance(files, list) else str((base / files).absolute())
-        )
+        return [whole(file) for file in files] if isinstance(files, list) else whole(files)
 
     data = config.data.model_copy(
         update={name: absolute(getattr(config.data, name)) for name in ("train", "valid", "test")}
@@ -112,7 +225,24 @@ def resolve_paths(config: Config, base: Path) -> Config:
     start = config.start.model_copy(
         update={name: absolute(getattr(config.start, name)) for name in type(config.start).model_fields}
     )
-    return config.model_copy(update={"data": data, "start": start, "run": str((base / config.run).absolute())})
+    return config.model_copy(update={"data": data, "start": start, "run": whole(config.run)})
+
+
+def missing_files(config: Config) -> list[str]:
+    """What to say of files and folders that the settings name and that are not there; one line for each."""
+    lines = []
+    named = [(f"data.{name}", getattr(config.data, name), "file") for name in ("train", "valid", "test")]
+    named += [(f"start.{name}", getattr(config.start, name), "folder") for name in type(config.start).model_fields]
+    for name, files, what in named:
+        for path in [files] if isinstance(files, str) else files or []:
+            try:
+                if not Path(path).exists():
+                    raise FileNotFoundError
+            except FileNotFoundError:
+                lines.append(f"no {what} {path}; check {name} in the config (paths are relative to the config file)")
+            except OSError as error:
+                lines.append(f"{name}: {path} cannot be read: {error.strerror}")
+    return lines
 
 
 def dump(config: Config) -> str:
@@ -153,7 +283,7 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
     section, known = _section_at(place[:-1], settings)
     where = f"[{'.'.join(section)}]" if section else "the top level"
     if problem["type"] == "extra_forbidden":
-        return f"unknown setting '{place[-1]}' in {where}{_did_you_mean(place[-1], known)}"
+        return f"unknown setting '{place[-1][:DIGITS]}' in {where}{_did_you_mean(place[-1][:DIGITS], known)}"
     if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
         kinds = ", ".join(ENCODERS if place[-1] == "encoder" else DECODERS)
         return f"[{'.'.join(place)}] needs a kind; there are: {kinds}"
@@ -161,7 +291,20 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
     if problem["type"] == "value_error":
         section, _ = _section_at(place, settings)
         return f"[{'.'.join(section)}] {message}" if section else message
-    return f"'{place[-1]}' in {where} is {problem['input']!r}: {message[0].lower() + message[1:]}"
+    path, _ = _section_at(place, settings)  # without the kinds of value that a setting may have
+    name, where = (
+        (path[-1], f"[{'.'.join(path[:-1])}]" if path[1:] else "the top level") if path else (place[-1], where)
+    )
+    return f"'{name}' in {where} is {_shown(problem['input'])}: {message[0].lower() + message[1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value in a few letters, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= DIGITS else f"{text[:DIGITS]}…"
 
 
 def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -182,6 +325,6 @@ def _section(inside: type[Section], name: str, node: Any) -> type[Section]:
     """The section of this name; which one it is may depend on its kind."""
     if inside is Model and name in ("encoder", "decoder"):
         kind = node.get("kind", "lstm") if isinstance(node, dict) else "lstm"
-        return (ENCODERS if name == "encoder" else DECODERS).get(kind, inside)
+        return (ENCODERS if name == "encoder" else DECODERS).get(str(kind), inside)
     kind = inside.model_fields[name].annotation
     return kind if isinstance(kind, type) and issubclass(kind, Section) else inside

@@ -16,14 +16,14 @@ HeadKind = Literal["text", "label", "tags", "number"]
 class Section(BaseModel):
     """A group of settings; a name it does not know is an error."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
 
 
 class RecurrentEncoder(Section):
     """A stack of recurrent layers over the source."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, description="how many on top of one another")
+    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
     bidirectional: bool = Field(True, description="read both ways, each with half of d_model, and join")
     reverse: bool = Field(False, description="read the source back to front (Sutskever et al. 2014)")
 
@@ -32,9 +32,9 @@ class TransformerSettings(Section):
     """What Transformer encoders and decoders share."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(3, ge=1, description="how many blocks")
-    heads: int = Field(4, ge=1, description="attention heads; must divide d_model")
-    d_ff: int = Field(1024, ge=1, description="width inside the feed-forward part")
+    layers: int = Field(3, ge=1, le=1000, description="how many blocks")
+    heads: int = Field(4, ge=1, le=4096, description="attention heads; must divide d_model")
+    d_ff: int = Field(1024, ge=1, le=2**20, description="width inside the feed-forward part")
     norm: Literal["pre", "post"] = Field("pre", description="a norm before each part, or after as published")
     normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
     positions: Positions = Field(
@@ -54,9 +54,20 @@ class ConvolutionEncoder(Section):
     """Convolutions over a picture, to a grid of vectors."""
 
     kind: Literal["convolution"] = "convolution"
-    halvings: int = Field(3, ge=1, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels")
-    channels: int = Field(32, ge=1, description="after the first convolution; doubled with each halving")
+    halvings: int = Field(
+        3, ge=1, le=12, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels"
+    )
+    channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
     coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
+
+    @model_validator(mode="after")
+    def _channels_bearable(self) -> ConvolutionEncoder:
+        if (last := self.channels * 2 ** (self.halvings - 1)) > 2**16:
+            raise ValueError(
+                f"channels ({self.channels}), doubled with each of {self.halvings} halvings, come to {last:,}; at most "
+                f"{2**16:,} will do"
+            )
+        return self
 
 
 class NoEncoder(Section):
@@ -69,7 +80,7 @@ class RecurrentDecoder(Section):
     """A recurrent language model of the target that looks at the source in one of three ways."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, description="how many on top of one another")
+    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
     context: Literal["last", "every", "attention"] | None = Field(
         None,
         description="last: the encoding only starts the state; every: it enters at every step; attention: a new "
@@ -86,6 +97,7 @@ class RecurrentDecoder(Section):
     heads: int | None = Field(
         None,
         ge=1,
+        le=4096,
         description="project queries, keys and values, with so many heads (default: attend to the states themselves)",
     )
     hard: bool = Field(
@@ -130,7 +142,7 @@ DECODERS: dict[str, type[Section]] = {
 class Model(Section):
     """The network: any encoder with any decoder."""
 
-    d_model: int = Field(256, ge=2, description="the one width: embeddings, states, blocks")
+    d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs tokens.shared")

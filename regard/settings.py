@@ -4,11 +4,13 @@ files of them."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from regard.parts import ConvolutionEncoder, Model, NoDecoder, NoEncoder, Section
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Data(Section):
@@ -32,10 +34,15 @@ class Data(Section):
         description="what is given: a text; nothing (lines of plain text, for language models and for filling in "
         "blanks); or a picture, whose path (relative to the data file) stands where a source text would",
     )
-    picture: int = Field(64, ge=8, description="pictures are brought to so many pixels a side")
-    max_length: int = Field(256, ge=1, description="longest sequence, in tokens, on either side")
+    picture: int = Field(64, ge=8, le=4096, description="pictures are brought to so many pixels a side")
+    max_length: int = Field(256, ge=1, le=10**6, description="longest sequence, in tokens, on either side")
     bad_lines: Literal["skip", "error"] = Field(
-        "skip", description="pairs with an empty or too long side: leave them out and say so, or stop"
+        "skip",
+        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a picture "
+        "that cannot be read): leave them out and say so, or stop",
+    )
+    bad_limit: float = Field(
+        0.25, ge=0, le=1, description="largest share of lines that may be left out; more than that stops"
     )
 
 
@@ -45,7 +52,7 @@ class Tokens(Section):
     kind: Literal["unigram", "bpe", "char", "word", "byte"] = Field(
         "unigram", description="unigram and bpe are SentencePiece subwords"
     )
-    size: int = Field(8000, ge=8, description="largest vocabulary (subwords and words)")
+    size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
     shared: bool = Field(True, description="one vocabulary for source and target")
     sampling: float = Field(
         0.0,
@@ -84,14 +91,19 @@ class Objective(Section):
         0.25, ge=0, le=1, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
     )
     passes: int = Field(
-        1, ge=1, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens"
+        1, ge=1, le=1000, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens"
     )
-    samples: int = Field(8, ge=2, description="minimum_risk: outputs drawn for each source, the reference not counted")
-    sharpness: float = Field(0.005, gt=0, description="minimum_risk: exponent of p among the outputs drawn")
-    likelihood: float = Field(0.0, ge=0, description="minimum_risk: weight of -log p of the target beside the risk")
+    samples: int = Field(
+        8, ge=2, le=1000, description="minimum_risk: outputs drawn for each source, the reference not counted"
+    )
+    sharpness: float = Field(0.005, gt=0, le=10**6, description="minimum_risk: exponent of p among the outputs drawn")
+    likelihood: float = Field(
+        0.0, ge=0, le=10**6, description="minimum_risk: weight of -log p of the target beside the risk"
+    )
     agreement: float = Field(
         0.0,
         ge=0,
+        le=10**6,
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
@@ -99,11 +111,12 @@ class Objective(Section):
     language: float = Field(
         0.0,
         ge=0,
+        le=10**6,
         description="model.head over a decoder alone: weight of the language model's own loss beside the head's "
         "(Radford et al. 2018 take 0.5)",
     )
-    reward: float = Field(1.0, ge=0, description="hard attention: weight of the score-function gradient")
-    entropy: float = Field(0.002, ge=0, description="hard attention: weight of the entropy of where to look")
+    reward: float = Field(1.0, ge=0, le=10**6, description="hard attention: weight of the score-function gradient")
+    entropy: float = Field(0.002, ge=0, le=10**6, description="hard attention: weight of the entropy of where to look")
     soft: float = Field(
         0.0, ge=0, le=1, description="hard attention: share of sentences that attend softly at the end (at first: all)"
     )
@@ -113,28 +126,32 @@ class Training(Section):
     """How to learn."""
 
     objective: Objective = Field(default_factory=Objective)
-    steps: int = Field(20000, ge=1, description="updates in all")
-    tokens: int = Field(0, ge=0, description="stop after so many target tokens (0: no such limit)")
-    seconds: float = Field(0.0, ge=0, description="stop after so many seconds of training (0: no such limit)")
-    batch_tokens: int = Field(4096, ge=1, description="tokens in a batch, the larger of source and target")
-    accumulate: int = Field(1, ge=1, description="batches to an update")
+    steps: int = Field(20000, ge=1, le=10**12, description="updates in all")
+    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no such limit)")
+    seconds: float = Field(
+        0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no such limit)"
+    )
+    batch_tokens: int = Field(4096, ge=1, le=10**8, description="tokens in a batch, the larger of source and target")
+    accumulate: int = Field(1, ge=1, le=10**6, description="batches to an update")
     learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
         "inverse_sqrt", description="how the rate falls after the warm-up"
     )
-    warmup: int = Field(1000, ge=0, description="updates over which the rate rises from 0")
-    weight_decay: float = Field(0.01, ge=0, description="of AdamW; not on biases, norms and embeddings")
-    betas: tuple[float, float] = Field((0.9, 0.98), description="of AdamW")
-    clip: float = Field(1.0, ge=0, description="largest norm of the gradient (0: no limit)")
+    warmup: int = Field(1000, ge=0, le=10**12, description="updates over which the rate rises from 0")
+    weight_decay: float = Field(0.01, ge=0, le=10**6, description="of AdamW; not on biases, norms and embeddings")
+    betas: tuple[Share, Share] = Field((0.9, 0.98), description="of AdamW")
+    clip: float = Field(1.0, ge=0, le=10**6, description="largest norm of the gradient (0: no limit)")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the probability spread over all tokens")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="bfloat16 computes in half precision, weights stay in float32"
     )
     compile: bool = Field(True, description="compile for the GPU: a minute at first, then faster (no effect on a CPU)")
     device: str = Field("auto", description="cpu, cuda, or auto: the GPU if there is one")
-    seed: int = Field(1, ge=0, description="of everything drawn at random")
-    validate_every: int = Field(1000, ge=1, description="updates between validations")
-    validate_sentences: int = Field(500, ge=1, description="how many validation sentences to decode for the metric")
+    seed: int = Field(1, ge=0, le=10**12, description="of everything drawn at random")
+    validate_every: int = Field(1000, ge=1, le=10**12, description="updates between validations")
+    validate_sentences: int = Field(
+        500, ge=1, le=10**12, description="how many validation sentences to decode for the metric"
+    )
     metric: Literal["bleu", "chrf", "exact", "accuracy", "loss"] | None = Field(
         None, description="what 'best' means (default bleu; accuracy of labels and tags; else loss)"
     )
@@ -142,14 +159,19 @@ class Training(Section):
         default_factory=list,
         description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
     )
-    thaw: int = Field(0, ge=0, description="updates after which what is frozen learns too (0: never)")
-    patience: int = Field(0, ge=0, description="validations without a better one before stopping (0: never stop early)")
-    save_every: int = Field(500, ge=1, description="updates between checkpoints")
-    keep_last: int = Field(3, ge=1, description="how many latest checkpoints to keep, beside the best")
-    average: int = Field(
-        1, ge=1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
+    thaw: int = Field(0, ge=0, le=10**12, description="updates after which what is frozen learns too (0: never)")
+    patience: int = Field(
+        0, ge=0, le=10**12, description="validations without a better one before stopping (0: never stop early)"
     )
-    log_every: int = Field(50, ge=1, description="updates between lines in log.jsonl")
+    save_every: int = Field(500, ge=1, le=10**12, description="updates between checkpoints")
+    keep_last: int = Field(3, ge=1, le=10**6, description="how many latest checkpoints to keep, beside the best")
+    average: int = Field(
+        1,
+        ge=1,
+        le=10**6,
+        description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)",
+    )
+    log_every: int = Field(50, ge=1, le=10**12, description="updates between lines in log.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
 
     @model_validator(mode="after")
@@ -162,29 +184,41 @@ class Training(Section):
 class Search(Section):
     """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
 
-    beam: int = Field(5, ge=1, description="hypotheses kept at each step (1: greedy)")
-    nbest: int = Field(1, ge=1, description="how many outputs to give for an input; at most beam, or any with sample")
+    beam: int = Field(5, ge=1, le=1000, description="hypotheses kept at each step (1: greedy)")
+    nbest: int = Field(
+        1, ge=1, le=1000, description="how many outputs to give for an input; at most beam, or any with sample"
+    )
     length_penalty: Literal["none", "gnmt", "average"] = Field(
         "average",
         description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016), or by length ** alpha",
     )
-    alpha: float = Field(1.0, ge=0, description="strength of the length penalty")
+    alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
     coverage: float = Field(
-        0.0, ge=0, description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention"
+        0.0,
+        ge=0,
+        le=10**6,
+        description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention",
     )
-    groups: int = Field(1, ge=1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
-    diversity: float = Field(0.5, ge=0, description="how hard groups are pushed apart")
-    no_repeat: int = Field(0, ge=0, description="never write an n-gram of this size twice (0: may)")
-    min_length: int = Field(0, ge=0, description="fewest tokens")
-    max_length: int = Field(256, ge=1, description="most tokens")
-    max_ratio: float = Field(3.0, gt=0, description="most tokens for each source token (and 10 more)")
+    groups: int = Field(
+        1, ge=1, le=1000, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)"
+    )
+    diversity: float = Field(0.5, ge=0, le=10**6, description="how hard groups are pushed apart")
+    no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
+    min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
+    max_length: int = Field(256, ge=1, le=10**6, description="most tokens")
+    max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
     exact: bool = Field(False, description="search on until no open hypothesis could still win")
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
-    temperature: float = Field(1.0, gt=0, description="below 1 sharpens what sample draws from, above flattens")
-    top_k: int = Field(0, ge=0, description="sample among this many likeliest tokens (0: all)")
+    temperature: float = Field(
+        1.0, gt=0, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
+    )
+    top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
     top_p: float = Field(1.0, gt=0, le=1, description="sample among the likeliest tokens that hold this share")
     mbr: int = Field(
-        0, ge=0, description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)"
+        0,
+        ge=0,
+        le=1000,
+        description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)",
     )
     utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
     contrastive: float = Field(
@@ -195,9 +229,9 @@ class Search(Section):
         "top_k tokens (4 if 0)",
     )
     unknown: bool = Field(False, description="may write <unk>")
-    seed: int = Field(1, ge=0, description="of what sample draws")
-    max_source: int = Field(1024, ge=1, description="longest source, in tokens; a longer one gets no output")
-    batch_tokens: int = Field(8192, ge=1, description="source tokens times beam to work on at once")
+    seed: int = Field(1, ge=0, le=10**12, description="of what sample draws")
+    max_source: int = Field(1024, ge=1, le=10**6, description="longest source, in tokens; a longer one gets no output")
+    batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
         "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
     )
@@ -258,6 +292,11 @@ class Config(Section):
             raise ValueError(
                 f"data.source '{self.data.source}' and model.encoder.kind '{encoder.kind}' clash: pictures go with "
                 "convolution, and only they do"
+            )
+        if isinstance(encoder, ConvolutionEncoder) and self.data.picture < 2**encoder.halvings:
+            raise ValueError(
+                f"model.encoder.halvings ({encoder.halvings}) leaves nothing of pictures of {self.data.picture} pixels "
+                f"a side (data.picture); use at most {self.data.picture.bit_length() - 1}"
             )
         if self.data.source == "none" and not isinstance(encoder, NoEncoder) and not isinstance(decoder, NoDecoder):
             raise ValueError(

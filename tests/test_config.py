@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from regard.config import commented, dump, load, override_settings, parse
+from regard.config import commented, dump, load, missing_files, override_settings, parse
 from regard.errors import ConfigError
 from regard.presets import PRESETS
 from regard.settings import Config
+
+BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]" for i in range(9))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,33 @@ from regard.settings import Config
         ({"search": {"min_length": 9, "max_length": 3}}, "min_length (9) is more than max_length (3)"),
         ({"preset": "luong"}, "unknown preset 'luong' in the settings; did you mean 'luong2015'?"),
         ({"model": 3}, "'model' in the top level is 3"),
+        ({"preset": ["gpt"]}, "unknown preset ['gpt'] in the settings"),
+        ({"data": {"train": 3}}, "'train' in [data] is 3: input should be a valid string"),
+        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] needs a kind"),
+        (
+            {"model": {"d_model": 10**9}},
+            "'d_model' in [model] is 1000000000: input should be less than or equal to 65536",
+        ),
+        ({"model": {"encoder": {"layers": 2000}}}, "'layers' in [model.encoder] is 2000: input should be less than"),
+        ({"search": {"beam": 10**6}}, "'beam' in [search] is 1000000: input should be less than or equal to 1000"),
+        (
+            {"training": {"learning_rate": float("nan")}},
+            "'learning_rate' in [training] is nan: input should be a finite",
+        ),
+        ({"training": {"seconds": float("inf")}}, "'seconds' in [training] is inf: input should be a finite"),
+        ({"training": {"betas": [0.9, 1.0]}}, "'betas' in [training] is 1.0: input should be less than 1"),
+        ({"data": {"bad_limit": 1.5}}, "'bad_limit' in [data] is 1.5: input should be less than or equal to 1"),
+        (
+            {
+                "data": {"source": "picture", "picture": 16},
+                "model": {"encoder": {"kind": "convolution", "halvings": 5}},
+            },
+            "model.encoder.halvings (5) leaves nothing of pictures of 16 pixels a side (data.picture); use at most 4",
+        ),
+        (
+            {"data": {"source": "picture"}, "model": {"encoder": {"kind": "convolution", "channels": 40_000}}},
+            "channels (40000), doubled with each of 3 halvings, come to 160,000; at most 65,536 will do",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(settings: dict[str, Any], message: str) -> None:
@@ -90,6 +120,28 @@ def test_all_errors_are_told_at_once() -> None:
         (b"model: [1", "line 2 is not valid YAML"),
         (b"- a\n- b\n", "should hold settings as 'name: value', not a list"),
         (b"\xff\xfe", "is not UTF-8 text"),
+        (b"run: x\ntraining: {steps: !!timestamp 2020-01-01}", "line 2 is not valid YAML: could not determine a const"),
+        (b"run: !!python/object/apply:os.getcwd []", "line 1 is not valid YAML: could not determine a constructor"),
+        (b"run: !!map x", "line 1 is not valid YAML: expected a mapping node"),
+        (b"training:\n  steps: " + b"9" * 5000, "line 2 is not valid YAML: '9999"),
+        (b"training:\n  steps: 0x" + b"f" * 5000, "line 2 is not valid YAML: '0xffff"),
+        (b"training: {steps: 0b_}", "line 1 is not valid YAML: '0b_' is no number that can be read"),
+        (b"training: {seconds: " + b"1:" * 400 + b"1.5}", "is no number that can be read"),
+        (b"model: " + b"[" * 60 + b"]" * 60, "line 1 is not valid YAML: values nested more than 50 deep"),
+        (b"model:\n " + b"- " * 10_000, "line 2 is not valid YAML: values nested more than 50 deep"),
+        (b"model: " + b"[" * 100_000, "line 1 is not valid YAML: values nested more than 50 deep"),
+        (b"a: [" + b"1," * 5000 + b"1]", "line 1 is not valid YAML: more than 5,000 values"),
+        (BOMB.encode(), "line 4 is not valid YAML: more than 5,000 values"),
+        (BOMB.replace("[", "{<<: [").replace("]", "]}").encode(), "line 4 is not valid YAML: more than 5,000 values"),
+        (b"data: &a {columns: [*a]}", "line 1 is not valid YAML: a value that holds itself"),
+        (b"run: x\n7: 8", "line 2 is not valid YAML: the name of a setting should be text"),
+        (b"run: x\n[a, b]: 8", "line 2 is not valid YAML: the name of a setting should be text"),
+        (b"run: x\nmodel: {d_model: 8}\nrun: y", "line 3 is not valid YAML: 'run' is set a second time"),
+        (b"<<: 3", "line 1 is not valid YAML: expected a mapping"),
+        (b"run: x\0y", "is not valid YAML: special characters are not allowed"),
+        (b'run: "x\\0y"', "'x\\x00y' holds what no path can hold"),
+        (b'data: {train: "\\ud800"}', "'\\ud800' holds what no path can hold"),
+        (b"run: x #" + b"x" * 2**20, "is larger than 1 MiB"),
     ],
 )
 def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
@@ -97,7 +149,7 @@ def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path / "c.yaml")
     assert message in str(error.value)
-    assert "c.yaml" in str(error.value)
+    assert "c.yaml" in str(error.value) or "path can hold" in message
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -105,6 +157,52 @@ def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
         load(tmp_path / "c.yaml")
     with pytest.raises(ConfigError, match="is a folder"):
         load(tmp_path)
+
+
+def test_a_config_is_a_file_that_can_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name in (str(tmp_path / "pipe.yaml"), "/dev/zero"):
+        with pytest.raises(ConfigError, match="is a pipe or a device; a config is a file"):
+            load(name)
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    for name in ("loop.yaml", "x" * 300, "a\0b"):
+        with pytest.raises(ConfigError, match="cannot be read: "):
+            load(tmp_path / name)
+
+
+def test_what_is_written_once_may_be_used_twice(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "model:\n  encoder: &part {kind: gru, layers: 3}\n  decoder: {<<: *part, layers: 2}\nrun: 2020-01-01\n"
+    )
+    config = load(tmp_path / "c.yaml")
+    assert config.model.encoder.model_dump()["layers"] == 3
+    assert config.model.decoder.model_dump()["layers"] == 2
+    assert config.run == str(tmp_path / "2020-01-01")
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["=", "=1", "a..b=1", ".a=1", "a.=1", "a b=1", ".".join("a" * 500) + "=1", "a=[", "a=" + "9" * 5000,
+     "a=" + "[" * 5000],
+)  # fmt: skip
+def test_overrides_that_cannot_be_read_are_named(override: str) -> None:
+    with pytest.raises(ConfigError, match="cannot read") as error:
+        override_settings([override])
+    assert len(str(error.value)) < 300
+
+
+def test_missing_files_are_known_before_anything_heavy_is(tmp_path: Path) -> None:
+    (tmp_path / "there.tsv").write_text("a\tb\n")
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{train: there.tsv, valid: [there.tsv, gone.de], test: {'x' * 300}}}\nstart: {{encoder: before}}\n"
+    )
+    lines = missing_files(load(tmp_path / "c.yaml"))
+    relative = "(paths are relative to the config file)"
+    assert lines == [
+        f"no file {tmp_path / 'gone.de'}; check data.valid in the config {relative}",
+        f"data.test: {tmp_path / ('x' * 300)} cannot be read: File name too long",
+        f"no folder {tmp_path / 'before'}; check start.encoder in the config {relative}",
+    ]
 
 
 def test_overrides_reach_nested_settings() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
-from regard.data.corpora import Alignment, read_pairs
+from regard.data.corpora import Alignment, BadLine, read_examples, read_files, read_pairs, read_sources
 from regard.errors import DataError
+from regard.settings import Data
 
 PAIRS = [("ein Haus", "a house"), ("zwei Häuser", "two houses"), ("Größe", "size")]
 Writer = Callable[[Path, str], str | list[str]]
@@ -73,9 +78,34 @@ def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
         ("x.tsv", b"", "x.tsv is empty"),
         ("x.tsv", b"a\tb\nc\n", "x.tsv:2 has 1 column, so no column 2 for the target; columns are parted by tabs"),
         ("x.tsv", b"a\tb\nc\xe9\td\n", "x.tsv:2 is not UTF-8 (byte 2: 0xe9); convert the file"),
-        ("x.tsv", b"a\tb\t0-x\n", "x.tsv:1: '0-x' is no link"),
+        ("x.tsv", b"a\tb\n\n", "x.tsv:2 is blank; leave the line out"),
+        ("x.tsv", b"a\tb\t9999999999-0\n", "x.tsv:1 has an odd alignment: '9999999999-0' is no link"),
+        ("x.jsonl", b'{"source": "a", "target": "b"}\n \n', "x.jsonl:2 is blank; leave the line out"),
+        (
+            "x.jsonl",
+            b'{"source": "a", "target": "\\ud800"}\n',
+            "x.jsonl:1 has 'target' with \\ud800, which is half",
+        ),
+        (
+            "x.jsonl",
+            b'{"source": "a", "target": 2.5}\n',
+            'should be text, not float; write it in quotes: "2.5"',
+        ),
+        ("x.jsonl", b'{"source": "a", "target": true}\n', "'target' that should be text, not bool"),
+        ("x.jsonl", b"[" * 100_000, "x.jsonl:1 is nested too deeply to be read"),
+        ("x.jsonl", b"9" * 5000, "x.jsonl:1 cannot be read as JSON (Exceeds the limit"),
+        (
+            "x.jsonl",
+            b'{"source": "a", "target": "b", "alignment": [[0, 0]]}',
+            "an alignment should be text such as",
+        ),
+        ("x.tsv", b"a\tb\t0-x\n", "x.tsv:1 has an odd alignment: '0-x' is no link"),
         ("x.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"}\n', "x.jsonl:2 has no 'target' (it has: source)"),
-        ("x.jsonl", b'{"source": 1, "target": "b"}\n', "x.jsonl:1: 'source' should be text, not int"),
+        (
+            "x.jsonl",
+            b'{"source": 1, "target": "b"}\n',
+            "x.jsonl:1 has 'source' that should be text, not int; write it in quotes: \"1\"",
+        ),
         ("x.jsonl", b"[1]\n", "x.jsonl:1 should be an object"),
         ("x.jsonl", b"{oops}\n", "x.jsonl:1 is not JSON"),
         ("x.csv", b"a,b\n", "cannot tell how to read"),
@@ -107,6 +137,138 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         list(read_pairs(str(tmp_path / "x.tsv")))
     with pytest.raises(DataError, match="two text files; got 3"):
         read_pairs(["a", "b", "c"])
+
+
+LINES: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
+    "x.tsv": (
+        b"a\tA\n\nb\nc\tC\nd\xff\tD\ne\tE\n",
+        [(2, "blank"), (3, "malformed"), (5, "undecodable")],
+    ),
+    "x.jsonl": (
+        b'{"source": "a", "target": "A"}\n \n{"source": "b"}\n{"source": "c", "target": "C"}\n"\xff"\n'
+        b'{"source": "e", "target": "E"}\n',
+        [(2, "blank"), (3, "malformed"), (5, "undecodable")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_bad_lines_are_handed_over_and_the_next_is_read(tmp_path: Path, name: str) -> None:
+    content, expected = LINES[name]
+    (tmp_path / name).write_bytes(content)
+    told: list[BadLine] = []
+    found = list(read_files(str(tmp_path / name), Data(), told.append))
+    assert [(x.source, x.target) for x in found] == [("a", "A"), ("c", "C"), ("e", "E")]
+    assert [(bad.place, bad.kind) for bad in told] == [(f"{tmp_path / name}:{n}", kind) for n, kind in expected]
+    for bad in told:
+        assert str(bad) == f"{bad.place} {bad.what}"
+    with pytest.raises(BadLine) as error:
+        list(read_files(str(tmp_path / name), Data()))
+    assert str(error.value) == str(told[0])
+
+
+def test_pairs_stay_pairs_where_a_line_of_either_file_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "x.de").write_bytes(b"a\n\xff\nc\nd\n")
+    (tmp_path / "x.en").write_bytes(b"A\nB\n\xff\nD\n")
+    told: list[BadLine] = []
+    found = read_files([str(tmp_path / "x.de"), str(tmp_path / "x.en")], Data(), told.append)
+    assert [(x.source, x.target) for x in found] == [("a", "A"), ("d", "D")]
+    assert [bad.place for bad in told] == [f"{tmp_path / 'x.de'}:2", f"{tmp_path / 'x.en'}:3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("x.tsv.gz", gzip.compress(b"a\tb\n" * 9000, mtime=0)[:-30], None, "is not a whole gzip file"),
+        ("x.tsv", b"", None, "is empty"),
+        ("x.tsv", b"a\tb\n", ["a", "c"], "x.tsv:1 names no column 'c'; it names: a, b"),
+        ("x.tsv", b"a\tb\n", ["²", "b"], "x.tsv:1 names no column '²'; it names: a, b"),
+        ("x.tsv", b"a\tb\n", ["00", 2], "should be column numbers from 1"),
+        ("x.tsv", b"a\tb\n", ["9" * 5000, 2], "names no column '999"),
+        ("x.tsv", b"\xff\tb\n", ["a", "b"], "x.tsv:1 is not UTF-8"),
+        ("x.jsonl", b"{}\n", [[], "a"], "should name the keys of source and target"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_whole_file_is_always_raised(
+    tmp_path: Path, name: str, content: bytes, columns: list[Any] | None, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        list(read_files(str(tmp_path / name), Data(columns=columns), lambda bad: None))
+    assert message in str(error.value)
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.corpora.LONGEST", 2**20)
+    with pytest.raises(DataError, match=r"/dev/zero:1 goes on after 1 MiB; is it a file of lines\?"):
+        list(read_sources(Path("/dev/zero"), Data()))
+    (tmp_path / "x.tsv.gz").write_bytes(gzip.compress(b"a\tb\n" + bytes(2**21)))
+    with pytest.raises(DataError, match=r"x\.tsv\.gz:2 goes on after 1 MiB"):
+        list(read_files(str(tmp_path / "x.tsv.gz"), Data(), lambda bad: None))
+
+
+def test_training_data_are_files_that_can_be_read_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tsv")
+    for file in (str(tmp_path / "pipe.tsv"), "/dev/null"):
+        with pytest.raises(DataError, match=r"is a pipe or a device, and data\.train is read more than once"):
+            read_examples(Data(train=file), "train")
+    with pytest.raises(DataError, match="is a folder"):
+        list(read_examples(Data(train=[str(tmp_path)] * 2), "train"))
+    (tmp_path / "loop.tsv").symlink_to("loop.tsv")
+    for name in ("loop.tsv", "x" * 300 + ".tsv", "a\0.tsv", "\ud800.tsv"):
+        for read in (lambda data: read_examples(data, "train"), lambda data: read_files(data.train, data)):
+            with pytest.raises(DataError, match="cannot be read: "):
+                list(read(Data(train=str(tmp_path / name))))
+
+
+# Input to generate from
+
+
+def sources(path: Path, **data: Any) -> list[tuple[int, str, str | None]]:
+    return [(x.number, x.text, x.bad.kind if x.bad else None) for x in read_sources(path, Data(**data))]
+
+
+def test_inputs_are_read_as_training_data_are(tmp_path: Path) -> None:
+    table = Path(_write(tmp_path / "x.tsv", "de\ten\nein Haus\ta house\nzwei\n"))
+    assert sources(table) == [(1, "de", None), (2, "ein Haus", None), (3, "zwei", None)]
+    assert sources(table, columns=[2, 1]) == [(1, "en", None), (2, "a house", None), (3, "", "malformed")]
+    assert sources(table, columns=["en", "de"]) == [(2, "a house", None), (3, "", "malformed")]
+    assert sources(table, columns=[[1, 2], 3])[1] == (2, "ein Haus <sep> a house", None)
+    assert sources(table, source="none", columns=[2])[1] == (2, "a house", None)
+    assert sources(table, source="picture")[1] == (2, str(tmp_path / "ein Haus"), None)
+    lines = '{"source": "a", "text": "b", "de": "c"}\n\n{"source": ""}\n{"source": 3}\n'
+    records = Path(_write(tmp_path / "x.jsonl.gz", lines))
+    assert sources(records) == [(1, "a", None), (2, "", "blank"), (3, "", None), (4, "", "malformed")]
+    assert sources(records, columns=["de", "en"])[0] == (1, "c", None)
+    assert sources(records, source="none")[0] == (1, "b", None)
+    assert sources(records, source="picture")[:3] == [
+        (1, str(tmp_path / "a"), None),
+        (2, "", "blank"),
+        (3, "", "blank"),
+    ]
+    with pytest.raises(DataError, match="names no column 'fr'"):
+        sources(table, columns=["fr", "en"])
+
+
+def test_other_inputs_are_lines_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"ein\tHaus\n\n\xff\nzwei"
+    (tmp_path / "x.txt").write_bytes(content)
+    expected = [(1, "ein\tHaus", None), (2, "", None), (3, "", "undecodable"), (4, "zwei", None)]
+    assert sources(tmp_path / "x.txt") == sources(tmp_path / "x.txt", columns=["a", "b"], source="picture") == expected
+    assert [x.raw for x in read_sources(tmp_path / "x.txt", Data())] == content.splitlines(keepends=True)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    found = list(read_sources(None, Data()))
+    assert [(x.number, x.text, x.bad.kind if x.bad else None) for x in found] == expected
+    assert found[2].bad
+    assert str(found[2].bad).startswith("standard input:3 is not UTF-8")
+
+
+def test_inputs_may_come_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\nb\n",))
+    writer.start()
+    assert sources(tmp_path / "pipe") == [(1, "a", None), (2, "b", None)]
+    writer.join()
 
 
 def test_the_split_of_tatoeba_keeps_related_sentences_together() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
+import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -19,6 +21,7 @@ from PIL import Image
 
 from regard.data.batches import Batches, Blanks, Pairs, Position
 from regard.data.corpora import Box, Example, read_files, read_texts
+from regard.data.pictures import check_picture
 from regard.data.sources import Nothing, Pictures, Text
 from regard.data.store import Store, write_pairs
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Bytes, train_tokenizer
@@ -136,9 +139,64 @@ def test_what_is_no_picture_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
     header = whole[12:16] + struct.pack(">II", 60_000, 60_000) + whole[24:29]  # IHDR, of an enormous picture
     (tmp_path / "huge.png").write_bytes(whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:])
-    for name in ("x.png", "cut.png", "huge.png", "."):
-        with pytest.raises(DataError, match="cannot be read as a picture"):
+    header = whole[12:16] + struct.pack(">II", 11_000, 10_000) + whole[24:29]  # what Pillow itself would only warn of
+    (tmp_path / "large.png").write_bytes(whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:])
+    (tmp_path / "x.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    Image.fromarray(pixels(1)).save(tmp_path / "x.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "x.jpg").read_bytes()[:-40])
+    os.mkfifo(tmp_path / "pipe.png")
+    names = ("x.png", "cut.png", "huge.png", "large.png", "x.eps", "cut.jpg", "pipe.png", ".", "a\0b", "x" * 300)
+    for name in names:
+        with pytest.raises(DataError, match="cannot be read as a picture") as error:
             source.encode_many([str(tmp_path / name)])
+        assert str(tmp_path / name) in str(error.value)
+        with pytest.raises(DataError, match="cannot be read as a picture"):
+            check_picture(tmp_path / name)
+    with pytest.raises(DataError, match="a picture of 11,000 x 10,000 pixels: that is more than 100,000,000; make it"):
+        check_picture(tmp_path / "large.png")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "tiff", "webp"])
+def test_pictures_are_turned_as_their_camera_was_held(tmp_path: Path, kind: str) -> None:
+    """Black but for the top right; told to be turned by a right angle, that is the bottom right."""
+    image = np.zeros((SIDE, SIDE, 3), np.uint8)
+    image[: SIDE // 2, SIDE // 2 :] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(image).save(tmp_path / f"x.{kind}", exif=exif)
+    (item,) = Pictures(SIDE, GRID).encode_many([str(tmp_path / f"x.{kind}")])
+    quarters = item.reshape(2, SIDE // 2, 2, SIDE // 2, 3).mean((1, 3, 4))
+    np.testing.assert_allclose(quarters, [[0, 0], [0, 255]], atol=12)
+
+
+def test_pictures_with_odd_additions_are_read_all_the_same(tmp_path: Path) -> None:
+    """EXIF data that are none, colours that are see-through, 16 bits: no warning, and the picture."""
+    Image.fromarray(pixels(1)).save(tmp_path / "exif.png", exif=b"Exif\0\0MM\0*\0\0\0\xff")
+    grey = Image.fromarray(np.full((SIDE, SIDE), 128, np.uint8))
+    grey.convert("P").save(tmp_path / "seen.png", transparency=bytes(range(256)))
+    grey.save(tmp_path / "one.png", transparency=128)
+    Image.fromarray(np.full((SIDE, SIDE), 128 * 257, np.uint16)).save(tmp_path / "deep.tiff")
+    (tmp_path / "deep.pgm").write_bytes(b"P5 16 16 65535\n" + struct.pack(">H", 128 * 257) * SIDE**2)
+    source = Pictures(SIDE, GRID)
+    np.testing.assert_array_equal(source.encode_many([str(tmp_path / "exif.png")])[0].reshape(SIDE, SIDE, 3), pixels(1))
+    for name in ("seen.png", "one.png", "deep.tiff", "deep.pgm"):
+        check_picture(tmp_path / name)
+        assert (source.encode_many([str(tmp_path / name)])[0] == 128).all(), name
+
+
+def test_an_exported_model_reads_pictures_as_training_does(tmp_path: Path) -> None:
+    from regard.exchange import onnx_runner
+
+    Image.fromarray(np.full((40, 24), 200 * 257, np.uint16)).save(tmp_path / "x.png")
+    runner = object.__new__(onnx_runner.Runner)
+    runner.source = {"kind": "picture", "side": SIDE}
+    (item,), _ = runner.read([str(tmp_path / "x.png")])
+    np.testing.assert_array_equal(np.asarray(item), Pictures(SIDE, GRID).encode_many([str(tmp_path / "x.png")])[0])
+    code = (
+        "import sys, regard.exchange.onnx_runner, regard.data.scan; print('torch' in sys.modules, 'PIL' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def cells(source: Pictures, *boxes: Box) -> set[tuple[int, int]]:
@@ -183,14 +241,17 @@ def test_boxes_are_read_in_pixels_and_pictures_beside_their_file(tmp_path: Path)
     "change",
     [
         {"width": None}, {"height": 0}, {"boxes": [[1, 2, 3]]}, {"boxes": 3}, {"boxes": None},
-        {"boxes": [[1, 2, "a", 1, 2, 3]]}, {"width": "wide"},
+        {"boxes": [[1, 2, "a", 1, 2, 3]]}, {"width": "wide"}, {"boxes": [[0, 0, float("nan"), 1, 2, 2]]},
+        {"boxes": [[0, 0, float("inf"), 1, 2, 2]]}, {"width": float("nan")}, {"width": float("inf")}, {"width": -3},
+        {"boxes": [[0, 10**9, 1, 1, 2, 2]]}, {"boxes": [[-1, 0, 1, 1, 2, 2]]}, {"boxes": [[2, 1, 1, 1, 2, 2]]},
+        {"boxes": [[0, 0, 10**400, 1, 2, 2]]}, {"boxes": [[float("inf"), 0, 1, 1, 2, 2]]},
     ],
 )  # fmt: skip
 def test_bad_boxes_are_named(tmp_path: Path, change: dict[str, object]) -> None:
     record = {"source": "1.png", "target": "a", "width": 64, "height": 32, "boxes": [[0, 0, 1, 1, 2, 2]], **change}
     record = {key: value for key, value in record.items() if value is not None or key == "boxes"}
     (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(DataError, match=r"x\.jsonl:1: 'boxes' should be lists \[first word, last word, left"):
+    with pytest.raises(DataError, match=r"x\.jsonl:1 has 'boxes' that should be lists \[first word, last word, left"):
         list(read_files(str(tmp_path / "x.jsonl"), Data(source="picture")))
 
 
@@ -268,8 +329,13 @@ def test_fields_of_texts_can_be_chosen(tmp_path: Path) -> None:
     ("name", "content", "columns", "message"),
     [
         ("x.tsv", "a\tb\n", [3], "x.tsv:1 has 2 columns, so no column 3"),
-        ("x.tsv", "a\tb\n", ["text"], "should be a column number from 1, such as [1]; not [text]"),
-        ("x.tsv", "a\tb\n", [0], "should be a column number from 1, such as [1]; not [0]"),
+        ("x.tsv", "a\tb\n", ["text"], "x.tsv:1 names no column 'text'; it names: a, b"),
+        (
+            "x.tsv",
+            "a\tb\n",
+            [0],
+            "should be column numbers from 1, such as [1, 2], or names that its first line holds; not [0]",
+        ),
         ("x.jsonl", '{"line": "a"}\n', None, "x.jsonl:1 has no 'text' (it has: line)"),
         ("x.jsonl", "[]\n", None, 'x.jsonl:1 should be an object such as {"text": …}, not list'),
         ("x.txt", "", None, "x.txt is empty"),

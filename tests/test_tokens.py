@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.data.labels import load_labels
 from regard.data.tokens import MARKS, UNK, Bytes, Tokenizer, clean, load_tokenizer, train_tokenizer
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, DataError, ModelError
 
 LINES = [f"the {size} dog sees {n} small birds , naïvely" for size in ("big", "little", "old") for n in range(60)]
 KINDS = ["unigram", "bpe", "char", "word", "byte"]
@@ -108,13 +112,70 @@ def test_too_small_a_vocabulary_says_how_many_are_needed() -> None:
         train_tokenizer(LINES, "unigram", 50)
 
 
-@pytest.mark.parametrize("content", [b"{}", b"not json", b'{"kind": "char"}'])
+@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("error", [DataError("x.tsv:3 is blank"), KeyboardInterrupt(), RuntimeError("of one's own")])
+def test_what_goes_wrong_while_lines_are_read_comes_out_as_it_is(kind: str, error: BaseException) -> None:
+    def lines() -> Iterator[str]:
+        yield from LINES
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        train_tokenizer(lines(), kind, 400)
+    assert found.value is error
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_nothing_to_learn_from_is_no_matter_of_size(kind: str) -> None:
+    for lines in ([], ["", " \t"], ["x" * 5000]):
+        with pytest.raises(DataError, match=f"there is nothing to learn tokens of kind {kind} from"):
+            train_tokenizer(lines, kind, 400)
+    with pytest.raises(DataError, match=f"SentencePiece cannot learn tokens of kind {kind} from the training data"):
+        train_tokenizer(["\ud800"], kind, 400)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"not json", b'{"kind": "char"}', b'{"kind": "char", "symbols": "abc"}',
+        b'{"kind": "char", "symbols": ["a", 1]}', b'{"kind": "char", "symbols": ["\\ud800"]}',
+        b'{"kind": "char", "symbols": ["a", "a"]}', b'{"kind": "bpe", "symbols": []}',
+        b'{"kind": [], "symbols": []}', b"[" * 100_000, b"[]", b"9" * 5000, b"\xff",
+    ],
+)  # fmt: skip
 def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokens.json").write_bytes(content)
     with pytest.raises(ModelError, match="is damaged"):
         load_tokenizer(tmp_path, "tokens")
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(tmp_path, "other")
-    (tmp_path / "tokens.model").write_bytes(b"nonsense")
-    with pytest.raises(ModelError, match="is damaged"):
+    for model in (b"nonsense", b""):
+        (tmp_path / "tokens.model").write_bytes(model)
+        with pytest.raises(ModelError, match="is damaged"):
+            load_tokenizer(tmp_path, "tokens")
+
+
+def test_subwords_with_other_marks_are_not_ours(tmp_path: Path) -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=written, vocab_size=40, hard_vocab_limit=False, minloglevel=2
+    )
+    (tmp_path / "tokens.model").write_bytes(written.getvalue())
+    with pytest.raises(ModelError, match=r"it begins with <unk>, <s>, .*, not with <pad>, <unk>, <s>"):
         load_tokenizer(tmp_path, "tokens")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"not json", b"[" * 100_000, b'{"kind": "label", "labels": "ab"}',
+        b'{"kind": "tags", "labels": ["a", null]}',
+        b'{"kind": "label", "labels": ["a", "a"]}', b'{"kind": "x", "labels": ["a"]}',
+        b'{"kind": "number", "mean": 1}',
+        b'{"kind": "number", "mean": NaN, "spread": 1}', b'{"kind": "number", "mean": 1, "spread": 0}',
+        b'{"kind": "number", "mean": [], "spread": 1}', b'{"kind": "number", "mean": ' + b"9" * 400 + b', "spread": 1}',
+    ],
+)  # fmt: skip
+def test_damaged_labels(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "labels.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"labels\.json cannot be read .* is damaged"):
+        load_labels(tmp_path)

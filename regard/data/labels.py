@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.corpora import Example
-from regard.data.tokens import Tokenizer, clean
+from regard.data.tokens import Tokenizer, clean, texts_of
 from regard.errors import DataError, ModelError
 from regard.parts import HeadKind
 
@@ -109,10 +109,16 @@ def load_labels(folder: Path) -> Labels | Numbers:
     path = folder / NAME
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        if content["kind"] == "number":
-            return Numbers(float(content["mean"]), float(content["spread"]))
-        return Labels([str(label) for label in content["labels"]], each=content["kind"] == "tags")
+        kind = content["kind"]
+        if kind == "number":
+            mean, spread = float(content["mean"]), float(content["spread"])
+            if not math.isfinite(mean) or not 0 < spread < math.inf:
+                raise ValueError(f"a mean of {mean} and a spread of {spread}")
+            return Numbers(mean, spread)
+        if kind not in ("label", "tags"):
+            raise ValueError(f"it is of kind {kind!r}")
+        return Labels(texts_of(content["labels"]), each=kind == "tags")
     except FileNotFoundError:
         raise ModelError(f"{folder} has no {NAME}; the folder is not whole") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (RecursionError, ValueError, LookupError, TypeError, ArithmeticError, OSError) as error:
         raise ModelError(f"{path} cannot be read ({error}); the folder is damaged") from None

@@ -11,15 +11,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from regard.data.corpora import Alignment, Example
+from regard.data.pictures import read_picture
 from regard.data.tokens import BOS, EOS, MARKS, SEP, Tokenizer
-from regard.errors import DataError
 from regard.ragged import Ragged
 
 Item = Sequence[int] | NDArray[np.uint8]  # one source: token ids, or scanlines (height, 3 width)
@@ -182,24 +181,7 @@ class Pictures(Source):
         self.side, self.grid, self.shape = side, grid, (3 * side,)
 
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[NDArray[np.uint8]]:
-        return [self._read(Path(text)) for text in texts]
-
-    def _read(self, path: Path) -> NDArray[np.uint8]:
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(path) as image:
-                deep = image.mode.startswith("I;16")  # which `convert` would cut off at 255 instead of scaling
-                picture = (Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if deep else image).convert("RGB")
-                if picture.size != (self.side, self.side):
-                    picture = picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
-                return np.asarray(picture, dtype=np.uint8).reshape(self.side, -1)
-        except FileNotFoundError:
-            raise DataError(
-                f"no picture {path}; in a data file its path is relative to that file, elsewhere to where you are"
-            ) from None
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path} cannot be read as a picture ({error}); PNG and JPEG will do") from None
+        return [read_picture(text, self.side) for text in texts]
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         pixels = np.concatenate([np.asarray(item) for item in items]) if items else np.zeros((0, *self.shape), np.uint8)

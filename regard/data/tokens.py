@@ -12,16 +12,17 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
 
 
@@ -80,21 +81,27 @@ class Subwords(Tokenizer):
         """Learn subwords from lines, which are read once."""
         import sentencepiece
 
-        written = io.BytesIO()
+        written, failures = io.BytesIO(), list[BaseException]()
+
+        def lines() -> Iterator[str]:
+            try:
+                for text in texts:
+                    yield clean(text)
+            except BaseException as error:  # which SentencePiece would turn into a RuntimeError of its own
+                failures.append(error)
+                raise
+
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(clean(text) for text in texts), model_writer=written, model_type=kind,
+                sentence_iterator=lines(), model_writer=written, model_type=kind,
                 vocab_size=size, hard_vocab_limit=False, byte_fallback=True, character_coverage=0.9999,
                 normalization_rule_name="identity", input_sentence_size=2_000_000, minloglevel=2,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, control_symbols=list(MARKS[SEP:]),
             )  # fmt: skip
         except RuntimeError as error:
-            needed = re.search(r"(?:required_chars|smaller than required_chars)[^\d]*(?:\d+ vs )?(\d+)", str(error))
-            least = f"at least {needed[1]}" if needed else "a larger one"
-            raise ConfigError(
-                f"tokens.size ({size}) is too small for {kind} on this text: 256 bytes, {len(MARKS)} marks and every "
-                f"character must fit; try {least}, or tokens.kind: char"
-            ) from None
+            if failures:
+                raise failures[0] from None
+            raise _not_learnt(str(error), kind, size) from None
         return Subwords(written.getvalue())
 
     def encode(self, text: str) -> list[int]:
@@ -147,6 +154,21 @@ class Subwords(Tokenizer):
 
     def save(self, folder: Path, name: str) -> None:
         (folder / f"{name}.model").write_bytes(self.model)
+
+
+def _not_learnt(said: str, kind: str, size: int) -> RegardError:
+    """What SentencePiece said when it gave up, as an error of data or settings."""
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", said):
+        return ConfigError(
+            f"tokens.size ({size}) is too small for {kind} on this text: 256 bytes, {len(MARKS)} marks and every "
+            f"character must fit; try at least {needed[1]}, or tokens.kind: char"
+        )
+    if "sentences_.empty()" in said or "required_chars_.empty()" in said:
+        return DataError(
+            f"there is nothing to learn tokens of kind {kind} from: no line of the training data holds 1 to "
+            f"{LONGEST_LINE:,} bytes of text; tokens.kind: char or byte takes longer ones"
+        )
+    return DataError(f"SentencePiece cannot learn tokens of kind {kind} from the training data: {said}")
 
 
 class Symbols(Tokenizer):
@@ -239,14 +261,38 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     model, listed = folder / f"{name}.model", folder / f"{name}.json"
     try:
         if model.exists():
-            return Subwords(model.read_bytes())
+            return _load_subwords(model.read_bytes())
         content: Any = json.loads(listed.read_text(encoding="utf-8"))
-        return Bytes() if content["kind"] == "byte" else Symbols(content["kind"], content["symbols"])
+        if content["kind"] == "byte":
+            return Bytes()
+        if content["kind"] not in ("char", "word"):
+            raise ValueError(f"it is of kind {content['kind']!r}")
+        return Symbols(content["kind"], texts_of(content["symbols"]))
     except FileNotFoundError:
         raise ModelError(
             f"{folder} has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
         ) from None
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, OSError) as error:  # RecursionError is a RuntimeError
         raise ModelError(
             f"the tokenizer '{name}' in {folder} cannot be read ({error}); the folder is damaged"
         ) from None
+
+
+def _load_subwords(model: bytes) -> Subwords:
+    if not model:
+        raise ValueError("the file is empty")
+    tokenizer = Subwords(model)
+    found = tokenizer.processor.id_to_piece(list(range(min(len(MARKS), tokenizer.size))))
+    if tuple(found) != MARKS:
+        raise ValueError(f"it begins with {', '.join(found)}, not with {', '.join(MARKS)}")
+    return tokenizer
+
+
+def texts_of(content: Any) -> list[str]:
+    """A list out of a file, if it holds different texts and nothing else."""
+    if not isinstance(content, list) or not all(isinstance(text, str) and text for text in content):
+        raise ValueError("it should hold a list of texts")
+    if len(set(content)) < len(content):
+        raise ValueError("it holds a text twice")
+    "".join(content).encode()  # half a character is an error
+    return content

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.pictures import read_picture
 from regard.data.tokens import load_tokenizer
-from regard.errors import ConfigError, DataError, ModelError
+from regard.errors import ConfigError, ModelError
 
 RUNNER = "runner.json"
 Array = NDArray[Any]
@@ -105,7 +106,7 @@ class Runner:
             case "none":
                 return [[] for _ in texts], [self.target_tokens.encode(text) for text in texts]
             case "picture":
-                return [_picture(text, self.source["side"]) for text in texts], [[] for _ in texts]
+                return [read_picture(text, self.source["side"]) for text in texts], [[] for _ in texts]
             case _:
                 assert self.source_tokens is not None, "a text is read in tokens"
                 return [self.source_tokens.encode(text) for text in texts], [[] for _ in texts]
@@ -275,18 +276,6 @@ def _repeats(tokens: list[int], size: int) -> Iterator[int]:
     for i in range(len(tokens) - size + 1):
         if tokens[i : i + size - 1] == tail:
             yield tokens[i + size - 1]
-
-
-def _picture(path: str, side: int) -> NDArray[np.uint8]:
-    """A picture as scanlines `(side, 3 side)`; see `Pictures` in `regard/data/sources.py`."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            picture = image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS)
-            return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as a picture ({error})") from None
 
 
 if __name__ == "__main__":
