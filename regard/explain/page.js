@@ -133,7 +133,7 @@ function draw() {
   const total = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
   const whole = x.places?.[0] === -1; // a label or a number
   $("total").textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
-    "The bar under a target token is its probability. " +
+    "The bar under a token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
   const names = x.candidates ? ["Text", "Filled in"] : x.places ? ["Text", "Told"] : x.given ? ["Given", "Written"]
     : ["Source", "Target"];
