@@ -6,6 +6,7 @@ behind, and Matplotlib is imported only when a picture is drawn. The same data g
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import unicodedata
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.artifacts import replacing
+from regard.artifacts import write_bytes
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,16 +57,16 @@ def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
         warnings.warn(
             f"no installed font has {some}, so {path.name} shows boxes there; install one that has, such as Noto Sans "
             f"CJK for Chinese, Japanese and Korean, or write .svg or .html, which are shown with the reader's fonts",
-            stacklevel=2,
+            stacklevel=3,  # where the picture is drawn
         )
     with matplotlib.rc_context({**SETTINGS, "font.family": families}), _any_script():
         figure = Figure(figsize=(1.0, 1.0), dpi=DPI, facecolor="white")  # texts that are measured are as large as drawn
         FigureCanvasAgg(figure)
         yield figure
-        with replacing(path) as temporary:
-            figure.savefig(
-                temporary, format=path.suffix[1:], dpi=DPI, bbox_inches="tight", pad_inches=0.15, metadata=stamp
-            )
+        # In memory, for where a file cannot be written to its end, Matplotlib may raise something else again.
+        made = io.BytesIO()
+        figure.savefig(made, format=path.suffix[1:], dpi=DPI, bbox_inches="tight", pad_inches=0.15, metadata=stamp)
+        write_bytes(path, made.getvalue())
 
 
 @contextmanager
