@@ -20,8 +20,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from regard.evaluation.exposure import Exposure
+from regard.evaluation.labels import ClassScore
 from regard.evaluation.metrics import Score
 from regard.training.trainer import Update, Watcher
 
@@ -90,6 +92,18 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
     for score in scores.values():
         digits = 3 if score.name == "AER" else 2
         table.add_row(score.name, f"{score.value:.{digits}f}", score.signature)
+    return table
+
+
+def class_table(classes: Sequence[ClassScore]) -> Table:
+    """Precision, recall and F1 of each label, in percent, and how often it is right."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("label", overflow="fold")
+    for column in ("precision", "recall", "F1", "support"):
+        table.add_column(column, justify="right")
+    for row in classes:
+        shares = (f"{share:.2f}" for share in (row.precision, row.recall, row.f1))
+        table.add_row(Text(row.label), *shares, f"{row.support:,}")  # a label is no markup, whatever is in it
     return table
 
 

@@ -101,28 +101,34 @@ class System:
     def explain(self, source: str, target: str | None = None, **search: Any) -> Explanation:
         """What every layer and head attends to while writing the target (its own best output, if none is given).
 
-        The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path.
+        The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
+        with blanks is run as it is given, with `<mask>` in it.
         """
         task = self.task
+        y: Sequence[int]
         if target is None:
             y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
-            y = task.target.encode(target)
+            y = task.forced(source, target)
         x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
-        shown = task.shown(x, y)
-        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in task.attention([x], [y])[0].items()]
+        shown = task.shown(source, x, y)
+        attended = task.attention([x], [shown.tokens])[0]
+        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in attended.items()]
         return Explanation(
             source=shown.source,
             target=shown.target,
             source_word=shown.source_word,
             target_word=shown.target_word,
             inputs=shown.inputs,
-            log_probs=task.score_items([x], [y])[0].tokens,
+            log_probs=shown.log_probs,
             layers=layers,
             best=task.best_layer,
             picture=task.source.picture(x),
+            given=shown.given,
+            places=shown.places,
+            candidates=shown.candidates,
         )
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -20,8 +23,10 @@ import numpy as np
 import pytest
 
 from regard.errors import ConfigError
+from regard.explain.canvas import QUIET, fonts_for
 from regard.explain.page import page
 from regard.explain.plots import head_grid, heat_map
+from regard.explain.space import space_plot
 from regard.explain.trace import Explanation, Layer
 
 HOSTILE = [
@@ -152,11 +157,175 @@ def test_a_long_sentence_has_room_for_every_label_and_a_page_of_text_still_ends(
 
 @pytest.mark.parametrize(("draw", "suffix"), PICTURES)
 def test_any_script_can_be_drawn(draw: Draw, suffix: str, tmp_path: Path) -> None:
-    """Warnings are errors here, so this fails if a missing glyph warns."""
+    """Whatever fonts there are, nothing is heard but one warning, and in SVG not even that."""
     path = tmp_path / f"a{suffix}"
-    draw(explanation([*SCRIPTS, "</s>"], [*HOSTILE, *SCRIPTS, "</s>"]), path)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        draw(explanation([*SCRIPTS, "</s>"], [*HOSTILE, *SCRIPTS, "</s>"]), path)
+    assert len(heard) <= (suffix != ".svg")
+    assert all(str(x.message).startswith("no installed font has ") for x in heard)
+    assert path.read_bytes().startswith(KINDS_OF_FILE[suffix])
     if suffix == ".svg":
         assert {"猫は", "القطة", "🐱", "␣die", "$x_1$", r"\n", "x" * 23 + "…", HOSTILE[1]} <= texts(path).keys()
+
+
+def write_font(path: Path, character: str) -> None:
+    """A font of one letter, a square."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for corner in ((0, 800), (800, 800), (800, 0)):
+        pen.lineTo(corner)
+    pen.closePath()
+    font, names = FontBuilder(1000, isTTF=True), [".notdef", "square"]
+    font.setupGlyphOrder(names)
+    font.setupCharacterMap({ord(character): "square"})
+    font.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    font.setupHorizontalMetrics(dict.fromkeys(names, (1000, 0)))
+    font.setupHorizontalHeader(ascent=800, descent=-200)
+    font.setupNameTable({"familyName": "One Square", "styleName": "Regular"})
+    font.setupOS2()
+    font.setupPost()
+    font.save(path)
+
+
+def test_a_character_that_no_font_has_is_named_once_and_an_installed_font_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import font_manager
+
+    strange, other = "\U0010fff0", "\U0010fff1"  # for private use: no one has designed them
+    mixed = explanation([strange, "b"], [strange, "c"], heads=1)
+    with pytest.warns(
+        UserWarning, match=f"^no installed font has {strange}, so a.png shows boxes there; install"
+    ) as heard:
+        heat_map(mixed, tmp_path / "a.png")
+    assert len(heard) == 1
+    assert size(tmp_path / "a.png") > (100, 100)
+    with pytest.warns(UserWarning, match=f"no installed font has {strange}, {other}, so"):
+        head_grid(explanation([strange, other], ["c"], heads=1), tmp_path / "b.png")
+    heat_map(mixed, tmp_path / "a.svg")  # the reader's own fonts draw it, so nothing is said
+    assert texts(tmp_path / "a.svg")[strange] == 2
+    write_font(tmp_path / "square.ttf", strange)
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [*font_manager.fontManager.ttflist])
+    font_manager.fontManager.addfont(tmp_path / "square.ttf")
+    assert fonts_for(f"a{strange}{other}") == (["DejaVu Sans", "One Square", "sans-serif"], {other})
+    heat_map(mixed, tmp_path / "found.png")  # warnings are errors
+    assert (tmp_path / "found.png").read_bytes() != (tmp_path / "a.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.pdf", "a.html", "a.json", "space.json"])
+def test_a_full_disk_leaves_the_file_that_was_there(name: str, tmp_path: Path) -> None:
+    """A file that may not grow is what a full disk comes to: the write fails in its middle."""
+    (tmp_path / name).write_text("before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def write() -> None:
+        if name.startswith("space"):
+            space_plot(np.eye(4), ["a sentence " * 20] * 4, None, tmp_path / name)
+        else:
+            SMALL.save(tmp_path / name)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "before"}
+    write()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).stat().st_size > 400
+
+
+def told() -> Explanation:
+    """A text with a blank and a tag, as a masked model or a head of tags may tell it."""
+    layer = Layer("encoder.self", "encoder", np.full((1, 4, 4), 0.25, dtype=np.float32))
+    candidates = [[("cat", 0.9), ("d<o>g", 0.0123)], [("sat", 0.6)]]
+    return Explanation(
+        ["<s>", "<mask>", "<mask>", "</s>"], ["cat", "sat"], [-1, -1, -1, -1], [0, 1], [-0.1, -0.5], [layer], None,
+        places=[1, 2], candidates=candidates,
+    )  # fmt: skip
+
+
+def continued() -> Explanation:
+    """A prompt of two pieces, and two more."""
+    weights = np.tril(np.ones((1, 5, 5), dtype=np.float32))
+    layer = Layer("decoder.self_attention", "decoder", weights / weights.sum(-1, keepdims=True))
+    return Explanation(
+        ["<s>", "▁a", "b"], ["c", "▁d", "</s>"], [-1, 0, 0], [0, 1, -1], [-0.1, -0.2, -0.3], [layer], None,
+        inputs=["<s>", "▁a", "b", "c", "▁d"], given=3,
+    )  # fmt: skip
+
+
+def test_what_is_told_stands_beside_its_piece_and_candidates_above(tmp_path: Path) -> None:
+    heat_map(told(), tmp_path / "a.svg")
+    drawn = texts(tmp_path / "a.svg")
+    assert drawn["<mask> → cat"] == drawn["<mask> → sat"] == 1  # where it looks
+    assert drawn["<mask>"] == 2  # where it is looked at
+    assert {"<mask> 1: cat 90%, d<o>g 1.2%", "<mask> 2: sat 60%"} <= drawn.keys()
+    head_grid(told(), tmp_path / "a.svg")
+    assert {"<mask> → cat", "<mask> 2: sat 60%"} <= texts(tmp_path / "a.svg").keys()
+
+
+def test_what_was_given_and_what_was_written_are_told_apart(tmp_path: Path) -> None:
+    heat_map(continued(), tmp_path / "a.svg")
+    labels = {
+        x.text: x.get("style", "")
+        for x in ElementTree.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert QUIET in labels["␣a"]
+    assert QUIET not in labels["c"]
+    assert "text so far (grey: given)" in labels
+    heat_map(replace(continued(), given=0), tmp_path / "b.svg")
+    lines = [(tmp_path / name).read_text().count("stroke-width: 1.2") for name in ("a.svg", "b.svg")]
+    assert lines[0] - lines[1] == 2  # between rows and between columns
+
+
+def test_new_fields_are_read_back_and_old_files_have_none() -> None:
+    for before in (told(), continued()):
+        after = Explanation.from_json(json.loads(json.dumps(before.to_json())))
+        for name in ("given", "places", "candidates", "inputs"):
+            assert getattr(after, name) == getattr(before, name), name
+        (data,) = Reader(page([before])).data
+        assert Explanation.from_json(data).candidates == before.candidates
+    assert not {"given", "places", "candidates"} & SMALL.to_json().keys()
+    old = Explanation.from_json(SMALL.to_json())
+    assert (old.given, old.places, old.candidates, old.notes()) == (0, [], [], [])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script, and is not here")
+def test_the_page_puts_probabilities_and_what_is_told_in_their_places() -> None:
+    script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
+    parts = [r"^const sum = .*?;$", r"^const spoken = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
+    found = [re.search(part, script, re.MULTILINE | re.DOTALL) for part in parts]
+    program = (
+        "\n".join(match[0] for match in found if match)
+        + """
+for (const x of JSON.parse(require("fs").readFileSync(0)))
+  for (const unit of ["pieces", "words"]) {
+    const [query, key] = sides(x, x.layers[0].kind, unit);
+    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.told?.text ?? null, p.given, p.turn]),
+      key.map((p) => p.told?.text ?? null)]));
+  }
+"""
+    )
+    single = replace(continued(), source=["▁a", "b"], source_word=[0, 0], inputs=["▁a", "b", "<sep>", "c", "▁d"])
+    data = json.dumps([x.to_json() for x in (told(), continued(), single)])
+    done = subprocess.run(["node", "-e", program], input=data, capture_output=True, text=True, check=True)
+    blanks, _, pieces, words, _, one = map(json.loads, done.stdout.splitlines())
+    assert [row[1:3] for row in blanks[0]] == [[None, None], [-0.1, "cat"], [-0.5, "sat"], [None, None]]
+    assert blanks[1] == [None] * 4
+    assert pieces[0] == [
+        ["<s>", None, None, True, False], ["▁a", None, None, True, False], ["b", None, None, True, False],
+        ["c", -0.1, None, False, True], ["▁d", -0.2, None, False, False],
+    ]  # fmt: skip
+    # A piece that goes on the prompt's last word was written all the same.
+    assert [row[0] for row in words[0]] == ["<s>", "ab", "c", "d"]
+    assert [row[0] for row in one[0]] == ["ab", "<sep>", "c", "d"]
+    assert [row[3] for row in one[0]] == [True, True, False, False]
 
 
 def test_drawing_leaves_matplotlib_as_it_was_and_importing_does_not_load_it(tmp_path: Path) -> None:

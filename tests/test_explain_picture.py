@@ -174,6 +174,7 @@ def test_a_black_thing_that_is_looked_at_shines() -> None:
     assert lit[60, 60].max() == 0
 
 
+@pytest.mark.filterwarnings("ignore:no installed font has")  # it depends on the machine
 @pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_a_sheet_is_written_and_the_same_each_time(suffix: str, grid: bool, tmp_path: Path) -> None:

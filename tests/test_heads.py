@@ -24,8 +24,9 @@ from regard.data.labels import Labels, Numbers, learn_labels
 from regard.data.sources import Parts
 from regard.data.synthetic import scenes
 from regard.data.tokens import BOS, EOS, SEP, Symbols
+from regard.display import class_table, show
 from regard.errors import ConfigError, DataError, ModelError
-from regard.evaluation.labels import label_scores, number_scores, pearson, ranks, spans
+from regard.evaluation.labels import class_scores, label_scores, number_scores, pearson, ranks, spans
 from regard.models.build import build
 from regard.models.model import Reader
 from regard.parts import Model
@@ -265,6 +266,9 @@ def test_a_loaded_model_tells_the_same_and_its_labels_have_scores(labelled: rega
 
 def test_what_a_head_attends_to_can_be_shown(labelled: regard.System, tmp_path: Path) -> None:
     found = labelled.explain("the film was good")
+    share = math.exp(labelled.outputs(["the film was good"])[0][0].log_prob)
+    assert found.places == [-1]
+    assert found.notes() == [f"told: well done {share:.0%}"]
     assert found.source == ["<s>", "the", "film", "was", "good", "</s>"]
     assert found.target == ["well done"]
     assert found.log_probs == [pytest.approx(labelled.outputs(["the film was good"])[0][0].log_prob, abs=1e-5)]
@@ -286,9 +290,18 @@ def test_the_command_line_tells_too(labelled: regard.System, tmp_path: Path) -> 
     run = CliRunner().invoke(app, ["generate", str(labelled.folder), str(tmp_path / "input.txt"), "--device", "cpu"])
     assert run.stdout.splitlines() == ["well done", "", "not so"]
     assert "input.txt:2 is empty" in run.stderr
-    run = CliRunner().invoke(app, ["evaluate", str(labelled.folder), "--device", "cpu"])
+    report = tmp_path / "report.json"
+    run = CliRunner().invoke(app, ["evaluate", str(labelled.folder), "--device", "cpu", "--report", str(report)])
     assert "accuracy" in run.stdout
     assert "macro F1" in run.stdout
+    classes = json.loads(report.read_text())["classes"]
+    assert list(classes) == ["not so", "well done"]
+    assert sum(x["support"] for x in classes.values()) == 60
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert ["label", "precision", "recall", "F1", "support"] in lines
+    for label, row in classes.items():
+        shares = [f"{row[name]:.2f}" for name in ("precision", "recall", "f1")]
+        assert [*label.split(), *shares, str(row["support"])] in lines
     for to in ("onnx", "ctranslate2"):
         run = CliRunner().invoke(app, ["export", str(labelled.folder), "--to", to, "-o", str(tmp_path / to)])
         assert run.exit_code != 0
@@ -302,6 +315,65 @@ def test_what_a_decoder_reads_is_shown_as_what_it_reads(tmp_path: Path) -> None:
     assert found.target[0] in ("well done", "not so")
     assert [layer.kind for layer in found.layers] == ["decoder", "decoder"]
     assert all(np.triu(head, 1).max() == 0 for layer in found.layers for head in layer.weights)
+
+
+@pytest.mark.parametrize("body", [ENCODER, DECODER], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("kind", ["tags", "number"])
+def test_explain_shows_what_is_told_of_a_text(tmp_path: Path, kind: str, body: dict[str, Any]) -> None:
+    system = regard.train(config(tmp_path, kind, body, training={"steps": 2, "validate_every": 2}))
+    text = "the film was good"
+    found, told = system.explain(text), system.outputs([text])[0][0]
+    assert found.source == ["<s>", "the", "film", "was", "good", "</s>"]
+    assert found.inputs == (found.source if body is DECODER else [])
+    found.save(tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    if kind == "tags":
+        assert found.target == told.text.split()
+        assert found.told == dict(enumerate(found.target, 1))  # each beside its word
+        assert sum(found.log_probs) == pytest.approx(told.log_prob, abs=1e-5)
+        assert f">good → {found.target[3]}<" in drawn
+        assert system.explain(text, "O O O B-BAD").target == ["O", "O", "O", "B-BAD"]
+    else:
+        assert found.target == [told.text]
+        assert found.log_probs == []  # a number has no probability
+        assert found.notes() == [f"told: {told.text}"]
+        assert f">told: {told.text}<" in drawn
+        with pytest.raises(ConfigError, match="a number that is told has no probability"):
+            system.explain(text, "3")
+
+
+def test_a_source_that_cannot_be_read_leaves_the_others_their_labels(tmp_path: Path) -> None:
+    scenes.write(tmp_path, train=8, valid=4, test=4)
+    for split in ("train", "valid"):
+        records = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text().splitlines()]
+        rows = [{"source": x["source"], "target": "ab"[i % 2]} for i, x in enumerate(records)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {
+        "run": str(tmp_path / "run"),
+        "data": {**{x: str(tmp_path / f"{x}.jsonl") for x in ("train", "valid")}, "source": "picture"},
+        "model": {"d_model": 16, "head": "label", "encoder": {"kind": "convolution", "channels": 4},
+                  "decoder": {"kind": "none"}},
+        "training": {"steps": 2, "batch_tokens": 512, "tensorboard": False, "device": "cpu"},
+    }  # fmt: skip
+    system = regard.train(regard.Config.parse(settings))
+    good, gone, broken = str(tmp_path / rows[0]["source"]), tmp_path / "gone.png", tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    heard: list[tuple[int, str]] = []
+    found = system.generate([str(gone), good, str(broken), good], on_problem=lambda i, what: heard.append((i, what)))
+    assert found == ["", *system.generate([good]), "", *system.generate([good])]
+    assert [i for i, _ in heard] == [0, 2]
+    assert f"cannot be used: no picture {gone}" in heard[0][1]
+    assert f"{broken} cannot be read as a picture" in heard[1][1]
+    (tmp_path / "some.jsonl").write_text(
+        "".join(json.dumps({"source": x, "target": y}) + "\n" for x, y in ((str(gone), "a"), (good, "a"), (good, "")))
+    )
+    said: list[str] = []
+    result = system.evaluate(str(tmp_path / "some.jsonl"), warn=said.append)
+    assert result.outputs == system.generate([good])
+    assert [example.source for example in result.examples] == [good]
+    assert [line.partition(" ")[0] for line in said] == [f"{tmp_path}/some.jsonl:{i}" for i in (1, 3)]
+    assert "no picture" in said[0]
+    assert said[1].endswith("has an empty target; left out")
 
 
 def test_pairs_that_do_not_fit_are_named_by_score(tmp_path: Path) -> None:
@@ -525,6 +597,52 @@ def test_spans() -> None:
 def test_mean_f1_counts_every_label_alike() -> None:
     told, right = [["a"], ["a"], ["a"], ["b"]], [["a"], ["a"], ["b"], ["b"]]
     assert label_scores(told, right, per="example")["macro_f1"].value == pytest.approx((80.0 + 200 / 3) / 2)
+
+
+def draws(labels: list[str], seed: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Rows of labels that are told and right, as often by chance as not."""
+    draw = random.Random(seed)
+    right = [[draw.choice(labels) for _ in range(draw.randint(1, 7))] for _ in range(draw.randint(1, 9))]
+    # Some labels are only ever told, some only ever right.
+    others = [*draw.sample(labels, draw.randint(1, len(labels))), "unheard of"]
+    return [[x if draw.random() < 0.5 else draw.choice(others) for x in row] for row in right], right
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_of_labels_are_those_of_scikit_learn(seed: int) -> None:
+    from sklearn.metrics import accuracy_score, classification_report, f1_score
+
+    told, right = draws(["a", "b", "c", "[d]", "e f"], seed)
+    flat, true = ([label for row in rows for label in row] for rows in (told, right))
+    scores, classes = label_scores(told, right, per="word"), class_scores(told, right)
+    assert scores["accuracy"].value == pytest.approx(100 * accuracy_score(true, flat))
+    assert scores["macro_f1"].value == pytest.approx(100 * f1_score(true, flat, average="macro", zero_division=0.0))
+    report = classification_report(true, flat, output_dict=True, zero_division=0.0)
+    assert [x.label for x in classes] == sorted({*flat, *true})
+    for x in classes:
+        theirs = report[x.label]
+        assert [x.precision, x.recall, x.f1] == pytest.approx(
+            [100 * theirs[name] for name in ("precision", "recall", "f1-score")]
+        )
+        assert x.support == theirs["support"]
+        assert x.to_json()["f1"] == round(x.f1, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_f1_of_spans_is_that_of_seqeval(seed: int) -> None:
+    from seqeval.metrics import f1_score
+
+    told, right = ([["O" if x == "unheard of" else x for x in row] for row in rows]
+                   for rows in draws(["O", "B-A", "I-A", "B-B", "I-B"], seed))  # fmt: skip
+    right.append(["B-A"])  # there is at least one span
+    told.append(["B-A"])
+    assert label_scores(told, right, per="word")["span_f1"].value == pytest.approx(100 * f1_score(right, told))
+
+
+def test_a_table_of_labels_reads_none_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    show(class_table(class_scores([["[red]"], ["b"]], [["[red]"], ["[red]"]])))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [["[red]", "100.00", "50.00", "66.67", "2"], ["b", "0.00", "0.00", "0.00", "0"]]
 
 
 def test_correlations() -> None:

@@ -17,9 +17,12 @@ from torch import Tensor
 
 import regard
 from regard.config import merge, parse, resolve_paths
+from regard.data.corpora import Example
 from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.errors import ConfigError, DataError
+from regard.nn.attention import capture
 from regard.ragged import Ragged
+from regard.settings import Search
 from regard.system import System
 from regard.tasks.blanks import FillingIn
 from regard.tasks.writing import LanguageModel
@@ -177,6 +180,21 @@ def test_score_agrees_with_itself(folder: Path, name: str) -> None:
     assert result.scores["perplexity"].value == pytest.approx(math.exp(-mean))
 
 
+@pytest.mark.parametrize("name", [*WRITERS, "bert"])
+def test_a_loss_too_large_for_a_float_has_an_infinite_perplexity(folder: Path, name: str) -> None:
+    task = regard.load(folder / name, device="cpu").task
+    with torch.no_grad():
+        for parameter in task.model.head.parameters():
+            parameter.mul_(1e5)  # as sure as can be of what is wrong
+    examples = [Example("", "a a a d a"), Example("", "h b b b")]
+    values = task.evaluate(examples, Search(), warn=pytest.fail).scores
+    assert {score.value for key, score in values.items() if "perplexity" in key} == {math.inf}
+    assert task.score([""], ["a a a d a"])[0].perplexity == math.inf
+    validated = task.validate(examples, 1)
+    assert validated["loss"] > 710
+    assert validated.get("perplexity", math.inf) == math.inf
+
+
 # A long text
 
 
@@ -249,9 +267,19 @@ def test_explain_draws_what_the_decoder_looks_back_at(folder: Path, tmp_path: Pa
     assert weights.shape == (2, len(found["inputs"]), len(found["inputs"]))
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-3)
     assert not np.triu(weights, 1).any()  # nothing of what comes later
-    assert found["log_probs"] == pytest.approx(
-        regard.load(folder / "gpt").score([" ".join(found["target"][:-1])])[0].tokens, abs=1e-3
-    )
+    # What was given is the source, and only what was written after it has a probability.
+    system = regard.load(folder / "gpt")
+    assert (found["source"], found["given"]) == (["<s>", "a", "b", "c"], 4)
+    assert found["inputs"] == [*found["source"], *found["target"][:-1]]
+    text = system.generate(["a b c"])[0]
+    assert text == " ".join(["a b c", *found["target"][:-1]])
+    assert found["log_probs"] == pytest.approx(system.score([text])[0].tokens[3:], abs=1e-3)
+    forced = system.explain("a b", "a b c e")
+    assert (forced.given, forced.target) == (3, ["c", "e", "</s>"])
+    assert forced.log_probs == pytest.approx(system.score(["a b c e"])[0].tokens[2:], abs=1e-3)
+    assert system.explain("", "a b").given == 1
+    with pytest.raises(DataError, match="should begin with the prompt 'b'"):
+        system.explain("b", "a b c")
     for name, start in (("a.png", b"\x89PNG"), ("a.html", b"<!")):
         good("explain", folder / "gpt", "a b c", "-o", tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
@@ -333,10 +361,40 @@ def test_the_score_of_a_masked_model_masks_each_token_in_turn(folder: Path, tmp_
 def test_explain_shows_a_masked_model_looking_both_ways(folder: Path, tmp_path: Path) -> None:
     good("explain", folder / "bert", "a <mask> c", "-o", tmp_path / "a.json")
     (found,) = json.loads((tmp_path / "a.json").read_text())
-    assert found["source"] == ["<s>", "a", "b", "c", "</s>"]
+    assert found["source"] == ["<s>", "a", "<mask>", "c", "</s>"]
     assert [layer["kind"] for layer in found["layers"]] == ["encoder"]
     assert np.triu(np.array(found["layers"][0]["weights"]), 1).any()
+    assert (found["target"], found["places"]) == (["b"], [2])
+    (candidates,) = found["candidates"]
+    assert len(candidates) == 5
+    assert candidates[0][0] == "b"
+    assert candidates == sorted(candidates, key=lambda pair: -pair[1])
+    assert math.exp(found["log_probs"][0]) == pytest.approx(candidates[0][1], abs=1e-4)
     good("explain", folder / "bert", "a <mask> c", "-o", tmp_path / "a.html")
+
+
+def test_a_blank_is_explained_with_the_blank_in_place(folder: Path) -> None:
+    """Attention is that of the text with `<mask>`, and candidates are what its vector tells, by hand."""
+    system, task = masked(folder)
+    found = system.explain("a <mask> c d <mask> f")
+    ids = [BOS, *task.target.encode("a b c d e f"), EOS]
+    ids[2] = ids[5] = MASK
+    with task.inference(), capture(task.model) as trace:
+        logits = task.model(Ragged.of([ids]), Ragged.of([[2, 5]])).values
+    np.testing.assert_allclose(found.layers[0].weights, trace.weights(found.layers[0].name, 0).numpy(), atol=1e-6)
+    filled = system.explain("a b c d <mask> f").layers[0].weights
+    assert np.abs(found.layers[0].weights[:, 2] - filled[:, 2]).max() > 1e-3  # `b` in its place looks elsewhere
+    shares = logits[:, [MARKS.index("<unk>"), *range(len(MARKS), task.target.size)]].exp()
+    shares = shares / shares.sum(-1, keepdim=True)
+    for row, candidates in zip(shares, found.candidates, strict=True):
+        assert [share for _, share in candidates] == pytest.approx(row.sort(descending=True).values[:5].tolist())
+    assert found.target == [candidates[0][0] for candidates in found.candidates] == ["b", "e"]
+    assert found.told == {2: "b", 5: "e"}
+    assert found.notes()[1].startswith("<mask> 2: e ")
+    with pytest.raises(DataError, match="has no blank to fill in; write <mask> where one is"):
+        system.explain("a b c")
+    with pytest.raises(ConfigError, match="fills in the blanks of a text itself; leave out the target"):
+        system.explain("a <mask> c", "a b c")
 
 
 # What cannot be used

@@ -115,6 +115,8 @@ def test_one_network_learns_pairs_with_a_separator(trained: Trained, tmp_path: P
     good("explain", trained["one-transformer"], "alpha beta", "-o", tmp_path / "a.json")
     (found,) = json.loads((tmp_path / "a.json").read_text())
     assert found["inputs"] == ["alpha", "beta", "<sep>", "BETA", "ALPHA"]
+    assert found["given"] == 3
+    assert len(found["log_probs"]) == len(found["target"]) == 3  # of what was written, its end counted
     weights = np.array(found["layers"][0]["weights"])
     assert weights.shape == (2, 5, 5)
     assert not np.triu(weights, 1).any()

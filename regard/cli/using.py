@@ -150,7 +150,7 @@ def evaluate(
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     import regard
     from regard.artifacts import write_text
-    from regard.display import counting, exposure_table, score_table, show
+    from regard.display import class_table, counting, exposure_table, score_table, show
     from regard.errors import OutputError
 
     for path in (report, output):
@@ -173,10 +173,13 @@ def evaluate(
             "search": system.search(**search).model_dump(),
             "scores": {name: score.to_json() for name, score in result.scores.items()},
             "exposure": result.exposure.to_json() if result.exposure else None,
+            "classes": {x.label: x.to_json() for x in result.classes},
             "regard": regard.__version__,
         }
         write_text(report, json.dumps(content, indent=1) + "\n")
     show(score_table(result.scores, f"{len(result.examples)} examples"))
+    if result.classes:
+        show(class_table(result.classes))
     if result.exposure is not None:
         show(exposure_table(result.exposure))
 

@@ -3,36 +3,68 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from regard.evaluation.metrics import Score
 
 Rows = Sequence[Sequence[str]]
 
 
+@dataclass(frozen=True)
+class ClassScore:
+    """How well one label is told, in percent, and how often it is right to tell it (`support`)."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, without the label."""
+        shares = {name: round(getattr(self, name), 4) for name in ("precision", "recall", "f1")}
+        return {**shares, "support": self.support}
+
+
+def class_scores(told: Rows, right: Rows) -> tuple[ClassScore, ...]:
+    """Each label that is told or right somewhere, by name. A share of nothing is 0, as in scikit-learn."""
+    pairs = [pair for a, b in zip(told, right, strict=True) for pair in zip(a, b, strict=True)]
+    said, true = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    both = Counter(a for a, b in pairs if a == b)
+    return tuple(
+        ClassScore(
+            label,
+            precision=100.0 * both[label] / max(said[label], 1),
+            recall=100.0 * both[label] / max(true[label], 1),
+            f1=200.0 * both[label] / (said[label] + true[label]),
+            support=true[label],
+        )
+        for label in sorted(said | true)
+    )
+
+
 def label_scores(told: Rows, right: Rows, *, per: str) -> dict[str, Score]:
-    """Accuracy, the mean of each label's F1, and, where tags say where spans begin (`B-X I-X O`), F1 of whole spans."""
+    """Accuracy, the mean of each label's F1, and, where tags say where spans begin (`B-X I-X O`), F1 of whole spans.
+
+    The mean is over every label that is told or right, so that one which is only ever told in error counts as 0.
+    """
     pairs = [pair for a, b in zip(told, right, strict=True) for pair in zip(a, b, strict=True)]
     hits = sum(a == b for a, b in pairs)
-    labels = sorted({b for _, b in pairs})
+    classes = class_scores(told, right)
+    macro = math.fsum(x.f1 for x in classes) / max(len(classes), 1)
     found = {
         "accuracy": Score("accuracy", 100.0 * hits / max(len(pairs), 1), f"percent|per:{per}"),
-        "macro_f1": Score("macro F1", _macro(pairs, labels), f"percent|labels:{len(labels)}"),
+        "macro_f1": Score("macro F1", macro, f"percent|labels:{len(classes)} told or right"),
     }
-    if any(label.startswith("B-") for label in labels):
+    if any(x.label.startswith("B-") for x in classes):
         ours, gold = ([spans(row) for row in rows] for rows in (told, right))
         both = sum(len(a & b) for a, b in zip(ours, gold, strict=True))
         total = sum(map(len, ours)) + sum(map(len, gold))
         found["span_f1"] = Score("span F1", 200.0 * both / max(total, 1), "percent|scheme:BIO|micro")
     return found
-
-
-def _macro(pairs: Sequence[tuple[str, str]], labels: Sequence[str]) -> float:
-    scores = []
-    for label in labels:
-        both = sum(a == b == label for a, b in pairs)
-        scores.append(200.0 * both / (sum(a == label for a, _ in pairs) + sum(b == label for _, b in pairs)))
-    return math.fsum(scores) / max(len(scores), 1)
 
 
 def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:

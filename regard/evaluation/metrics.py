@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,14 @@ class Score:
 
     def to_json(self) -> dict[str, Any]:
         return {"score": round(self.value, 4), "signature": self.signature}
+
+
+def perplexity(loss: float) -> float:
+    """`exp` of the mean of `-log p`; infinity where that is more than a float can hold."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def text_scores(outputs: Sequence[str], references: Sequence[str], *, tokenize: str | None = None) -> dict[str, Score]:

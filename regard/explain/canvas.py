@@ -6,6 +6,7 @@ behind, and Matplotlib is imported only when a picture is drawn. The same data g
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import unicodedata
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.artifacts import write_bytes
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ INK, QUIET, GRID = "#22262e", "#7a8290", "#e4e6ea"
 LABEL = 10  # points
 DPI = 150
 LONGEST_LABEL = 24  # characters; one long web address should not push the drawing off the paper
+SOME_MISSING = 5  # characters that no font has, to name
 LARGEST_SIDE = 40.0  # inches; a page of text should not exhaust memory
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: the reader's own fonts draw scripts that ours lack
@@ -38,7 +41,8 @@ SETTINGS: dict[Any, Any] = {
 def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
     """A figure of one inch square, whose axes lie in inches from its upper left corner; written to `path` at the end.
 
-    Its own size does not matter, for the file is cut to what was drawn. `texts` are what the fonts must have.
+    Its own size does not matter, for the file is cut to what was drawn. `texts` are what the fonts must have; one
+    warning says what no installed font has, save in .svg, where text stays text.
     """
     if path.suffix not in {".png", ".svg", ".pdf"}:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png, .svg or .pdf")
@@ -47,16 +51,27 @@ def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
     from matplotlib.figure import Figure
 
     stamp = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[path.suffix]
-    with matplotlib.rc_context({**SETTINGS, "font.family": _families(legible("".join(texts)))}), _any_script():
+    families, missing = fonts_for(legible("".join(texts)))
+    if missing and path.suffix != ".svg":
+        some = ", ".join(sorted(missing)[:SOME_MISSING]) + (" …" if len(missing) > SOME_MISSING else "")
+        warnings.warn(
+            f"no installed font has {some}, so {path.name} shows boxes there; install one that has, such as Noto Sans "
+            f"CJK for Chinese, Japanese and Korean, or write .svg or .html, which are shown with the reader's fonts",
+            stacklevel=3,  # where the picture is drawn
+        )
+    with matplotlib.rc_context({**SETTINGS, "font.family": families}), _any_script():
         figure = Figure(figsize=(1.0, 1.0), dpi=DPI, facecolor="white")  # texts that are measured are as large as drawn
         FigureCanvasAgg(figure)
         yield figure
-        figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.15, metadata=stamp)
+        # In memory, for where a file cannot be written to its end, Matplotlib may raise something else again.
+        made = io.BytesIO()
+        figure.savefig(made, format=path.suffix[1:], dpi=DPI, bbox_inches="tight", pad_inches=0.15, metadata=stamp)
+        write_bytes(path, made.getvalue())
 
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """Let a character that no installed font has become an empty box, without a warning for each.
+    """Let a character that no installed font has become an empty box, without Matplotlib's warning for each.
 
     A picture with a box in a label still shows its attention; in .svg the text is whole in any case.
     """
@@ -72,8 +87,9 @@ def _any_script() -> Iterator[None]:
         fonts.setLevel(level)
 
 
-def _families(text: str) -> list[str]:
-    """The fonts to draw `text` with: Matplotlib's own, then whichever installed ones have what it lacks."""
+def fonts_for(text: str) -> tuple[list[str], set[str]]:
+    """The fonts to draw `text` with: Matplotlib's own, then whichever installed ones have what it lacks; and the
+    characters that none of them has."""
     from matplotlib import font_manager
 
     families = ["DejaVu Sans"]
@@ -91,7 +107,8 @@ def _families(text: str) -> list[str]:
             missing -= found
         if not missing:
             break
-    return [*families, "sans-serif"]
+    # Joiners and marks of direction are not drawn, so that no font has them does not show.
+    return [*families, "sans-serif"], {x for x in map(chr, missing) if unicodedata.category(x) != "Cf"}
 
 
 def shown(piece: str) -> str:

@@ -6,6 +6,10 @@ const KINDS = { // what looks, and what is looked at
   encoder: { group: "Source looks at itself", query: "source", key: "source" },
   decoder: { group: "Target looks at itself", query: "target so far", key: "target so far" },
 };
+const READ = { // of a text that is no other's source: it is continued, or something is told of it
+  encoder: { group: "Text looks at itself", query: "text", key: "text" },
+  decoder: { group: "Text looks at itself", query: "text so far", key: "text so far" },
+};
 const DARK = 0.26, GLOW = 0.3; // what is left of a picture where no one looked; how much white is added where one did
 const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null };
 let view; // what is on the screen: { way, kind, query: places, key: places, weights: [query][key], image, heads }
@@ -33,6 +37,8 @@ const percent = (x) => (x >= 0.0995 || x < 0.0005 ? Math.round(100 * x) : (100 *
 const number = (x) => (x === -Infinity ? "−∞" : x.toFixed(2).replace("-", "−"));
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const spoken = (text) => text.replaceAll("▁", " ").trim() || "␣";
+const named = (place) => spoken(place.text) + (place.told ? ` → ${spoken(place.told.text)}` : "");
+const kinds = (x) => (x.given || x.places ? { ...KINDS, ...READ } : KINDS);
 
 // Spaces, and SentencePiece's mark for them, are to be seen but faintly; a control character as its escape.
 function visible(text, tag) {
@@ -44,12 +50,14 @@ function visible(text, tag) {
 /* ---- from the data to what is shown ---- */
 
 // The places along one side: pieces as they are, or the pieces of a word together. A mark such as </s> belongs to no
-// word and stays by itself, so that attention to it remains in sight.
-function places(pieces, words, logs, unit) {
+// word and stays by itself, so that attention to it remains in sight. The first `given` pieces were given, the others
+// written. Of some something is `told` (a tag, what fills a blank); a target piece may have `candidates`.
+function places(pieces, words, logs, unit, { given = 0, told = new Map(), candidates = [] } = {}) {
   const out = [];
   pieces.forEach((piece, i) => {
-    const joins = unit === "words" && i > 0 && words[i] >= 0 && words[i] === words[i - 1];
-    if (!joins) out.push({ text: "", members: [], mark: words[i] < 0 });
+    const joins = unit === "words" && i > 0 && i !== given && words[i] >= 0 && words[i] === words[i - 1];
+    const turn = given > 0 && i === given; // from here on it was written
+    if (!joins) out.push({ text: "", members: [], mark: words[i] < 0, given: i < given, turn });
     out.at(-1).text += joins ? piece.replace(/^·/, "") : piece; // the dot of a piece that goes on a word
     out.at(-1).members.push(i);
   });
@@ -57,19 +65,27 @@ function places(pieces, words, logs, unit) {
     if (unit === "words") place.text = spoken(place.text);
     const own = place.members.map((i) => logs?.[i]); // undefined: has none; null: minus infinity
     place.log = own.includes(undefined) ? undefined : own.includes(null) ? null : sum(own);
+    place.told = place.members.map((i) => told.get(i)).find(Boolean);
+    if (place.told) place.log = place.told.log;
+    place.candidates = place.told ? place.told.candidates : candidates[place.members[0]];
   }
   return out;
 }
 
 function sides(x, kind, unit) {
   const source = places(x.source, x.source_word, null, unit);
-  if (kind === "encoder") return [source, source];
   if (kind === "cross") return [places(x.target, x.target_word, x.log_probs, unit), source];
-  // The decoder reads the target one place late; a single network reads the source before it.
-  const before = x.inputs.length - x.target.length;
-  const words = [...x.source_word.slice(0, before), -1, ...x.target_word.slice(0, -1)];
-  const logs = [...Array(before + 1).fill(undefined), ...x.log_probs.slice(0, -1)];
-  const read = places(x.inputs, words, logs, unit);
+  if (kind === "encoder" || x.places) { // what is told of a place stands where it looks, not where it is looked at
+    const told = new Map((x.places ?? []).map((place, i) =>
+      [place, { text: x.target[i], log: x.log_probs[i], candidates: x.candidates?.[i] }]));
+    return [places(x.source, x.source_word, null, unit, { told }), source];
+  }
+  // The decoder reads the target one place late; a single network reads what was given before it.
+  const before = x.inputs.length - x.target.length + 1, alone = x.given || before > 1;
+  const words = [...Array.from({ length: before }, (_, i) => (alone ? x.source_word[i] : -1) ?? -1),
+    ...x.target_word.slice(0, -1)];
+  const logs = [...Array(before).fill(undefined), ...x.log_probs.slice(0, -1)];
+  const read = places(x.inputs, words, logs, unit, { given: x.given > 1 ? x.given : 0 });
   return [read, read];
 }
 
@@ -83,13 +99,16 @@ function combine(heads, choice) {
   return heads[0].map((row, i) => row.map((_, j) => of(heads.map((head) => head[i][j]))));
 }
 
-const text = (pieces, words) =>
-  places(pieces, words, null, "words").filter((x) => !x.mark).map((x) => x.text).join(" ");
+// As it reads, without marks but for those at places to be `kept`: blanks.
+const text = (pieces, words, kept = []) => places(pieces, words, null, "words")
+  .filter((x) => !x.mark || kept.includes(x.members[0])).map((x) => x.text).join(" ");
 
 function probability({ log }) {
   if (log === undefined) return "";
   return log === null ? "probability 0" : `probability ${percent(Math.exp(log))} (log p ${number(log)})`;
 }
+
+const guesses = (candidates) => (candidates ?? []).map(([piece, share]) => `${spoken(piece)} ${percent(share)}`);
 
 // What a token looked at, or was looked at by: the strongest five, a line each.
 function partners(side, index) {
@@ -97,7 +116,7 @@ function partners(side, index) {
   const weight = (i) => (side === "query" ? view.weights[index][i] : view.weights[i][index]);
   const list = view[side === "query" ? "key" : "query"].map((place, i) => ({ place, weight: weight(i) }))
     .filter((x) => x.weight >= 0.01).sort((a, b) => b.weight - a.weight).slice(0, 5);
-  const lines = list.map((x) => `${percent(x.weight)} ${spoken(x.place.text)}`);
+  const lines = list.map((x) => `${percent(x.weight)} ${named(x.place)}`);
   return lines.length ? [side === "query" ? "looks at" : "is looked at by", ...lines].join("\n") : "";
 }
 
@@ -112,15 +131,22 @@ function draw() {
   $("tip").hidden = true;
   $("source").replaceChildren(given(x));
   const total = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
-  $("total").textContent = x.log_probs.length === 0 ? "" : "The bar under a target token is its probability. " +
+  const whole = x.places?.[0] === -1; // a label or a number
+  $("total").textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
+    "The bar under a token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
+  const names = x.candidates ? ["Text", "Filled in"] : x.places ? ["Text", "Told"] : x.given ? ["Given", "Written"]
+    : ["Source", "Target"];
+  ["source-name", "target-name"].forEach((id, i) => { $(id).textContent = names[i]; });
+  $("candidates").replaceChildren(...(x.candidates ?? []).map((list, i) => make("li", {},
+    `${x.source[x.places[i]]}: ${guesses(list).join(", ")}`)));
   view = { way };
-  const target = places(x.target, x.target_word, x.log_probs, state.unit);
+  const target = places(x.target, x.target_word, x.log_probs, state.unit, { candidates: x.candidates });
   if (!layer) return fill($("target"), "target", target);
   const [query, key] = sides(x, layer.kind, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
   if (state.head >= heads.length) state.head = "mean";
-  view = { way, kind: KINDS[layer.kind], query, key, weights: combine(heads, state.head), image: x.image, heads: [] };
+  view = { way, kind: kinds(x)[layer.kind], query, key, weights: combine(heads, state.head), image: x.image, heads: [] };
   fill($("target"), "target", target);
   drawChoices(x, layer, heads);
   for (const id of ["words", "links"]) $(id).replaceChildren(); // what the other way drew has the same names
@@ -128,7 +154,7 @@ function draw() {
 }
 
 function drawChoices(x, layer, heads) {
-  const groups = Object.entries(KINDS).map(([kind, { group }]) => make("optgroup", { label: group },
+  const groups = Object.entries(kinds(x)).map(([kind, { group }]) => make("optgroup", { label: group },
     ...x.layers.filter((l) => l.kind === kind).map((l) => make("option", { value: l.name },
       l.name + (l.name === x.best && x.layers.length > 1 ? " (aligns best)" : "")))));
   $("layer").replaceChildren(...groups.filter((group) => group.children.length));
@@ -197,7 +223,7 @@ const overPicture = {
 };
 
 // The source, as it was given.
-const given = (x) => (x.image ? x.image.cloneNode() : text(x.source, x.source_word));
+const given = (x) => (x.image ? x.image.cloneNode() : text(x.source, x.source_word, x.candidates && x.places));
 const overall = (weights) => view.key.map((_, k) => sum(weights.map((row) => row[k]))); // of all words together
 const lines = (...parts) => parts.filter(Boolean).join("\n");
 
@@ -241,18 +267,20 @@ function thumbnail(weights) {
 // A line of tokens that can be pointed at, tapped, and walked along with the arrow keys.
 function fill(line, side, list) {
   line.replaceChildren(...list.map((place, i) => {
-    const about = lines(probability(place), view.way.about(side, i));
+    const about = lines(probability(place), ...guesses(place.candidates), view.way.about(side, i));
     // <bdi> keeps a mark such as <s> from setting the direction of a line of Arabic or Hebrew.
     const token = make("li", { class: "token", id: `${side}-${i}`, role: "option", tabindex: i ? -1 : 0,
-      "aria-label": `${spoken(place.text)}: ${about.replaceAll("\n", ", ")}` },
+      "aria-label": `${named(place)}: ${about.replaceAll("\n", ", ")}` },
       make(place.mark ? "bdi" : "span", { class: place.mark ? "mark" : "" }, ...visible(place.text, "span")));
+    if (place.told) token.append(make("bdi", { class: "told" }, "→", ...visible(place.told.text, "span")));
+    for (const name of ["given", "turn"]) token.classList.toggle(name, Boolean(place[name]));
     if (place.log !== undefined) {
       token.classList.add("scored");
       token.style.setProperty("--p", place.log === null ? 0 : Math.exp(place.log));
     }
     token.onpointerenter = token.onfocus = () => {
       view.way.light(side, i);
-      view.way.tell(token, spoken(place.text), about);
+      view.way.tell(token, named(place), about);
     };
     token.onpointerleave = token.onblur = () => { calm(); document.activeElement?.onfocus?.(); };
     return token;
@@ -282,7 +310,8 @@ function drawLinks() {
   if (!fits()) box.className = "columns";
   const columns = box.className === "columns";
   $("ends").textContent = `The ${kind.query} (${columns ? "right" : "below"}) looks at the ${kind.key} ` +
-    `(${columns ? "left" : "above"}). Point at a token, tap it, or walk there with the arrow keys.`;
+    `(${columns ? "left" : "above"}). Point at a token, tap it, or walk there with the arrow keys.` +
+    (view.query.some((place) => place.given) ? " What was given is grey; the rest was written." : "");
   const origin = box.getBoundingClientRect(); // only now: the words above may have pushed it down
   const end = (side) => (_, i) => {
     const r = $(`${side}-${i}`).getBoundingClientRect();
@@ -303,7 +332,9 @@ function drawMap() {
   const { query, key, weights, kind } = view, svg = $("map");
   $("sides").textContent = `Rows (${kind.query}) look at columns (${kind.key}).`;
   const short = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
-  const label = (place) => make("text", { class: place.mark ? "mark" : "" }, ...visible(short(place.text), "tspan"));
+  const label = (place) => make("text", { class: place.mark || place.given ? "mark" : "" },
+    ...visible(short(place.text), "tspan"),
+    ...(place.told ? [make("tspan", { class: "told" }, ` → ${short(spoken(place.told.text))}`)] : []));
   const rows = query.map(label), columns = key.map(label);
   svg.replaceChildren(...rows, ...columns);
   const widest = (list) => Math.max(0, ...list.map((x) => x.getComputedTextLength()));
@@ -322,8 +353,10 @@ function drawMap() {
   let grid = "";
   for (let q = 0; q <= query.length; q++) grid += `M${left} ${top + q * cell}h${width}`;
   for (let k = 0; k <= key.length; k++) grid += `M${left + k * cell} ${top}v${height}`;
+  const q = query.findIndex((place) => place.turn), k = key.findIndex((place) => place.turn);
+  const turn = q < 0 ? "" : `M0 ${top + q * cell}h${left + width}M${left + k * cell} 0v${top + height}`;
   const frame = make("rect", { class: "frame", visibility: "hidden" });
-  svg.append(cells, make("path", { class: "grid", d: grid }), frame);
+  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "turn", d: turn }), frame);
   set(svg, { width: left + width + long / 2, height: top + height + 2,
     "aria-label": `Heat map, ${query.length} rows, ${key.length} columns. Arrow keys move from cell to cell.` });
   map = { left, top, cell, frame, q: 0, k: 0 };
@@ -362,7 +395,7 @@ function showCell(q, k) {
   if (view.weights[q]?.[k] === undefined) return calm();
   Object.assign(map, { q, k });
   frame(q, k);
-  tell(map.frame, `${spoken(view.query[q].text)} → ${spoken(view.key[k].text)}`,
+  tell(map.frame, `${spoken(view.query[q].text)} looks at ${spoken(view.key[k].text)}`,
     `weight ${view.weights[q][k].toFixed(3)}\n${probability(view.query[q])}`);
 }
 

@@ -6,23 +6,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.evaluation.alignment import Weights
-from regard.explain.canvas import GRID, INK, LABEL, LARGEST_SIDE, canvas, columns_for, shown, style
+from regard.explain.canvas import (
+    GRID,
+    INK,
+    LABEL,
+    LARGEST_SIDE,
+    QUIET,
+    canvas,
+    columns_for,
+    legible,
+    shorten,
+    shown,
+    style,
+)
 from regard.explain.sheet import head_sheet, sheet
 from regard.explain.trace import Explanation, Layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
 MAP, GAP, BAR = 4.5, 0.22, 0.14  # inches: a comfortable map, between maps, the width of the colour bar
-SIDES = {"cross": ("target", "source"), "encoder": ("source", "source"), "decoder": ("target so far", "target so far")}
+NOTES, NOTE = 4, 70  # lines of what is told, above a map, and characters in each
 
 
 def draw(
@@ -44,12 +59,15 @@ def heat_map(explanation: Explanation, path: Path, *, layer: str | None = None, 
     """
     chosen = explanation.layer(layer)
     weights = explanation.weights(layer, head)
-    with canvas(path, _labels(explanation, chosen)) as figure:
+    sides = _sides(explanation, chosen)
+    title = _title(explanation, explanation.title(layer, head))
+    with canvas(path, [title, *sides.rows, *sides.columns]) as figure:
         pitch = _pitch(max(weights.shape), least=0.22, limit=LARGEST_SIDE)
         axes = _map(figure, weights, pitch, left=0.0, top=0.0)
-        _label_rows(axes, explanation, chosen, pitch)
-        _label_columns(axes, explanation, chosen, pitch)
-        axes.set_title(explanation.title(layer, head), loc="left", pad=10, **style(LABEL + 1))
+        _part(axes, sides)
+        _label_rows(axes, sides, pitch)
+        _label_columns(axes, sides, pitch)
+        axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
         _color_bar(figure, axes, left=weights.shape[1] * pitch + GAP)
 
 
@@ -60,16 +78,18 @@ def head_grid(explanation: Explanation, path: Path, *, layer: str | None = None)
     across = columns_for(heads, rows, columns)
     pitch = _pitch(max(rows, columns), least=0.16, limit=LARGEST_SIDE / across, comfortable=MAP / 2)
     width, height = columns * pitch + GAP, rows * pitch + 2 * GAP
-    with canvas(path, _labels(explanation, chosen)) as figure:
+    sides = _sides(explanation, chosen)
+    title = _title(explanation, f"{chosen.name}, {heads} head{'s' * (heads > 1)}")
+    with canvas(path, [title, *sides.rows, *sides.columns]) as figure:
         for head in range(heads):
             down, right = divmod(head, across)
             axes = _map(figure, chosen.weights[head], pitch, left=right * width, top=down * height)
+            _part(axes, sides)
             if right == 0:
-                _label_rows(axes, explanation, chosen, pitch)
+                _label_rows(axes, sides, pitch)
             if down == 0:
-                _label_columns(axes, explanation, chosen, pitch)
+                _label_columns(axes, sides, pitch)
             if head == 0:
-                title = f"{chosen.name}, {heads} head{'s' * (heads > 1)}"
                 axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
             # Below the map: above it stand the labels of the columns, in the first line of maps only.
             axes.text(0.5, -0.06 / (rows * pitch), f"head {head}", transform=axes.transAxes,
@@ -77,8 +97,45 @@ def head_grid(explanation: Explanation, path: Path, *, layer: str | None = None)
         _color_bar(figure, figure.axes[0], left=across * width)
 
 
-def _labels(explanation: Explanation, layer: Layer) -> list[str]:
-    return [shown(piece) for axis in explanation.axes(layer) for piece in axis]
+@dataclass(frozen=True)
+class _Sides:
+    """What is written beside a map: names of its sides, labels of its rows and columns, of which the first `given` were
+    given and the others written; 0 where they are not told apart."""
+
+    names: tuple[str, str]
+    rows: list[str]
+    columns: list[str]
+    given: int
+
+
+def _sides(explanation: Explanation, layer: Layer) -> _Sides:
+    pieces, columns = explanation.axes(layer)
+    told = {} if layer.kind == "cross" else explanation.told
+    rows = [shown(piece) + (f" → {shown(told[i])}" if i in told else "") for i, piece in enumerate(pieces)]
+    given = explanation.given if layer.kind == "decoder" and 1 < explanation.given < len(pieces) else 0
+    match layer.kind:
+        case "cross":
+            names = "target", "source"
+        case "encoder":
+            names = ("text" if explanation.places else "source",) * 2
+        case "decoder" if given:
+            names = ("text so far (grey: given)",) * 2
+        case "decoder":
+            names = ("text so far" if explanation.given or explanation.places else "target so far",) * 2
+    return _Sides(names, rows, [shown(piece) for piece in columns], given)
+
+
+def _title(explanation: Explanation, title: str) -> str:
+    """What the map is of, and under it what was told, briefly."""
+    notes = [shorten(legible(note), NOTE) for note in explanation.notes()]
+    return "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
+
+
+def _part(axes: Axes, sides: _Sides) -> None:
+    """Lines between what was given and what was written."""
+    if sides.given:
+        axes.axhline(sides.given, color=INK, linewidth=1.2)
+        axes.axvline(sides.given, color=INK, linewidth=1.2)
 
 
 def _pitch(longest: int, *, least: float, limit: float, comfortable: float = MAP) -> float:
@@ -108,26 +165,34 @@ def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: fl
     return axes
 
 
-def _ticks(pieces: list[str], pitch: float) -> tuple[list[float], list[str]]:
+def _ticks(labels: list[str], pitch: float) -> tuple[list[float], list[str]]:
     """Where labels stand and what they say; every one unless the lines would overlap."""
     step = math.ceil(LABEL / 72 / pitch)
-    return [i + 0.5 for i in range(0, len(pieces), step)], [shown(x) for x in pieces[::step]]
+    return [i + 0.5 for i in range(0, len(labels), step)], labels[::step]
 
 
-def _label_rows(axes: Axes, explanation: Explanation, layer: Layer, pitch: float) -> None:
-    places, labels = _ticks(explanation.axes(layer)[0], pitch)
+def _grey(ticks: Sequence[Text], places: list[float], given: int) -> None:
+    for tick, place in zip(ticks, places, strict=True):
+        if place < given:
+            tick.set_color(QUIET)
+
+
+def _label_rows(axes: Axes, sides: _Sides, pitch: float) -> None:
+    places, labels = _ticks(sides.rows, pitch)
     axes.set_yticks(places, labels, **style())
+    _grey(axes.get_yticklabels(), places, sides.given)
     axes.tick_params(axis="y", length=0, pad=4)
-    axes.set_ylabel(SIDES[layer.kind][0], fontsize=LABEL, color=INK, style="italic")
+    axes.set_ylabel(sides.names[0], fontsize=LABEL, color=INK, style="italic")
 
 
-def _label_columns(axes: Axes, explanation: Explanation, layer: Layer, pitch: float) -> None:
-    places, labels = _ticks(explanation.axes(layer)[1], pitch)
+def _label_columns(axes: Axes, sides: _Sides, pitch: float) -> None:
+    places, labels = _ticks(sides.columns, pitch)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xticks(places, labels, rotation=60, rotation_mode="anchor", ha="left", va="center", **style())
+    _grey(axes.get_xticklabels(), places, sides.given)
     axes.tick_params(axis="x", length=0, pad=6)
-    axes.set_xlabel(SIDES[layer.kind][1], fontsize=LABEL, color=INK, style="italic")
+    axes.set_xlabel(sides.names[1], fontsize=LABEL, color=INK, style="italic")
 
 
 def _color_bar(figure: Figure, axes: Axes, *, left: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.artifacts import write_text
 from regard.errors import ConfigError, OutputError
 from regard.explain.canvas import GRID, LABEL, QUIET, canvas, legible, style
 
@@ -68,7 +69,7 @@ def space_plot(
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
         data = {"labels": labels, "groups": groups, "points": points.round(6).tolist(), "shares": shares.tolist()}
-        path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+        write_text(path, json.dumps(data, ensure_ascii=False))
         return path
     with canvas(path, [*labels, *(groups or [])]) as figure:
         width = min(13.0, 7.0 + 0.15 * len(labels))  # inches

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.artifacts import write_text
 from regard.errors import ConfigError, DataError, OutputError
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
 
@@ -42,21 +43,28 @@ class Explanation:
     the word of the text that piece `j` belongs to, -1 for a mark such as `</s>`.
 
     Where the source is a `picture`, its pieces, and its words, are the cells of a square grid over it, row by row.
+
+    A decoder alone reads what was `given` (a source and `<sep>`; `<s>` and a prompt, which are then the source) before
+    what it has written. A target that is not written but told of a text has `places`: a tag that of its word, a filled
+    blank that of its `<mask>`, a label or a number of the whole none.
     """
 
     source: list[str]
     target: list[str]
     source_word: list[int]
     target_word: list[int]
-    log_probs: list[float]  # of each target piece
+    log_probs: list[float]  # of each target piece; none where the target is a number
     layers: list[Layer]
     best: str | None  # the layer to show first and to align by; None without attention over the source
     _: KW_ONLY
     inputs: list[str] = field(default_factory=list)  # what the decoder read; unless given, the target one place late
     picture: NDArray[np.uint8] | None = None  # (height, width, 3)
+    given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
+    places: list[int] = field(default_factory=list)  # what was read that each target piece is told of; -1: the whole
+    candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
 
     def __post_init__(self) -> None:
-        if not self.inputs:
+        if not self.inputs and not self.places:  # where something is told, nothing is written
             object.__setattr__(self, "inputs", ["<s>", *self.target[:-1]])
         if self.picture is not None and self.side**2 != len(self.source):
             raise DataError(f"a picture is seen as a square grid of cells, which {len(self.source)} cells do not make")
@@ -79,6 +87,22 @@ class Explanation:
                 return self.source, self.source
             case "decoder":
                 return self.inputs, self.inputs
+
+    @property
+    def told(self) -> dict[int, str]:
+        """What is told of a piece that was read, by its place: the tag of a word, what fills a blank."""
+        return {place: piece for place, piece in zip(self.places, self.target, strict=False) if place >= 0}
+
+    def notes(self) -> list[str]:
+        """What is told, in a line each, where it stands beside no piece: a label or a number of the whole, and the
+        candidates for each blank, with their probabilities."""
+        if self.places == [-1]:
+            return [f"told: {self.target[0]}" + "".join(f" {percent(math.exp(x))}" for x in self.log_probs)]
+        return [
+            f"<mask>{f' {i}' if len(self.candidates) > 1 else ''}: "
+            + ", ".join(f"{piece} {percent(share)}" for piece, share in candidates)
+            for i, candidates in enumerate(self.candidates, 1)
+        ]
 
     def layer(self, name: str | None = None) -> Layer:
         """The named layer, or the best one over the source."""
@@ -140,6 +164,9 @@ class Explanation:
             name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "inputs", "best")
         }
         plain |= {"log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
+        candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
+        some = {"given": self.given, "places": self.places, "candidates": candidates}
+        plain |= {name: value for name, value in some.items() if value}
         return {"format": FORMAT, **plain, **({} if self.picture is None else {"picture": _to_png(self.picture)})}
 
     @staticmethod
@@ -150,7 +177,11 @@ class Explanation:
         layers = [Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32)) for x in data["layers"]]
         plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
         picture = _from_png(data["picture"]) if "picture" in data else None
-        return Explanation(layers=layers, inputs=data.get("inputs", []), picture=picture, **plain)
+        candidates = [[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])]
+        return Explanation(
+            layers=layers, inputs=data.get("inputs", []), picture=picture, given=data.get("given", 0),
+            places=data.get("places", []), candidates=candidates, **plain,
+        )  # fmt: skip
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
         """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`.
@@ -187,8 +218,13 @@ def save(
         case other:
             raise ConfigError(f"cannot write '{other}' ({path}); the ending may be .png, .svg, .pdf, .html or .json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
+
+
+def percent(share: float) -> str:
+    """`97%`; a small share with a decimal."""
+    return f"{share:.0%}" if share >= 0.0995 or share < 0.0005 else f"{share:.1%}"
 
 
 def _to_png(picture: NDArray[np.uint8]) -> str:

@@ -14,7 +14,7 @@ from regard.data.corpora import Example
 from regard.data.sources import Item
 from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK, clean
 from regard.errors import ConfigError, DataError
-from regard.evaluation.metrics import Score
+from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import FillIn
 from regard.ragged import Ragged
 from regard.settings import Search
@@ -32,6 +32,8 @@ from regard.tasks.task import (
     Warn,
     chosen,
 )
+
+CANDIDATES = 5  # of a blank, to show
 
 
 @dataclass
@@ -52,9 +54,35 @@ class FillingIn(Task):
     def length(self, side: str, source: Item, target: Tokens) -> int:
         return len(target) + 2
 
-    def shown(self, source: Item, target: Tokens) -> Shown:
-        pieces = self.target.pieces([BOS, *target, EOS])
-        return Shown(pieces, [-1, *self.target.words(target), -1], [], [], [])
+    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+        """The source is the text with its blanks, and the target what they are filled with."""
+        ids = self.read(text)
+        places, odds = self._odds([ids])
+        blanks = places.tolist()[0]
+        said = [target[place - 1] for place in blanks]
+        possible = self.target.size - len(MARKS) + 1  # of all marks only <unk> may stand there
+        best = odds.exp().topk(min(CANDIDATES, possible))
+        return Shown(
+            source=self.target.pieces([BOS, *ids, EOS]),
+            source_word=[-1, *self.target.words(ids), -1],
+            target=self._each(said),
+            target_word=list(range(len(said))),
+            inputs=[],
+            log_probs=[float(row[token]) for row, token in zip(odds, said, strict=True)],
+            tokens=ids,
+            places=blanks,
+            candidates=[
+                list(zip(self._each(tokens), shares, strict=True))
+                for tokens, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ],
+        )
+
+    def _each(self, tokens: Sequence[int]) -> list[str]:
+        """Tokens that do not stand side by side, in pieces."""
+        return [piece for token in tokens for piece in self.target.pieces([token])]
+
+    def forced(self, text: str, target: str) -> Tokens:
+        raise ConfigError("a model without a decoder fills in the blanks of a text itself; leave out the target")
 
     def read(self, text: str) -> list[int]:
         """Token ids of a text in which `<mask>` stands for one token."""
@@ -82,13 +110,9 @@ class FillingIn(Task):
                 usable.append(i)
         for group in self.groups([items[i] for i in usable], search.batch_tokens):
             members = [usable[k] for k in group]
-            places = Ragged.of([[k + 1 for k, id_ in enumerate(items[i]) if id_ == MASK] for i in members])
-            source = Ragged.of([[BOS, *items[i], EOS] for i in members])
-            with self.inference():
-                logits = self.model(source.to(self.device), places.to(self.device)).values.float()
-                logits[:, [i for i in range(len(MARKS)) if i != UNK]] = -math.inf
-                best = logits.log_softmax(-1).max(-1)
-            said, odds = places.like(best.indices.cpu()).tolist(), best.values.tolist()
+            places, log_probs = self._odds([items[i] for i in members])
+            best = log_probs.max(-1)
+            said, odds = places.like(best.indices).tolist(), best.values.tolist()
             for row, i in enumerate(members):
                 ids, log_prob = list(items[i]), 0.0
                 for place, token in zip(places.tolist()[row], said[row], strict=True):
@@ -97,6 +121,15 @@ class FillingIn(Task):
                 results[i] = [Output(self.target.decode(ids), log_prob, log_prob, ids)]
             advance(len(members))
         return results
+
+    def _odds(self, texts: Sequence[Tokens]) -> tuple[Ragged, torch.Tensor]:
+        """Where the blanks of each text are, and `(blanks, vocabulary)` log-probabilities of what stood there."""
+        places = Ragged.of([[k + 1 for k, token in enumerate(ids) if token == MASK] for ids in texts])
+        source = Ragged.of([[BOS, *ids, EOS] for ids in texts])
+        with self.inference():
+            logits = self.model(source.to(self.device), places.to(self.device)).values.float()
+            logits[:, [i for i in range(len(MARKS)) if i != UNK]] = -math.inf
+            return places, logits.log_softmax(-1).cpu()
 
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
         """Pseudo-log-likelihood (Salazar et al. 2020): each token given all the others, a blank at a time."""
@@ -137,7 +170,7 @@ class FillingIn(Task):
             {
                 "accuracy": Score("accuracy", 100.0 * right / total, f"percent|blanks:{share}|seed:0"),
                 "pseudo_perplexity": Score(
-                    "pseudo-perplexity", math.exp(loss), f"per:token|tokens:{self.config.tokens.kind}|one blank each",
+                    "pseudo-perplexity", perplexity(loss), f"per:token|tokens:{self.config.tokens.kind}|one blank each",
                     higher_is_better=False,
                 ),
             },

@@ -19,10 +19,11 @@ from regard.data.batches import Batch, Layout, pack
 from regard.data.corpora import Example
 from regard.data.sources import Item, Source
 from regard.data.tokens import BOS, Tokenizer
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
 from regard.evaluation.exposure import Exposure
-from regard.evaluation.metrics import Score
+from regard.evaluation.labels import ClassScore
+from regard.evaluation.metrics import Score, perplexity
 from regard.models.encoders import Memory
 from regard.models.model import Model
 from regard.nn.attention import capture
@@ -66,7 +67,7 @@ class PairScore:
     @property
     def perplexity(self) -> float:
         """`exp` of the mean of `-log p` over its tokens."""
-        return math.exp(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
+        return perplexity(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,24 @@ class Evaluation:
     outputs: list[str]
     examples: list[Example]
     exposure: Exposure | None = field(default=None)
+    classes: tuple[ClassScore, ...] = ()  # of each label, where labels are told
 
 
 @dataclass(frozen=True)
 class Shown:
-    """An example in pieces to show: those of the source and of the target, the words they belong to (-1: none), and
-    what the decoder reads at each step."""
+    """An example in pieces to show: those of the source and of the target, the words they belong to (-1: none), what
+    the decoder reads at each step, and `log p` of each piece of the target. See `Explanation` for the others."""
 
     source: list[str]
     source_word: list[int]
     target: list[str]
     target_word: list[int]
     inputs: list[str]
+    log_probs: list[float]
+    tokens: Tokens  # what the model is run on, with the source, to see what it attends to
+    given: int = 0
+    places: list[int] = field(default_factory=list)
+    candidates: list[list[tuple[str, float]]] = field(default_factory=list)
 
 
 @dataclass
@@ -134,8 +141,12 @@ class Task(ABC):
         """Examples to run through the model for what it attends to."""
 
     @abstractmethod
-    def shown(self, source: Item, target: Tokens) -> Shown:
-        """An example in pieces, as its attention is to be labelled."""
+    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+        """An example in pieces, as its attention is to be labelled; `text` is the input as it was given."""
+
+    def forced(self, text: str, target: str) -> Tokens:
+        """The tokens of a target to be explained in place of the model's own output for `text`."""
+        return self.target.encode(target)
 
     def checked(self, examples: Iterable[Example]) -> Iterable[Example]:
         """The same, if each is what this task can learn from; else an error that names it."""
@@ -178,6 +189,19 @@ class Task(ABC):
             for i, rows in zip(group, states, strict=True):
                 found[i] = rows.numpy()
         return found
+
+    def _read(self, texts: Sequence[str], problem: Problem) -> dict[int, Item]:
+        """Each source that can be read, by its number; `problem` hears of the others."""
+        try:
+            return dict(enumerate(self.source.encode_many(texts)))
+        except DataError:
+            items = {}
+            for i, text in enumerate(texts):
+                try:
+                    items[i] = self.source.encode_many([text])[0]
+                except DataError as error:
+                    problem(i, f"cannot be used: {error}")
+            return items
 
     def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
         """Texts as items, and how some of these are laid out for what reads them."""

@@ -15,7 +15,7 @@ from regard.data.labels import Labels, Numbers, cut, number
 from regard.data.sources import Item
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
-from regard.evaluation.labels import label_scores, number_scores
+from regard.evaluation.labels import class_scores, label_scores, number_scores
 from regard.models.model import Reader
 from regard.settings import Search
 from regard.tasks.task import (
@@ -61,13 +61,24 @@ class Telling(Task):
     def length(self, side: str, source: Item, target: Tokens) -> int:
         return len(self.source.pieces(source))
 
-    def shown(self, source: Item, target: Tokens) -> Shown:
-        """The source, and the labels told of it; a number has no probability to show beside it."""
-        pieces, words = self.source.pieces(source), self.source.words(source)
-        read = pieces if self.model.alone else []
-        if isinstance(self.target, Numbers) or (self._each and self.model.alone):  # whose tags lie among what it reads
-            return Shown(pieces, words, [], [], read)
-        return Shown(pieces, words, self.target.pieces(target), self.target.words(target), read)
+    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+        """The source, and what is told of it; a number has no probability to show beside it."""
+        pieces, number = self.source.pieces(source), isinstance(self.target, Numbers)
+        return Shown(
+            source=pieces,
+            source_word=self.source.words(source),
+            target=self.target.pieces(target),
+            target_word=self.target.words(target),
+            inputs=pieces if self.model.alone else [],
+            log_probs=[] if number else self.score_items([source], [target])[0].tokens,
+            tokens=target,
+            places=self.layout.places(source) if self._each else [-1],
+        )
+
+    def forced(self, text: str, target: str) -> Tokens:
+        if isinstance(self.target, Numbers):
+            raise ConfigError("a number that is told has no probability to explain; leave out the target")
+        return super().forced(text, target)
 
     def outputs(
         self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
@@ -76,20 +87,29 @@ class Telling(Task):
         """The likeliest labels of the whole, best first; else the one answer: the likeliest tags, or the number."""
         if given is not None and (given.prefixes or given.phrases):
             raise ConfigError(f"model.head is '{self.config.model.head}'; it takes no prefixes or phrases")
-        results: list[list[Output]] = [[] for _ in texts]
-        items, usable = self.source.encode_many(texts), []
-        for i, item in enumerate(items):
-            if (what := self.source.problem(item, self.longest - 2)) is None:
-                usable.append(i)
-            else:
+        found = self._answers(self._usable(texts, problem), search, advance)
+        return [found.get(i, []) for i in range(len(texts))]
+
+    def _usable(self, texts: Sequence[str], problem: Problem) -> dict[int, Item]:
+        """The sources that something can be told of, by number; `problem` hears of the others."""
+        usable = {}
+        for i, item in self._read(texts, problem).items():
+            if what := self.source.problem(item, self.longest - 2):
                 problem(i, what)
+            else:
+                usable[i] = item
+        return usable
+
+    def _answers(self, items: dict[int, Item], search: Search, advance: Advance) -> dict[int, list[Output]]:
+        """What is told of each of these, under the same number."""
+        numbers, answers = list(items), {}
         count = search.nbest if isinstance(self.target, Labels) and not self.target.each else 1
-        for group in self.groups([items[i] for i in usable], search.batch_tokens):
-            members = [usable[k] for k in group]
+        for group in self.groups(list(items.values()), search.batch_tokens):
+            members = [numbers[k] for k in group]
             for i, found in zip(members, self._told([items[i] for i in members]), strict=True):
-                results[i] = self._ranked(found, count)
+                answers[i] = self._ranked(found, count)
             advance(len(members))
-        return results
+        return answers
 
     def _ranked(self, found: torch.Tensor, count: int) -> list[Output]:
         """Of `(answers, outputs)` for one source: log-probabilities, or the number."""
@@ -141,25 +161,29 @@ class Telling(Task):
     def evaluate(
         self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
     ) -> Evaluation:
-        """Accuracy and F1 of labels, correlation and error of numbers."""
-        usable = []
-        items = self.source.encode_many([x.source for x in examples])
-        for example, item in zip(self.checked(examples), items, strict=True):
-            if clean(example.target) and self.source.problem(item, self.longest - 2) is None:
-                usable.append(example)
-        if not usable:
+        """Accuracy and F1 of labels, correlation and error of numbers. An example that cannot be used is left out, and
+        `warn` hears of it."""
+
+        def left_out(index: int, what: str) -> None:
+            warn(f"{examples[index].place} {what}; left out")
+
+        for _ in self.checked(examples):  # before anything is told, for it raises
+            pass
+        items = self._usable([x.source for x in examples], left_out)
+        for i in [i for i in items if not clean(examples[i].target)]:
+            left_out(i, "has an empty target")
+            del items[i]
+        if not items:
             raise DataError(f"none of the {len(examples)} examples can be used")
-        if len(usable) < len(examples):
-            warn(f"{len(examples) - len(usable)} examples are empty or too long; left out")
-        told = [found[0].text for found in self.outputs([x.source for x in usable], search, _impossible, advance)]
+        found = self._answers(items, search, advance)
+        told, usable = [found[i][0].text for i in items], [examples[i] for i in items]
         if isinstance(self.target, Numbers):
-            scores = number_scores([float(x) for x in told], [number(x.target) for x in usable])
-        else:
-            each = self.target.each
-            rows = [cut(x, each=each) for x in told]
-            right = [cut(x.target, each=each) for x in usable]
-            scores = label_scores(rows, right, per="word" if each else "example")
-        return Evaluation(scores, told, usable)
+            numbers = number_scores([float(x) for x in told], [number(x.target) for x in usable])
+            return Evaluation(numbers, told, usable)
+        each = self.target.each
+        rows, right = [cut(x, each=each) for x in told], [cut(x.target, each=each) for x in usable]
+        scores = label_scores(rows, right, per="word" if each else "example")
+        return Evaluation(scores, told, usable, classes=class_scores(rows, right))
 
     def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
         """Over all examples: telling is quick. A label that training did not meet is told wrong, and costs nothing."""
@@ -178,7 +202,3 @@ class Telling(Task):
             count += batch.tokens
         accuracy = {} if isinstance(self.target, Numbers) else {"accuracy": 100.0 * right / count}
         return {"loss": loss / count, **accuracy}
-
-
-def _impossible(index: int, what: str) -> None:
-    raise AssertionError(f"example {index} was found usable, but {what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import torch
 
@@ -16,7 +16,7 @@ from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import alignment_error_rate, links, merge_words, pointing
 from regard.evaluation.exposure import Exposure, exposure
-from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, text_scores
+from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, perplexity, text_scores
 from regard.memory import kept
 from regard.models.decoding import for_decoding
 from regard.models.model import OneNetwork, Writer
@@ -68,15 +68,18 @@ class Writing(Task):
             return given
         return len(target) + 1 + (given if self.first == SEP else 0)
 
-    def shown(self, source: Item, target: Tokens) -> Shown:
+    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
         pieces = [*self.target.pieces(target), MARKS[EOS]]
-        before = self.source.pieces(source) if self.first == SEP else []
+        given = [*self.source.pieces(source), MARKS[SEP]] if self.first == SEP else []
         return Shown(
             source=self.source.pieces(source),
             source_word=self.source.words(source),
             target=pieces,
             target_word=[*self.target.words(target), -1],
-            inputs=[*before, MARKS[self.first], *pieces[:-1]],
+            inputs=[*(given or [MARKS[BOS]]), *pieces[:-1]],
+            log_probs=self.score_items([source], [target])[0].tokens,
+            tokens=target,
+            given=len(given),
         )
 
     # Decoding
@@ -113,19 +116,6 @@ class Writing(Task):
                 results[i] = least_risk(outputs, search) if search.mbr else outputs
             advance(len(members))
         return results
-
-    def _read(self, texts: Sequence[str], problem: Problem) -> dict[int, Item]:
-        """Each source that can be read, by its number."""
-        try:
-            return dict(enumerate(self.source.encode_many(texts)))
-        except DataError:
-            items = {}
-            for i, text in enumerate(texts):
-                try:
-                    items[i] = self.source.encode_many([text])[0]
-                except DataError as error:
-                    problem(i, f"cannot be used: {error}")
-            return items
 
     def search(
         self, sources: Sequence[Item], settings: Search, draw: int = 0, *, prefixes: Sequence[Tokens] | None = None,
@@ -269,7 +259,7 @@ class Writing(Task):
 
     def _perplexity(self, loss: float) -> Score:
         signature = f"per:token|tokens:{self.config.tokens.kind}|end:counted"
-        return Score("perplexity", math.exp(loss), signature, higher_is_better=False)
+        return Score("perplexity", perplexity(loss), signature, higher_is_better=False)
 
     def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
         """Loss over all examples, the rest from greedy outputs of some."""
@@ -313,7 +303,10 @@ class LanguageModel(Writing):
         scores = {
             "perplexity": self._perplexity(total / tokens),
             "word_perplexity": Score(
-                "word perplexity", math.exp(total / words), "per:word|words:blanks|end:counted", higher_is_better=False
+                "word perplexity",
+                perplexity(total / words),
+                "per:word|words:blanks|end:counted",
+                higher_is_better=False,
             ),
             "bits": Score(
                 "bits", total / characters / math.log(2), "per:character|end:counted", higher_is_better=False
@@ -323,7 +316,29 @@ class LanguageModel(Writing):
 
     def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
         loss = self.loss(examples)
-        return {"loss": loss, "perplexity": math.exp(loss)}
+        return {"loss": loss, "perplexity": perplexity(loss)}
+
+    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+        """The source is the prompt, and the target what was written after it."""
+        prompt = self.target.encode(text)
+        same = (a == b for a, b in zip(prompt, target, strict=False))
+        count = sum(takewhile(bool, same))  # a given target may be cut differently where the prompt ends
+        pieces = [*self.target.pieces([BOS, *target]), MARKS[EOS]]
+        return Shown(
+            source=pieces[: count + 1],
+            source_word=[-1, *self.target.words(target[:count])],
+            target=pieces[count + 1 :],
+            target_word=[*self.target.words(target[count:]), -1],
+            inputs=pieces[:-1],
+            log_probs=self.score_items([source], [target])[0].tokens[count:],
+            tokens=target,
+            given=count + 1,
+        )
+
+    def forced(self, text: str, target: str) -> Tokens:
+        if not clean(target).startswith(clean(text)):
+            raise DataError(f"the target should begin with the prompt '{clean(text)}', as what is generated does")
+        return self.target.encode(target)
 
     def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
         return self.target.encode_many(texts), lambda items: self.batch(items, items).inputs
