@@ -412,10 +412,12 @@ def test_poor_environments(tmp_path: Path) -> None:
     poor = {"COLUMNS": "1", "TERM": "dumb", "LC_ALL": "C"}
     assert shell("regard new größe", tmp_path, **poor).stdout.startswith("wrote größe/config.yaml\n")
     poorer = {**poor, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = shell("regard new größe 2>&-; regard new größe --force", tmp_path, **poorer)
-    assert done.returncode == 0
-    assert done.stdout.startswith("wrote gr\\udcc3\\udcb6\\udcc3\\udc9fe/config.yaml\n")
-    assert "exists" in done.stderr or done.stderr == ""
+    done = shell("regard new größe --force", tmp_path, **poorer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("wrote gr")
+    assert shell("regard new größe 2>&-", tmp_path, **poorer) == Done(
+        2, "", ""
+    )  # it exists, but there is no way to say so
     assert "Usage: regard generate" in shell("regard generate --help", tmp_path, **poor).stdout
 
 
