@@ -60,14 +60,22 @@ class System:
     def __init__(self, task: Task, folder: Path) -> None:
         self.task, self.folder = task, folder
 
+    def __repr__(self) -> str:
+        """One line: where it lies, what it is, how large, and on which device."""
+        model = self.config.model
+        return (
+            f"System('{self.folder}': encoder {model.encoder.kind}, decoder {model.decoder.kind}, "
+            f"{self.parameters():,} parameters on {self.task.device})"
+        )
+
     @property
     def config(self) -> Config:
         """All settings it was made with."""
         return self.task.config
 
     def generate(
-        self, texts: Sequence[str], *, on_problem: Problem | None = None, prefixes: Sequence[str] | None = None,
-        phrases: Sequence[Sequence[str]] | None = None, **search: Any,
+        self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        phrases: Iterable[Sequence[str]] | None = None, **search: Any,
     ) -> list[str]:  # fmt: skip
         """The best output for each input. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
 
@@ -79,19 +87,22 @@ class System:
         return [outputs[0].text if outputs else "" for outputs in found]
 
     def outputs(
-        self, texts: Sequence[str], *, on_problem: Problem | None = None, prefixes: Sequence[str] | None = None,
-        phrases: Sequence[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
+        self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[list[Output]]:  # fmt: skip
         """The `nbest` outputs for each input, with their scores, best first."""
-        if isinstance(texts, str):
-            raise TypeError("texts should be a list of strings; for one text write [text]")
+        texts = _texts(texts, "texts")
+        prefixes = None if prefixes is None else _texts(prefixes, "prefixes")
+        phrases = None if phrases is None else [_texts(some, f"phrases[{i}]") for i, some in enumerate(phrases)]
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
         return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=Given(prefixes, phrases))
 
-    def score(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[PairScore]:
+    def score(self, sources: Iterable[str], targets: Iterable[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""
+        sources = _texts(sources, "sources")
+        targets = None if targets is None else _texts(targets, "targets")
         if targets is None:
             sources, targets = [""] * len(sources), sources
         if len(sources) != len(targets):
@@ -104,6 +115,9 @@ class System:
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
         with blanks is run as it is given, with `<mask>` in it.
         """
+        for name, given in (("source", source), ("target", target)):
+            if not isinstance(given, str) and not (name == "target" and given is None):
+                raise TypeError(f"{name} should be one string, not {_shown(given)}")
         task = self.task
         y: Sequence[int]
         if target is None:
@@ -131,8 +145,9 @@ class System:
             candidates=shown.candidates,
         )
 
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
+    def align(self, sources: Iterable[str], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
+        sources, targets = _texts(sources, "sources"), _texts(targets, "targets")
         return self._writing().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
@@ -141,14 +156,14 @@ class System:
             raise ConfigError("only a language model (data.source none) reads a text on and on")
         return self.task.stream(lines)
 
-    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def summaries(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """One vector for each input, `(texts, d_model)`: what the encoder makes of the whole."""
-        return self.task.summaries(texts)
+        return self.task.summaries(_texts(texts, "texts"))
 
-    def vectors(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+    def vectors(self, texts: Iterable[str]) -> list[NDArray[np.float32]]:
         """For each input a vector of each of its positions, `(positions, d_model)`, marks counted: `task.source.pieces`
         of a text says what they stand for."""
-        return self.task.vectors(texts)
+        return self.task.vectors(_texts(texts, "texts"))
 
     def _writing(self) -> Writing:
         if not isinstance(self.task, Writing):
@@ -192,6 +207,23 @@ class System:
             save_tensors(new / WEIGHTS, weights(self.task.model))
             mark(new, MODEL, tokens=token_files(new))
         return Path(folder)
+
+
+def _texts(given: Iterable[str], name: str) -> list[str]:
+    """A list of what any iterable of strings gives; what is none is refused with what it is."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} should be a list of strings, not {_shown(given)}; for one text write [text]")
+    texts = list(given)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name} should be strings, but number {i} is {_shown(text)}")
+    return texts
+
+
+def _shown(value: object) -> str:
+    """A value and its type, shortly."""
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:39] + '…'} ({type(value).__name__})"
 
 
 def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:

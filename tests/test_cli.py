@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import torch
 import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import regard
-from regard.cli import main
+from regard.__main__ import main
+from regard.cli import app
+from regard.cli.endings import say_what
 from tests.toy import toy_config, toy_settings, write_corpus
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -39,8 +48,11 @@ def run(*arguments: str | Path, text: str | None = None) -> Done:
             patch.setattr(sys, name, stream)
         patch.setattr(sys, "argv", ["regard", *map(str, arguments)])
         patch.setenv("COLUMNS", "200")
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         with pytest.raises(SystemExit) as left:
             main()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     output, errors = (stream.buffer.getvalue().decode() for stream in streams[1:])
     return Done(int(left.value.code or 0), output, errors)
 
@@ -79,10 +91,37 @@ def blind(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_does_not_import_torch() -> None:
-    code = "import sys, regard.cli as cli; cli.app(['--help'], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    code = "import sys, regard.cli as cli; cli.run(['--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
     assert "translate" in good("generate", "--help")
     assert good("--version") == f"regard {regard.__version__}\n"
+
+
+def test_help_keeps_what_stands_in_brackets() -> None:
+    """As rich's markup does not, which takes [search] for a tag."""
+    commands = cast(TyperGroup, get_command(app)).commands
+    told = {name: " ".join(good(name, "--help").split()) for name in commands if name != "bench"}
+    for name, text in told.items():
+        for parameter in commands[name].params:
+            assert " ".join((getattr(parameter, "help", None) or "").split()) in text
+    assert "Any other setting of [search], such as no_repeat=3." in told["generate"]
+    assert "Any other setting of [search], such as no_repeat=3." in told["evaluate"]
+    assert "of a .tsv or .jsonl file, its source column" in told["generate"]
+    for name, usage in {
+        "generate": "{MODEL} [FILE]",
+        "evaluate": "{MODEL} [DATA]...",
+        "train": "{CONFIG} [NAME=VALUE]...",
+        "compare": "[CONFIG]...",
+        "demo": "[NAME=VALUE]...",
+        "explain": "{MODEL} {TEXT}...",
+    }.items():
+        assert f"Usage: regard {name} [OPTIONS] {usage} " in told[name]
+    assert good() == good("--help")
+
+
+def test_what_is_mistyped_is_said_in_a_line() -> None:
+    assert refused("trian") == "regard: No such command 'trian'. Did you mean 'train'? (see `regard --help`)\n"
+    assert refused("train") == "regard: Missing argument 'CONFIG' (see `regard train --help`)\n"
 
 
 def test_generate_keeps_lines_and_their_order(model: Path, tmp_path: Path) -> None:
@@ -219,7 +258,8 @@ def test_average(model: Path, tmp_path: Path) -> None:
     good("average", model, "-o", tmp_path / "mean", "--last", "2")
     assert good("generate", tmp_path / "mean", text="alpha beta\n") == "BETA ALPHA\n"
     assert "exists" in refused("average", model, "-o", tmp_path / "mean")
-    assert "no checkpoints" in refused("average", tmp_path, "-o", tmp_path / "other")
+    assert "no checkpoints" in refused("average", tmp_path / "mean", "-o", tmp_path / "other")
+    assert "is not a Regard model" in refused("average", tmp_path, "-o", tmp_path / "other")
 
 
 def test_models() -> None:
@@ -260,6 +300,178 @@ def test_models_that_are_none(model: Path, blind: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     assert "empty.txt is empty" in refused("generate", model, tmp_path / "empty.txt")
     assert "no file" in refused("generate", model, tmp_path / "gone.txt")
+
+
+def test_new_takes_data_from_where_its_user_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.en", "a.de", "b.tsv"):
+        Path(name).write_text("one\ttwo\n")
+    assert "set data.valid in it, then regard train" in good("new", "other/here", "--train", "b.tsv")
+    assert "next: regard train mine/config.yaml" in good(
+        "new", "mine", "--train", "a.en", "--train", "a.de", "--valid", tmp_path / "b.tsv"
+    )
+    data = regard.Config.load(tmp_path / "mine" / "config.yaml").data
+    assert [Path(file).resolve() for file in data.train] == [tmp_path / "a.en", tmp_path / "a.de"]
+    assert isinstance(data.valid, str)
+    assert Path(data.valid).resolve() == tmp_path / "b.tsv"
+    assert "no file gone.tsv" in refused("new", "third", "--train", "gone.tsv")
+    assert "give one or the other" in refused("new", "third", "--train", "b.tsv", "--corpus", "text")
+    assert not Path("third").exists()
+
+
+def test_what_is_missing_is_said_before_torch_is_imported_or_anything_written(tmp_path: Path) -> None:
+    """All in one process, which could not have missed it if torch had been imported."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.yaml").touch()
+    (tmp_path / "in.txt").write_text("a\n")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(toy_settings(start={"encoder": "no-body"})))
+    (tmp_path / "there.html").touch()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    wanted = {
+        "train gone.yaml": ["no config file gone.yaml"],
+        "train c.yaml data.test=null": ["train.tsv; check data.train in the", "valid.tsv; check data.valid", "no-body"],
+        "compare c.yaml": ["check data.train", "check data.valid", "check data.test", "no-body; check start.encoder"],
+        "generate gone in.txt": ["no model folder gone"],
+        "generate . in.txt": [". is not a Regard model"],
+        "generate model gone.txt": ["no file gone.txt"],
+        "generate model model": ["model is a folder; name a file in it"],
+        "generate model in.txt --prefixes gone.txt": ["no file gone.txt"],
+        "generate model in.txt --with gone": ["no model folder gone"],
+        "generate gone in.txt --engine ctranslate2": ["no model folder gone"],
+        "generate model in.txt -o in.txt": ["in.txt exists; give another name, or --force to replace it"],
+        "generate model in.txt -o pipe": ["pipe is a pipe or a device, not a file"],
+        "generate model in.txt -o pipe --force": ["pipe is a pipe or a device, not a file"],
+        "generate model in.txt -o model --force": ["model is a folder; give the name of a file"],
+        "score model gone.tsv": ["no file gone.tsv"],
+        "score model in.txt -o in.txt": ["in.txt exists"],
+        "evaluate gone": ["no model folder gone"],
+        "evaluate model in.txt --report in.txt": ["in.txt exists"],
+        "explain gone text": ["no model folder gone"],
+        "explain model text -o there.html": ["there.html exists"],
+        "explain model text -o in.txt/new/page.html": ["in.txt/new cannot be written to: ", "in.txt is not a folder"],
+        "space model gone.txt": ["no file gone.txt"],
+        "export gone --to onnx -o new": ["no model folder gone"],
+        "export model --to onnx -o model": ["model exists"],
+        "average gone -o new": ["no model folder gone"],
+        "new in.txt/new": ["in.txt/new cannot be written to: ", "in.txt is not a folder"],
+        f"generate model in.txt -o {'n' * 300}": ["nnn", ": file name too long"],
+    }
+    code = """if True:
+        import json, sys
+        from regard.__main__ import main
+        for line in json.loads(sys.argv[1]):
+            sys.argv = ["regard", *line.split()]
+            try:
+                main()
+            except SystemExit as left:
+                print(left.code, "torch" in sys.modules, file=sys.stderr)
+        """
+    given = [sys.executable, "-c", code, json.dumps(list(wanted))]
+    done = subprocess.run(given, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=True)
+    *told, last = done.stderr.split("2 False\n")
+    assert last == ""
+    for (command, parts), text in zip(wanted.items(), told, strict=True):
+        assert all(line.startswith("regard: ") for line in text.splitlines()), (command, text)
+        for part in parts:
+            assert part in text, (command, text)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def shell(line: str, folder: Path, **environment: str) -> Done:
+    """A line of a shell in which `regard` is a command, with nothing but this in its environment."""
+    program = f'regard() {{ "{sys.executable}" -m regard "$@"; }}; '
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(regard.__file__).parent.parent), **environment}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # under a limit on the size of files Python would leave half a module
+    done = subprocess.run(["bash", "-c", program + line], cwd=folder, env=env, capture_output=True, check=False)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("regard --help > /dev/full", "standard output: no space left on device"),
+        ("regard --version >&-", "standard output is closed; point it at a file, or at /dev/null"),
+        ("regard generate model <&-", "standard input is closed; give a FILE"),
+        ("ulimit -f 1; regard new mine", "mine: file too large"),
+    ],
+)
+def test_streams_and_disks_that_fail(line: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.yaml").touch()
+    assert shell(line, tmp_path) == Done(2, "", f"regard: {told}\n")
+
+
+def test_standard_output_may_lose_its_reader(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "regard", "--help"]
+    done = subprocess.run(command, env=ENV, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_poor_environments(tmp_path: Path) -> None:
+    """No HOME, no width, no terminal, and no letters but ASCII's."""
+    poor = {"COLUMNS": "1", "TERM": "dumb", "LC_ALL": "C"}
+    assert shell("regard new größe", tmp_path, **poor).stdout.startswith("wrote größe/config.yaml\n")
+    poorer = {**poor, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell("regard new größe --force", tmp_path, **poorer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("wrote gr")
+    assert shell("regard new größe 2>&-", tmp_path, **poorer) == Done(
+        2, "", ""
+    )  # it exists, but there is no way to say so
+    assert "Usage: regard generate" in shell("regard generate --help", tmp_path, **poor).stdout
+
+
+def test_too_little_memory_is_said_and_a_bug_is_not_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError) as torchs:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    for error in (MemoryError(), torchs.value, torch.OutOfMemoryError(), OSError(errno.ENOMEM, "")):
+        assert say_what(error) == 2
+        assert "regard: out of memory; lower training.batch_tokens" in capsys.readouterr().err
+    for bug in (RecursionError(), RuntimeError("other"), KeyError("x")):
+        assert say_what(bug) is None
+    assert say_what(OSError("a library's own words")) == 2
+    assert capsys.readouterr().err == "regard: a library's own words\n"
+
+
+def test_what_python_shows_of_a_model(model: Path) -> None:
+    assert dir(regard) == ["Config", "RegardError", "System", "__version__", "capture", "load", "train"]
+    system = regard.load(model, device="cpu")
+    size = f"{system.parameters():,} parameters on cpu"
+    assert repr(system) == f"System('{model}': encoder lstm, decoder lstm, {size})"
+    shown = repr(system.explain("alpha beta"))
+    assert shown == (
+        "Explanation(source='alpha beta </s>', target='BETA ALPHA </s>', layers=['decoder.attention'])"
+    )  # fmt: skip
+    assert "\n" not in repr(system.explain("alpha " * 40))
+
+
+def test_texts_come_from_any_iterable_and_nothing_else(model: Path) -> None:
+    system, texts = regard.load(model, device="cpu"), ["alpha beta", "gamma"]
+    assert system.generate(text for text in texts) == system.generate(texts) == ["BETA ALPHA", "GAMMA"]
+    assert len(system.outputs(iter(texts), prefixes=iter(["BETA", ""]), phrases=iter([[], ["GAMMA"]]))) == 2
+    assert system.score(iter(texts), iter(["BETA ALPHA", "GAMMA"])) == system.score(texts, ["BETA ALPHA", "GAMMA"])
+    assert system.align(iter(texts), iter(["BETA ALPHA", "GAMMA"]))[1] == [(0, 0)]
+    assert system.summaries(iter(texts)).shape[0] == len(system.vectors(iter(texts))) == 2
+    wrong: list[tuple[Callable[[Any], object], Any, str]] = [
+        (system.generate, "text", "texts should be a list of strings, not 'text' (str); for one text write [text]"),
+        (system.generate, b"text", "texts should be a list of strings, not b'text' (bytes)"),
+        (system.generate, None, "texts should be a list of strings, not None (NoneType)"),
+        (system.outputs, [1, 2], "texts should be strings, but number 0 is 1 (int)"),
+        (system.summaries, "text", "texts should be a list"),
+        (system.vectors, 3, "texts should be a list of strings, not 3 (int)"),
+        (system.explain, texts, "source should be one string, not ['alpha beta', 'gamma'] (list)"),
+        (lambda given: system.explain("alpha", given), texts, "target should be one string, not ["),
+        (lambda given: system.score(texts, given), "GAMMA", "targets should be a list of strings, not 'GAMMA' (str)"),
+        (lambda given: system.align(given, texts), ["a", b"b"], "sources should be strings, but number 1 is b'b' (b"),
+        (lambda given: system.generate(texts, phrases=given), ["a", "b"], "phrases[0] should be a list of strings"),
+    ]
+    for call, given, told in wrong:
+        with pytest.raises(TypeError, match=re.escape(told)):
+            call(given)
 
 
 def test_training_input_that_cannot_be_used(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,23 @@ def blocks(language: str) -> list[str]:
 
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, in an empty folder; only the corpus and the training are made small."""
+    """In order, in a folder that holds a user's four files; only the corpus and the training are made small."""
     monkeypatch.chdir(tmp_path)
-    Path("input.txt").write_text("Thomas knew that we found her .\nWe found her .\nShe knew that .\n")
-    Path("prompts.txt").write_text("Thomas knew\n\n")
+    for split in ("train", "valid"):
+        Path(f"{split}.en").write_text("We found her .\nShe knew that .\n" * 40)
+        Path(f"{split}.de").write_text("Wir fanden sie .\nSie wusste das .\n" * 40)
     ran = set()
     for line in "".join(blocks("sh")).splitlines():
         command, *arguments = shlex.split(line, comments=True)
         if command == "make":
             assert re.search(rf"^{arguments[0]}: setup\n", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
             continue
-        assert command == "regard"
+        if command != "regard":
+            subprocess.run(line, shell=True, check=True)
+            continue
         ran.add(arguments[0])
         match arguments[0]:
-            case "new":
+            case "new" if "--corpus" in arguments:
                 arguments += ["--pairs", "400", "--words", "5-8"]
             case "train":
                 given = [x for x in arguments if not x.startswith("training.steps")]
@@ -53,9 +57,26 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "models",
     }
     assert len(Path("output.txt").read_text().splitlines()) == 3
+    assert len(Path("output.de").read_text().splitlines()) == 80
+    assert Path("page.html").read_text().startswith("<!")
     for code in blocks("python"):
         exec(compile(code, "README.md", "exec"), {})
     assert Path("small/model.safetensors").exists()
+
+
+def test_own_data_take_five_commands() -> None:
+    section = README[README.index("## Your own data, in five commands") :]
+    assert [line.split()[:2] for line in section.split("```")[1].splitlines()[1:]] == [
+        ["regard", command] for command in ("new", "train", "evaluate", "translate", "explain")
+    ]
+    assert README.index("## ") == README.index(section[:10])  # the second section, after the title's
+
+
+def test_the_pictures_are_there_and_small() -> None:
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert pictures[0] == "docs/page.png"
+    for picture in pictures:
+        assert 0 < (ROOT / picture).stat().st_size <= 200_000
 
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

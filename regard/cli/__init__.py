@@ -1,29 +1,33 @@
-"""The command line. What is heavy is imported inside the command that needs it, so that `--help` is quick."""
+"""The command line. What is heavy is imported inside the command that needs it, so that `--help` is quick.
+
+`regard.__main__` is the way in: it listens to signals, and says in a line what ended a command early.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Sequence
 
 import typer
+from typer.main import get_command
 
 from regard.cli import making, shipping, using
 from regard.cli.shared import app
-from regard.errors import RegardError
+from regard.errors import OutputError
 
-__all__ = ["app", "main", "making", "shipping", "using"]
+__all__ = ["app", "making", "run", "shipping", "using"]
 
 
-def main() -> None:
-    """The entry point: runs a command, and says what went wrong in a line."""
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and give its exit code; what goes wrong in it is raised, as typer's own `main` would not."""
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; point it at a file, or at /dev/null")
+    command = get_command(app)
+    code = 0
     try:
-        app()
-    except RegardError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"regard: {line}", err=True)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has left; nothing more to say to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        with command.make_context("regard", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as left:
+        code = left.exit_code
+    sys.stdout.flush()
+    return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,14 +11,36 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.shared import Force, Language, app, train_shown, warn, word_range
+from regard.cli.shared import (
+    Force,
+    Language,
+    app,
+    check_config,
+    check_folder,
+    check_input,
+    check_model,
+    check_output,
+    files_of,
+    train_shown,
+    warn,
+    word_range,
+    writing,
+)
+from regard.errors import ConfigError, ModelError, OutputError
 
 
-@app.command()
+@app.command(short_help="Write a config, for your own data or a corpus to try things on.")
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and corpus).")],
     preset: Annotated[
         str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
+    ] = None,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your training data: a .tsv or .jsonl file, or twice, a text file a side."),
+    ] = None,
+    valid: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same way.")
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags or scenes.")] = None,
     language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
@@ -29,12 +52,22 @@ def new(
     """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
     from regard.artifacts import write_text
     from regard.config import commented, merge
-    from regard.errors import OutputError
 
     path = folder / "config.yaml"
     if path.exists() and not force:
         raise OutputError(f"{path} exists; give another folder, or --force to replace it")
+    check_folder(folder)
+    own = {"train": train or [], "valid": valid or []}
+    if corpus is not None and (train or valid):
+        raise ConfigError("--corpus makes data, and --train and --valid name your own; give one or the other")
+    check_input(*own["train"], *own["valid"])
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
+    # Paths in a config are relative to it, so that a folder can be moved with the data beside it.
+    settings["data"] = {
+        split: files_of([Path(os.path.relpath(file, folder)) for file in files])
+        for split, files in own.items()
+        if files
+    }
     if corpus is not None:
         from regard.demo import corpus_settings
 
@@ -42,47 +75,54 @@ def new(
         settings["preset"] = preset or settings["preset"]
     text = commented(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    if corpus is not None:
-        from regard.demo import make_corpus
+    with writing(folder):
+        if corpus is not None:
+            from regard.demo import make_corpus
 
-        make_corpus(corpus, folder, language.value, pairs, word_range(words), seed)
-    write_text(path, text)
+            make_corpus(corpus, folder, language.value, pairs, word_range(words), seed)
+        write_text(path, text)
+    unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
     typer.echo(f"wrote {path}")
-    typer.echo(f"next: {'' if corpus else 'set data.train and data.valid in it, then '}regard train {path}")
+    first = f"set {' and '.join(unset)} in it, then " if unset else ""
+    typer.echo(f"next: {first}regard train {path}")
 
 
-@app.command()
+@app.command(short_help="Train a model; cut off, the same command resumes.")
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="The same, as other commands have it.")
     ] = None,
 ) -> None:
-    """Train a model. Run it again to go on where it was cut off."""
+    """Train a model. Cut off, the same command resumes."""
     from regard.config import load
 
-    system = train_shown(load(config, [*(overrides or []), *(settings or [])]))
+    loaded = load(config, [*(overrides or []), *(settings or [])])
+    check_config(loaded)
+    system = train_shown(loaded)
+    # Scored before anything is said: standard output may have lost its reader (`regard train … | head`).
+    with writing(system.folder):
+        result = system.test(warn) if system.config.data.test is not None else None
     typer.echo(f"trained: {system.folder}")
-    if system.config.data.test is not None:
+    if result is not None:
         from regard.display import score_table, show
 
-        result = system.test(warn)
         show(score_table(result.scores, f"{len(result.examples)} test examples"))
     typer.echo(f"next: regard generate {system.folder} FILE")
 
 
-@app.command()
+@app.command(short_help="Train several models under the same budget, and compare them.")
 def compare(
     configs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[CONFIG]…", help="Configs of the models, on the same data.")
+        list[Path] | None, typer.Argument(metavar="CONFIG", help="Configs of the models, on the same data.")
     ] = None,
     lecture: Annotated[
         bool, typer.Option("--lecture", help="The standing experiment: from the last state to the Transformer.")
     ] = False,
-    folder: Annotated[Path, typer.Option(help="Where runs are kept; the same command goes on there.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Where runs are kept; the same command resumes there.")] = Path(
         "runs/compare"
     ),
     tokens: Annotated[int, typer.Option(help="Budget: target tokens to train on.")] = 0,
@@ -102,6 +142,11 @@ def compare(
     ] = None,
 ) -> None:
     """Train several models on the same data under the same budget, and show what each gives for it."""
+    from regard.config import load
+
+    for path in configs or []:
+        check_config(load(path, settings))
+    check_folder(folder)
     from regard.compare.command import make_plan, run_plan
     from regard.compare.runner import Budget
 
@@ -110,10 +155,11 @@ def compare(
         budget=Budget(tokens, seconds, flops) if tokens or seconds or flops else None,
         command=shlex.join(["regard", *sys.argv[1:]]),
     )  # fmt: skip
-    run_plan(plan, page or folder / "compare.md", train_shown)
+    with writing(folder):
+        run_plan(plan, page or folder / "compare.md", train_shown)
 
 
-@app.command()
+@app.command(short_help="Average the latest checkpoints into a new model.")
 def average(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
@@ -121,19 +167,19 @@ def average(
     force: Force = False,
 ) -> None:
     """Average the weights of the latest checkpoints into a new model."""
+    check_output(output, force=force, folder=True)
+    check_model(run)
     import regard
-    from regard.errors import ModelError, OutputError
     from regard.training.checkpoint import WEIGHTS, checkpoints, set_weights
     from regard.training.checkpoint import average as mean
 
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; give another folder, or --force to replace it")
     found = checkpoints(run / "checkpoints")[-last:]
     if not found:
         raise ModelError(f"no checkpoints in {run / 'checkpoints'}; give the folder of a training run")
     system = regard.load(run, device="cpu")
     set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
-    system.save(output)
+    with writing(output):
+        system.save(output)
     typer.echo(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
 
 
@@ -158,19 +204,22 @@ def models(
     show(model_table(rows))
 
 
-@app.command()
+@app.command(short_help="Make a corpus, train, translate, score, draw attention.")
 def demo(
     run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
     captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
     language: Annotated[Language, typer.Option(help="Target language.")] = Language.de,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]…", help="Such as training.steps=500.")
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
     ] = None,
 ) -> None:
     """Make a corpus, train the default model, translate, score, and draw its attention."""
+    run = run or Path("runs/captions" if captions else "runs/demo")
+    check_folder(run)
     from regard.demo import run_captions, run_demo
 
-    if captions:
-        run_captions(run or Path("runs/captions"), overrides or [], train_shown)
-    else:
-        run_demo(run or Path("runs/demo"), language.value, overrides or [], train_shown)
+    with writing(run):
+        if captions:
+            run_captions(run, overrides or [], train_shown)
+        else:
+            run_demo(run, language.value, overrides or [], train_shown)

@@ -1,22 +1,30 @@
-"""What commands share: the program they belong to, options of the same meaning, and how they talk."""
+"""What commands share: the program they belong to, options of the same meaning, what is checked before anything heavy
+is imported or written, and how they talk."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.errors import ConfigError, DataError, ModelError, OutputError
+
 if TYPE_CHECKING:
     from regard.settings import Config
     from regard.system import System
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # markup would take the name of a section, such as [search], for a tag, and drop it
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
     help="Models that turn one thing into another: train them, use them, see what they attend to.",
 )
 
@@ -49,21 +57,89 @@ def start(
         import regard
 
         typer.echo(f"regard {regard.__version__}")
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def train_shown(config: Config) -> System:
-    """Train with a display; a request to stop leaves with how to go on."""
+    """Train with a display; a request to stop leaves with how to resume."""
     from regard.display import TrainingDisplay
     from regard.runs import Stopped
     from regard.runs import train as train_model
 
     try:
-        with TrainingDisplay() as display:
+        with writing(Path(config.run)), TrainingDisplay() as display:
             return train_model(config, display)
     except Stopped as stopped:
-        typer.echo(f"{stopped}; the same command goes on from there", err=True)
-        raise typer.Exit(130) from None
+        typer.echo(f"regard: {stopped}; the same command resumes", err=True)
+        raise typer.Exit(128 + getattr(stopped, "signal", signal.SIGINT)) from None
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Of an error of the system that names no file, such as a full disk, say that it was met in writing this."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(place)
+        raise
+
+
+def check_model(folder: Path) -> None:
+    """Refuse, as loading it would, a folder that holds no model."""
+    if not folder.is_dir():
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
+    if not (folder / "config.yaml").exists():
+        raise ModelError(f"{folder} is not a Regard model: it has no config.yaml")
+
+
+def check_input(*paths: Path | None) -> None:
+    """Refuse input that is not there; None is standard input."""
+    for path in paths:
+        if path is None and sys.stdin is None:
+            raise DataError("standard input is closed; give a FILE")
+        if path is not None and not path.exists():
+            raise DataError(f"no file {path}; check the path")
+        if path is not None and path.is_dir():
+            raise DataError(f"{path} is a folder; name a file in it")
+
+
+def check_output(path: Path, *, force: bool, folder: bool = False) -> None:
+    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OutputError(f"{path} is a pipe or a device, not a file; give another name, or write to > {path}")
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists; give another name, or --force to replace it")
+    if path.is_dir() and not folder:
+        raise OutputError(f"{path} is a folder; give the name of a file")
+    check_folder(path if folder else path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is not there and cannot be made, or that cannot be written to."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise OutputError(f"{folder} cannot be written to: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"{folder} cannot be written to: no permission to write in {there}")
+
+
+def check_config(config: Config) -> None:
+    """Refuse a training whose files are not there, or whose folder cannot be made."""
+    data, start = config.data, config.start
+    named = {"data.train": data.train, "data.valid": data.valid, "data.test": data.test}
+    named |= {"start.model": start.model, "start.encoder": start.encoder, "start.decoder": start.decoder}
+    missing = [
+        f"no {'file' if name.startswith('data') else 'model folder'} {path}; check {name} in the config (paths are "
+        "relative to the config file)"
+        for name, given in named.items()
+        for path in ([given] if isinstance(given, str) else given or [])
+        if not Path(path).exists()
+    ]
+    if missing:
+        raise DataError("\n".join(missing))
+    check_folder(Path(config.run))
 
 
 def files_of(paths: list[Path]) -> str | list[str]:
@@ -77,8 +153,6 @@ def search_settings(settings: list[str] | None) -> dict[str, Any]:
 
 
 def word_range(words: str) -> tuple[int, int]:
-    from regard.errors import ConfigError
-
     low, dash, high = words.partition("-")
     if not (dash and low.isdigit() and high.isdigit()):
         raise ConfigError(f"cannot read --words '{words}'; write shortest-longest, such as 5-20")

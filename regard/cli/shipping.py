@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.shared import Force, ModelFolder, Quantization, app
+from regard.cli.shared import Force, ModelFolder, Quantization, app, check_model, check_output, writing
+from regard.errors import ConfigError
 
 
 class Format(StrEnum):
@@ -16,7 +17,7 @@ class Format(StrEnum):
     onnx = "onnx"
 
 
-@app.command()
+@app.command(short_help="Write a model for CTranslate2 or ONNX, and check it there.")
 def export(
     model: ModelFolder,
     to: Annotated[Format, typer.Option(help="What for.")],
@@ -29,25 +30,28 @@ def export(
     CTranslate2 takes Transformers that translate; ONNX takes every model that writes, with a step of its decoder and a
     small runner (python -m regard.exchange.onnx_runner FOLDER).
     """
+    if to is Format.onnx and quantization is not None:
+        raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
+    check_model(model)
+    check_output(output, force=force, folder=True)
     import regard
-    from regard.errors import ConfigError
 
     system = regard.load(model, device="cpu")
-    if to is Format.onnx:
-        if quantization is not None:
-            raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
-        from regard.exchange import onnx
+    with writing(output):
+        if to is Format.onnx:
+            from regard.exchange import onnx
 
-        typer.echo(str(onnx.export(system, output, force=force)))
-    else:
-        from regard.exchange import ctranslate2
+            report = str(onnx.export(system, output, force=force))
+        else:
+            from regard.exchange import ctranslate2
 
-        typer.echo(str(ctranslate2.export(system, output, quantization, force=force)))
+            report = str(ctranslate2.export(system, output, quantization, force=force))
+    typer.echo(report)
 
 
 @app.command(
     add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    options_metavar="BENCHMARK [OPTIONS]",
+    options_metavar="BENCHMARK [OPTIONS]", short_help="Measure Regard and its peers side by side.",
 )  # fmt: skip
 def bench(context: typer.Context) -> None:
     """Measure Regard and its peers side by side: train-gpu, train-cpu, decode-gpu, decode-cpu, start-up, grow.

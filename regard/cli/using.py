@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +18,15 @@ from regard.cli.shared import (
     Quantization,
     Settings,
     app,
+    check_input,
+    check_model,
+    check_output,
     files_of,
     search_settings,
     warn,
+    writing,
 )
+from regard.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from regard.system import System
@@ -31,13 +37,19 @@ class Engine(StrEnum):
     ctranslate2 = "ctranslate2"
 
 
-@app.command()
+@app.command(short_help="Write the output for each line of a file. Also as `translate`.")
 def generate(
     model: ModelFolder,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A text a line (standard input if not given).")
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A text a line (standard input if not given); of a .tsv or .jsonl file, its source column.",
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; cut off, it goes on.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here; cut off, the same command resumes.")
+    ] = None,
     beam: Beam = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, parted by tabs.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
@@ -69,30 +81,48 @@ def generate(
     A line is a text to translate, the path of a picture, how a language model's output begins (an empty line: from
     nothing), or a text with <mask> where a token is to be filled in: whatever the model was trained on.
     """
-    from regard.generation import Form, generate_lines
-
     given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = {**search_settings(settings), **{name: value for name, value in given.items() if value is not None}}
     if sample:
         search["sample"] = True
-    form, folders = Form(scores=scores, align=align, json=as_json), [model, *(others or [])]
-    generate_lines(
-        _loaded(folders, engine, quantization, device), folders, file, output, search, form, prefixes=prefixes,
-        phrases=phrases, force=force, warn=warn,
-    )  # fmt: skip
+    folders = [model, *(others or [])]
+    if engine is Engine.regard and quantization is not None:
+        raise ConfigError("--quantization goes with --engine ctranslate2; here, --set precision=int8")
+    if engine is Engine.ctranslate2 and len(folders) > 1:
+        raise ConfigError("--with goes with --engine regard; CTranslate2 writes with one model")
+    for folder in folders:
+        _check_either(folder) if engine is Engine.ctranslate2 else check_model(folder)
+    check_input(file, *(path for path in (prefixes, phrases) if path is not None))
+    with _lines_to(output, force=force):
+        from regard.generation import Form, generate_lines
+
+        generate_lines(
+            _loaded(folders, engine, quantization, device), folders, file, output, search,
+            Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, force=force, warn=warn,
+        )  # fmt: skip
+
+
+def _check_either(folder: Path) -> None:
+    """An engine takes a model or an export, which only the engine can tell; a folder it has to be."""
+    if not folder.is_dir():
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard export` another")
+
+
+def _lines_to(output: Path | None, *, force: bool) -> AbstractContextManager[None]:
+    """Refuse a file that may not be replaced; beside one that is unfinished, whoever writes the lines decides."""
+    if output is None:
+        return nullcontext()
+    if not output.with_name(output.name + ".partial").exists():
+        check_output(output, force=force)
+    return writing(output)
 
 
 def _loaded(folders: list[Path], engine: Engine, quantization: str | None, device: str) -> System:
     """The model to write with, in the engine that is asked for."""
     import regard
-    from regard.errors import ConfigError
 
     if engine is Engine.regard:
-        if quantization is not None:
-            raise ConfigError("--quantization goes with --engine ctranslate2; here, --set precision=int8")
         return regard.load(folders[0], *folders[1:], device=device)
-    if len(folders) > 1:
-        raise ConfigError("--with goes with --engine regard; CTranslate2 writes with one model")
     from regard.exchange.ctranslate2 import open_engine
     from regard.system import System
 
@@ -103,14 +133,16 @@ def _loaded(folders: list[Path], engine: Engine, quantization: str | None, devic
 app.command("translate", hidden=True, help="The same as generate.")(generate)
 
 
-@app.command()
+@app.command(short_help="Write log p(target given source) of each pair.")
 def score(
     model: ModelFolder,
     pairs: Annotated[
         list[Path],
         typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
     ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here; cut off, the same command resumes.")
+    ] = None,
     perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
     stream: Annotated[
@@ -120,25 +152,28 @@ def score(
     force: Force = False,
 ) -> None:
     """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
-    from regard.errors import ConfigError
-    from regard.generation import score_lines, stream_lines
-
     if stream and len(pairs) != 1:
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
-    if stream:
-        stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
-    else:
-        score_lines(
-            model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force, warn=warn
-        )
+    check_model(model)
+    check_input(*pairs)
+    with _lines_to(output, force=force):
+        from regard.generation import score_lines, stream_lines
+
+        if stream:
+            stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
+        else:
+            score_lines(
+                model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force,
+                warn=warn,
+            )  # fmt: skip
 
 
-@app.command()
+@app.command(short_help="Score outputs: BLEU, chrF, TER, exact match, perplexity, AER.")
 def evaluate(
     model: ModelFolder,
     data: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DATA]", help="Pairs as for score (the config's test or valid data)."),
+        typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data)."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
@@ -148,14 +183,15 @@ def evaluate(
     force: Force = False,
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
+    check_model(model)
+    check_input(*(data or []))
+    for path in (report, output):
+        if path is not None:
+            check_output(path, force=force)
     import regard
     from regard.artifacts import write_text
     from regard.display import class_table, counting, exposure_table, score_table, show
-    from regard.errors import OutputError
 
-    for path in (report, output):
-        if path is not None and path.exists() and not force:
-            raise OutputError(f"{path} exists; give another name, or --force to replace it")
     system = regard.load(model, device=device)
     files = files_of(data) if data else system.config.data.test or system.config.data.valid
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
@@ -164,7 +200,9 @@ def evaluate(
             files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), **search
         )
     if output is not None:
-        write_text(output, "".join(line + "\n" for line in result.outputs))
+        with writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_text(output, "".join(line + "\n" for line in result.outputs))
     if report is not None:
         content = {
             "model": str(model),
@@ -176,7 +214,9 @@ def evaluate(
             "classes": {x.label: x.to_json() for x in result.classes},
             "regard": regard.__version__,
         }
-        write_text(report, json.dumps(content, indent=1) + "\n")
+        with writing(report):
+            report.parent.mkdir(parents=True, exist_ok=True)
+            write_text(report, json.dumps(content, indent=1) + "\n")
     show(score_table(result.scores, f"{len(result.examples)} examples"))
     if result.classes:
         show(class_table(result.classes))
@@ -184,10 +224,10 @@ def evaluate(
         show(exposure_table(result.exposure))
 
 
-@app.command()
+@app.command(short_help="Draw what the model attends to, as a page or a picture.")
 def explain(
     model: ModelFolder,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT…", help="What to explain.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to explain.")],
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
     ] = None,
@@ -204,19 +244,22 @@ def explain(
     force: Force = False,
 ) -> None:
     """Draw what the model attends to: a page for any number of texts, or a picture for one."""
-    import regard
-    from regard.errors import ConfigError
-    from regard.explain.trace import save
-
     if target is not None and len(texts) != 1:
         raise ConfigError(f"--target goes with one text, not {len(texts)}")
+    check_model(model)
+    check_output(output, force=force)
+    import regard
+    from regard.explain.trace import save
+
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
     explained = [system.explain(text, target, **search) for text in texts]
-    typer.echo(f"wrote {save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)}")
+    with writing(output):
+        save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)
+    typer.echo(f"wrote {output}")
 
 
-@app.command()
+@app.command(short_help="Draw sentences where the encoder puts them.")
 def space(
     model: ModelFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text a line; after a tab, the group it belongs to.")],
@@ -225,15 +268,17 @@ def space(
     force: Force = False,
 ) -> None:
     """Draw sentences where the encoder puts them: its summaries, projected to the plane."""
+    check_model(model)
+    check_input(file)
+    check_output(output, force=force)
     import regard
     from regard.data.corpora import read_lines
-    from regard.errors import OutputError
     from regard.explain.space import space_plot
 
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; give another name, or --force to replace it")
     cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
     texts = [row[0] for row in cells]
     groups = [row[1] if len(row) > 1 else "" for row in cells]
     vectors = regard.load(model, device=device).summaries(texts)
-    typer.echo(f"wrote {space_plot(vectors, texts, groups if any(groups) else None, output)}")
+    with writing(output):
+        space_plot(vectors, texts, groups if any(groups) else None, output)
+    typer.echo(f"wrote {output}")

@@ -69,6 +69,11 @@ class Explanation:
         if self.picture is not None and self.side**2 != len(self.source):
             raise DataError(f"a picture is seen as a square grid of cells, which {len(self.source)} cells do not make")
 
+    def __repr__(self) -> str:
+        """One line: its weights would fill a screen."""
+        source = f"picture, {self.side} by {self.side} cells" if self.picture is not None else repr(_short(self.source))
+        return f"Explanation(source={source}, target={_short(self.target)!r}, layers={[x.name for x in self.layers]})"
+
     @property
     def side(self) -> int:
         """How many cells of a picture lie side by side."""
@@ -225,6 +230,11 @@ def save(
 def percent(share: float) -> str:
     """`97%`; a small share with a decimal."""
     return f"{share:.0%}" if share >= 0.0995 or share < 0.0005 else f"{share:.1%}"
+
+
+def _short(pieces: list[str], longest: int = 60) -> str:
+    text = " ".join(pieces)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _to_png(picture: NDArray[np.uint8]) -> str:
