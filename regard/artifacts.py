@@ -38,16 +38,20 @@ LOCK = ".lock"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which is synced and moved to `path` at the end; on an error `path` stays."""
+    """A name to write a file under, which is synced and moved to `path` at the end; on an error `path` stays.
+
+    A link stays one: what it points to is replaced.
+    """
+    path = path.resolve() if path.is_symlink() else path
     temporary = beside(path)
     try:
         yield temporary
         sync(temporary)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    temporary.replace(path)
     sync(path.parent)
 
 
@@ -68,9 +72,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write an object with its checksum and format."""
+    """Write an object with its checksum and format, which are no names of its own."""
+    assert not {"format", "checksum"} & content.keys(), "these are added here"
     whole = {"format": FORMAT, **content}
-    write_text(path, json.dumps({**whole, "checksum": _checksum_of(whole)}, ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json.dumps({**whole, "checksum": _checksum_of(whole)}, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,10 +85,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_bytes())
-        checksum, number = content.pop("checksum"), content["format"]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        expected, number = content.pop("checksum"), int(content["format"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IsADirectoryError):
         raise DamagedError(f"{path} is damaged: it is not the JSON that Regard wrote") from None
-    if checksum != _checksum_of(content):
+    if expected != _checksum_of(content):
         raise DamagedError(f"{path} is damaged: its checksum differs")
     if number > FORMAT:
         raise OutputError(
@@ -94,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _checksum_of(content: dict[str, Any]) -> str:
-    return checksum([json.dumps(content, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")])
+    return checksum([json.dumps(content, sort_keys=True).encode()])
 
 
 def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> str:
@@ -153,9 +158,12 @@ def mark(folder: Path, kind: str, **facts: Any) -> None:
 def read_mark(folder: Path) -> dict[str, Any] | None:
     """The mark of a folder, or None if it has none."""
     try:
-        return read_json(folder / MARK)
+        found = read_json(folder / MARK)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not isinstance(found.get("kind"), str):
+        raise DamagedError(f"{folder / MARK} is damaged: it does not say of what kind the folder is")
+    return found
 
 
 def is_empty(folder: Path) -> bool:
@@ -167,7 +175,7 @@ def discard(folder: Path) -> None:
     """Remove a folder that is empty or marked; the mark goes last, so that a kill leaves it marked."""
     if not folder.exists():
         return
-    if not is_empty(folder) and not (folder / MARK).is_file():
+    if folder.is_symlink() or not (is_empty(folder) or (folder / MARK).is_file()):
         raise OutputError(f"{folder} was not made by Regard, so it is not removed; move it away, or give another name")
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MARK):
         if path.is_dir() and not path.is_symlink():
@@ -181,18 +189,11 @@ def discard(folder: Path) -> None:
 def new_folder(place: Path, kind: str, *, force: bool = False, **facts: Any) -> Iterator[Path]:
     """A folder to fill, which is marked, synced and moved to `place` at the end; on an error it goes away again.
 
-    What is there already stays, unless `force` is given and it is a marked folder of this `kind`: that one stays until
-    the new one is whole.
+    What is there already stays, unless `force` is given and it is a marked folder of this `kind` that holds nothing
+    else: that one stays until the new one is whole.
     """
-    place = Path(os.path.abspath(place))  # noqa: PTH100 - `resolve` would follow a link that is to be replaced
-    if place.exists() and not (place.is_dir() and is_empty(place)):
-        if not force:
-            raise OutputError(f"{place} exists; give another name, or --force to replace it")
-        found = read_mark(place) if place.is_dir() else None
-        if found is None or found["kind"] != kind:
-            raise OutputError(
-                f"{place} exists and is no {kind} made by Regard, so it is not replaced; give another name"
-            )
+    place = place.resolve()
+    _check_place(place, kind, force=force)
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.with_name(f".{place.name}.new")
     with locked(place.with_name(f".{place.name}.lock"), place):
@@ -201,10 +202,32 @@ def new_folder(place: Path, kind: str, *, force: bool = False, **facts: Any) -> 
         try:
             mark(new, kind, **facts)
             yield new
+            known = read_mark(new) or {}
+            mark(new, **{**known, "files": sorted(path.name for path in new.iterdir())})
             sync_tree(new)
+            _check_place(place, kind, force=force)  # again: it may have come to be meanwhile
             _move_in(new, place)
         finally:
             discard(new)
+
+
+def _check_place(place: Path, kind: str, *, force: bool) -> None:
+    """Refuse a place where something is that may not be replaced."""
+    if not place.exists() or (place.is_dir() and is_empty(place)):
+        return
+    if not force:
+        raise OutputError(f"{place} exists; give another name, or --force to replace it")
+    found = read_mark(place) if place.is_dir() else None
+    if found is None or found["kind"] != kind:
+        raise OutputError(
+            f"{place} is no {kind} that Regard has marked as its own, so it is not replaced; remove it by hand, or "
+            "give another name"
+        )
+    own = {*found.get("files", ()), MARK, LOCK, "scores.json"}
+    for path in sorted(place.iterdir()):
+        inside = list(path.iterdir()) if path.is_dir() else [path]
+        if path.name not in own and not all((inner / MARK).is_file() for inner in inside):
+            raise OutputError(f"{path} was not put there by Regard, so {place} is not replaced; move it away")
 
 
 def _move_in(new: Path, place: Path) -> None:
@@ -254,8 +277,10 @@ def locked(path: Path, what: Path | str) -> Iterator[Lock]:
     try:
         yield lock
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who opened it before looks again
-        os.close(lock.descriptor)
+        try:
+            path.unlink(missing_ok=True)  # while it is held: who opened it before looks again
+        finally:
+            os.close(lock.descriptor)
 
 
 def _acquire(path: Path, what: Path | str) -> Lock:
@@ -283,6 +308,7 @@ def _acquire(path: Path, what: Path | str) -> Lock:
         except FileNotFoundError:
             pass  # its owner removed it in between: look again
         except BaseException:
+            path.unlink(missing_ok=True)
             os.close(descriptor)
             raise
         os.close(descriptor)

@@ -13,7 +13,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.corpora import Example, Files, decode, raw_lines, read_files, read_lines
+from regard.data.corpora import Example, Files, SourceLine, read_files, read_lines, read_sources
 from regard.data.tokens import clean
 from regard.display import counting
 from regard.errors import DataError
@@ -76,34 +76,29 @@ def generate_lines(
     with ExitStack() as stack:
         sink = stack.enter_context(_sink(output, made_from, 1 if live else WINDOW, force=force))
         progress = stack.enter_context(counting("generating", _count(file)))
-        columns = [enumerate(raw_lines(file) if file else stdin_lines(), 1), _column(prefixes), _column(phrases)]
-        lines = (Line(*both[0], *both[1:]) for both in zip(*columns, strict=False))
+        columns = read_sources(file, system.config.data), _column(prefixes), _column(phrases)
+        lines = (Line(*both) for both in zip(*columns, strict=False))
         if not sink.take_up((line.content for line in lines), name):
             return
         progress.advance(progress.task_ids[0], sink.written)
-        empty = not sink.written
         for window in _windows(lines, 1 if live else WINDOW):
             found = _window(system, window, name, settings.model_dump(), form, warn)
             sink.write(found, [line.content for line in window])
             progress.advance(progress.task_ids[0], len(window))
-            empty = False
-        if empty and file is not None:
-            raise DataError(f"{file} is empty; it should hold a text a line")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of input, its number, and what goes with it."""
+    """A line of input, and what goes with it."""
 
-    number: int
-    raw: bytes
+    source: SourceLine
     prefix: str
     phrases: str
 
     @property
     def content(self) -> bytes:
         """All that its output is made from."""
-        return b"\0".join((self.raw, self.prefix.encode(), self.phrases.encode()))
+        return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode()))
 
 
 def _column(path: Path | None) -> Iterator[str]:
@@ -117,25 +112,22 @@ def _column(path: Path | None) -> Iterator[str]:
 
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
-    texts, unreadable = [], set()
-    for line in window:
-        try:
-            texts.append(decode(line.raw, f"{name}:{line.number}"))
-        except DataError as error:
-            texts.append("")
-            unreadable.add(len(texts) - 1)
-            warn(f"{error}; its line of output is empty")
+    texts = [line.source.text for line in window]
 
     def problem(index: int, what: str) -> None:
-        if index not in unreadable:
-            warn(f"{name}:{window[index].number} {what}; its line of output is empty")
+        if window[index].source.bad is None:
+            warn(f"{name}:{window[index].source.number} {what}; its line of output is empty")
 
     prefixes = [line.prefix for line in window]
     phrases = [[phrase for phrase in line.phrases.split("\t") if phrase.strip()] for line in window]
     found = system.outputs(
         texts, on_problem=problem, prefixes=prefixes if any(prefixes) else None,
-        phrases=phrases if any(phrases) else None, first_line=window[0].number, **search,
+        phrases=phrases if any(phrases) else None, first_line=window[0].source.number, **search,
     )  # fmt: skip
+    for index, line in enumerate(window):
+        if line.source.bad is not None:
+            warn(f"{line.source.bad}; its line of output is empty")
+            found[index] = []
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:
         sources = [text for text, outputs in zip(texts, found, strict=True) for _ in outputs]
@@ -181,12 +173,13 @@ def stream_lines(
         sink = stack.enter_context(_sink(output, made_from, 1, force=force))
         progress = stack.enter_context(counting("scoring", _count(file)))
         name, given = str(file or "standard input"), deque[bytes]()
-        raw_text = raw_lines(file) if file else stdin_lines()
 
         def texts() -> Iterator[str]:
-            for number, raw in enumerate(raw_text, 1):
-                given.append(raw)
-                yield decode(raw, f"{name}:{number}")
+            for line in read_sources(file, system.config.data):
+                if line.bad is not None:
+                    raise line.bad
+                given.append(line.raw)
+                yield line.text
 
         # The state is not kept with the lines, so an interrupted text is read again from its beginning.
         found = system.stream(texts())
@@ -242,13 +235,6 @@ def _models(folders: Sequence[Path]) -> dict[str, str]:
         files = [folder / name for name in (WEIGHTS, "model.bin", CONFIG, *token_files(folder))]
         found[f"{CONTENT}model {number}"] = content_of(path for path in files if path.is_file())
     return found
-
-
-def stdin_lines() -> Iterator[bytes]:
-    """The lines of standard input."""
-    if sys.stdin is None:
-        raise DataError("standard input is closed; give a file")
-    yield from sys.stdin.buffer
 
 
 def _windows(items: Iterator[T], size: int) -> Iterator[list[T]]:

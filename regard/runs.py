@@ -15,11 +15,12 @@ from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_mar
 from regard.config import dump
 from regard.data.batches import Batches
 from regard.data.content import data_content
-from regard.data.corpora import Example, Files, read_examples
+from regard.data.corpora import Example, Files
 from regard.data.labels import Labels, cut, learn_labels
-from regard.data.store import find_problem, write_pairs
+from regard.data.scan import Report, scan, usable_examples
+from regard.data.store import usable, write_pairs
 from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
-from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.errors import ConfigError, DamagedError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.settings import Config
 from regard.system import (
@@ -102,13 +103,14 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     cached |= {
         name: made_from.parts[name] for name in (CONTENT + "data.train", "model.head", "tokens.sampling")
     } | {"tokens": vocabulary(folder)}  # fmt: skip
+    report = Report(_name(data.train))
+    examples = task.checked(usable_examples(data, "train", config.model.head, report.add), report.add)
     pairs = write_pairs(
-        folder / "cache", task.checked(read_examples(data, "train")), task.source, task.target,
-        max_length=data.max_length, bad_lines=data.bad_lines, text=config.tokens.sampling > 0,
-        made_from=Fingerprint(cached), say=watcher.message,
+        folder / "cache", examples, task.source, task.target, data=data, report=report,
+        text=config.tokens.sampling > 0, made_from=Fingerprint(cached), say=watcher.message,
     )  # fmt: skip
     if pairs.report:
-        watcher.message(f"{_name(data.train)}: {pairs.report}")
+        watcher.message(pairs.report)
     return task, Batches(
         pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling
     )
@@ -144,8 +146,11 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     Gives the config with its positions, which are the model's once training has begun, and its fingerprint.
     """
     folder = Path(config.run)
-    parts = dict(run_fingerprint(config).parts)  # what is wrong with the data is said before anything is written
-    _marked(folder)
+    # What is wrong with the data is said before anything is written.
+    parts = dict(run_fingerprint(config).parts)
+    if _marked(folder).get("tokens") is None:
+        for split in ("train", "valid"):
+            scan(config.data, split, config.model.head).check(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, folder):
         known = _marked(folder)
@@ -230,7 +235,7 @@ def _new_tokenizers(config: Config, watcher: Watcher) -> tuple[Tokenizer | None,
     watcher.message(f"learning tokens ({settings.kind}) from {_name(config.data.train)}")
 
     def texts(sides: str) -> Iterator[str]:
-        for example in read_examples(config.data, "train"):
+        for example in _examples(config):
             if "s" in sides:
                 yield example.source
             if "t" in sides:
@@ -245,6 +250,11 @@ def _new_tokenizers(config: Config, watcher: Watcher) -> tuple[Tokenizer | None,
     return source, target
 
 
+def _examples(config: Config) -> Iterator[Example]:
+    """The training examples that can be used; what cannot was told when the data were scanned."""
+    return usable_examples(config.data, "train", config.model.head, lambda bad: None)
+
+
 def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
     """Tokens to read and labels to tell: of the model that all weights come from, or else labels of the training data
     and tokens of the body, if that was trained before."""
@@ -252,7 +262,7 @@ def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokeni
     if start.model is not None:
         return load_tokenizers(Path(start.model), config)
     watcher.message(f"collecting labels from {_name(config.data.train)}")
-    found = learn_labels(read_examples(config.data, "train"), config.model.head)
+    found = learn_labels(_examples(config), config.model.head)
     if config.data.source != "text":
         return None, found
     if body := start.encoder or start.decoder:
@@ -261,7 +271,7 @@ def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokeni
         written = start.encoder is None and task.config.model.head == "text"  # what a decoder reads is what it wrote
         return (task.target if written or task.source.tokenizer is None else task.source.tokenizer), found
     watcher.message(f"learning tokens ({config.tokens.kind}) from {_name(config.data.train)}")
-    texts = (x.source for x in read_examples(config.data, "train"))
+    texts = (x.source for x in _examples(config))
     return train_tokenizer(texts, config.tokens.kind, config.tokens.size), found
 
 
@@ -285,19 +295,15 @@ def _given_tokenizers(folders: list[str], config: Config) -> tuple[Tokenizer | N
 
 
 def _usable(task: Task, watcher: Watcher) -> list[Example]:
-    """Validation examples that are neither empty nor too long; those that are get named."""
-    kept, config = [], task.config
-    for example in task.checked(read_examples(config.data, "valid")):
-        item, target = task.source.encode_many([example.source])[0], task.target.encode(example.target)
-        problem = find_problem(task.source, item, target, config.data.max_length)
-        if problem is None:
-            kept.append(example)
-        elif config.data.bad_lines == "error":
-            raise DataError(f"{example.place} {problem}; mend or remove it, or set data.bad_lines=skip")
-        else:
-            watcher.message(f"{example.place} {problem}: left out")
-    if not kept:
-        raise DataError(f"no usable examples in {_name(config.data.valid)} to validate on")
+    """Validation examples that can be used; what cannot is told."""
+    config, data = task.config, task.config.data
+    report = Report(_name(data.valid))
+    examples = list(task.checked(usable_examples(data, "valid", config.model.head, report.add), report.add))
+    kept = [x for x, _, _ in usable(examples, task.source, task.target, data.max_length, report.add)]
+    report.lines = len(kept) + report.bad
+    report.check(data)
+    if told := report.describe():
+        watcher.message(told)
     if isinstance(task.target, Labels):
         labels, each = task.target.ids, task.target.each
         new = sorted({label for x in kept for label in cut(x.target, each=each)} - labels.keys())

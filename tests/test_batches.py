@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from regard.data.batches import Batch, Batches, Pairs, Position, make_batch, pack, permute
 from regard.data.corpora import Example
+from regard.data.scan import Report
 from regard.data.sources import Text
 from regard.data.store import PairStore, write_pairs
 from regard.data.tokens import BOS, EOS, Bytes, Tokenizer, train_tokenizer
 from regard.errors import DataError
 from regard.fingerprint import Fingerprint
+from regard.settings import Data
 
 BYTES = Bytes()
 
@@ -46,8 +48,8 @@ def store(folder: Path, count: int, tokenizer: Tokenizer = BYTES, *, text: bool 
         examples(count),
         Text(tokenizer),
         tokenizer,
-        max_length=100,
-        bad_lines="skip",
+        data=Data(max_length=100, bad_lines="skip"),
+        report=Report("files"),
         text=text,
         made_from=Fingerprint(dict(facts)),
     )
@@ -165,8 +167,8 @@ def write(folder: Path, pairs: list[Example], bad_lines: str) -> PairStore:
         pairs,
         Text(BYTES),
         BYTES,
-        max_length=5,
-        bad_lines=bad_lines,
+        data=Data.model_validate({"max_length": 5, "bad_lines": bad_lines, "bad_limit": 0.8}),
+        report=Report("files"),
         text=False,
         made_from=Fingerprint({}),
     )
@@ -177,15 +179,21 @@ def test_bad_pairs_are_left_out_and_named(tmp_path: Path) -> None:
     pairs = write(tmp_path, mixed, "skip")
     assert len(pairs) == 1
     assert pairs.report is not None
-    assert "left out 3 of 4 examples: 2 with an empty side (first: f:2)" in pairs.report
-    assert "1 longer than data.max_length=5 tokens (first: f:3)" in pairs.report
+    assert "left out 3 of 4 lines: 2 blank, 1 too long" in pairs.report
+    assert "f:3 has a target of 6 tokens, longer than data.max_length=5" in pairs.report
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (Example("a", "", "f:9"), r"f:9 has an empty target; mend or remove it, or set data\.bad_lines=skip"),
-        (Example("aaaaaa", "b", "f:9"), r"f:9 has a source of 6 tokens, longer than data\.max_length=5"),
+        (
+            Example("a", "", "f:9"),
+            r"1 of 2 lines cannot be used: 1 blank; mend or remove them, .*\n  f:9 has an empty target",
+        ),
+        (
+            Example("aaaaaa", "b", "f:9"),
+            r"1 too long; .*\n  f:9 has a source of 6 tokens, longer than data\.max_length=5",
+        ),
     ],
 )
 def test_bad_pairs_can_stop_training(tmp_path: Path, bad: Example, message: str) -> None:
@@ -194,5 +202,5 @@ def test_bad_pairs_can_stop_training(tmp_path: Path, bad: Example, message: str)
 
 
 def test_nothing_left(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no examples left to use: left out 1 of 1"):
+    with pytest.raises(DataError, match=r"files has no line that can be used: 1 blank\n  f:1 has an empty source"):
         write(tmp_path, [Example("", "b", "f:1")], "skip")

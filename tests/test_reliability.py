@@ -238,7 +238,7 @@ def test_only_what_is_marked_is_replaced_or_removed(tmp_path: Path) -> None:
     (mine / "thesis.txt").write_text("precious")
     with pytest.raises(OutputError, match="exists; give another name, or --force"), new_folder(mine, "model"):
         pass
-    with pytest.raises(OutputError, match="is no model made by Regard"), new_folder(mine, "model", force=True):
+    with pytest.raises(OutputError, match="is no model that Regard has marked"), new_folder(mine, "model", force=True):
         pass
     with pytest.raises(OutputError, match="not made by Regard, so it is not removed"):
         discard(mine)
@@ -246,7 +246,7 @@ def test_only_what_is_marked_is_replaced_or_removed(tmp_path: Path) -> None:
     with new_folder(tmp_path / "a", "model") as new:
         (new / "old").touch()
     with (
-        pytest.raises(OutputError, match="is no export made by Regard"),
+        pytest.raises(OutputError, match="is no export that Regard has marked"),
         new_folder(tmp_path / "a", "export", force=True),
     ):
         pass

@@ -22,6 +22,7 @@ from PIL import Image
 from regard.data.batches import Batches, Blanks, Pairs, Position
 from regard.data.corpora import Box, Example, read_files, read_texts
 from regard.data.pictures import check_picture
+from regard.data.scan import Report
 from regard.data.sources import Nothing, Pictures, Text
 from regard.data.store import Store, write_pairs
 from regard.data.tokens import BOS, EOS, MARKS, MASK, Bytes, train_tokenizer
@@ -263,8 +264,8 @@ def test_pictures_go_through_store_and_batches(tmp_path: Path) -> None:
         examples,
         source,
         BYTES,
-        max_length=100,
-        bad_lines="error",
+        data=Data(max_length=100, bad_lines="error"),
+        report=Report("files"),
         text=False,
         made_from=Fingerprint({}),
     )
@@ -422,8 +423,8 @@ def test_blanks_in_batches_differ_by_epoch_and_can_be_reached_again(tmp_path: Pa
         examples,
         source,
         BYTES,
-        max_length=100,
-        bad_lines="error",
+        data=Data(max_length=100, bad_lines="error"),
+        report=Report("files"),
         text=False,
         made_from=Fingerprint({}),
     )

@@ -148,7 +148,7 @@ def _beside(examples: Iterator[Example], files: Files, on_bad: OnBad | None) -> 
         if example.source.strip(BLANKS):
             yield replace(example, source=str(folder / example.source))
         else:
-            _tell(BadLine(example.place, "blank", "names no picture"), on_bad)
+            tell(BadLine(example.place, "blank", "names no picture"), on_bad)
 
 
 def read_sources(path: Path | None, data: Data) -> Iterator[SourceLine]:
@@ -296,7 +296,8 @@ def _named(path: Path) -> Iterator[None]:
         raise DataError(f"{str(path)!r} cannot be read: {error}") from None
 
 
-def _tell(bad: BadLine, on_bad: OnBad | None) -> None:
+def tell(bad: BadLine, on_bad: OnBad | None) -> None:
+    """Hand a bad line over, or raise it where nobody asked for it."""
     if on_bad is None:
         raise bad
     on_bad(bad)
@@ -312,7 +313,7 @@ def _each(
         try:
             found = parse(decode(raw, place), place)
         except BadLine as bad:
-            _tell(bad, on_bad)
+            tell(bad, on_bad)
         else:
             yield found
 
@@ -330,7 +331,7 @@ def _read_two(source: Path, target: Path, on_bad: OnBad | None) -> Iterator[Exam
         try:
             example = Example(decode(left[1], place), decode(right[1], f"{target}:{number}"), place)
         except BadLine as bad:
-            _tell(bad, on_bad)
+            tell(bad, on_bad)
         else:
             yield example
 

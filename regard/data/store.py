@@ -7,7 +7,7 @@ what it was made from is the same and its files are what was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import checksum, file_checksum, read_json, sync_tree, write_json
-from regard.data.corpora import Example
+from regard.data.corpora import BadLine, Example, OnBad
+from regard.data.scan import Report
 from regard.data.sources import Item, Source
 from regard.data.tokens import Tokenizer, clean
 from regard.errors import DamagedError, DataError
 from regard.fingerprint import Fingerprint
 from regard.ragged import Slices
+from regard.settings import Data
 
 Ids = NDArray[np.integer[Any]]
 CHUNK = 4096
@@ -48,31 +50,6 @@ class Store:
         return Slices(self.values, self.offsets[index], self.offsets[index + 1])
 
 
-@dataclass
-class Skipped:
-    """Examples left out, and where the first of them stood."""
-
-    empty: int = 0
-    long: int = 0
-    first: dict[str, str] = field(default_factory=dict)
-
-    def note(self, kind: str, place: str) -> None:
-        setattr(self, kind, getattr(self, kind) + 1)
-        self.first.setdefault(kind, place)
-
-    def describe(self, kept: int, max_length: int) -> str | None:
-        """One line for the user, or None if all were kept."""
-        if not self.empty + self.long:
-            return None
-        parts = []
-        if self.empty:
-            parts.append(f"{self.empty} with an empty side (first: {self.first['empty']})")
-        if self.long:
-            parts.append(f"{self.long} longer than data.max_length={max_length} tokens (first: {self.first['long']})")
-        out = self.empty + self.long
-        return f"left out {out} of {kept + out} examples: {', '.join(parts)}; data.bad_lines=error stops instead"
-
-
 @dataclass(frozen=True)
 class PairStore:
     """Sources and targets on disk, either as ids or, when subwords are drawn anew each time, as text."""
@@ -87,16 +64,19 @@ class PairStore:
 
 
 def write_pairs(
-    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, max_length: int,
-    bad_lines: str, text: bool, made_from: Fingerprint, say: Callable[[str], None] = lambda text: None,
+    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, data: Data, report: Report,
+    text: bool, made_from: Fingerprint, say: Callable[[str], None] = lambda text: None,
 ) -> PairStore:  # fmt: skip
-    """Put examples as numbers into `folder`, or take what is there if it was made from the same and is whole."""
+    """Put examples as numbers into `folder`, or take what is there if it was made from the same and is whole.
+
+    Examples that cannot be used are added to `report`, where those are that gave no example.
+    """
     as_text = text and source.drawn
     forms = ("uint8" if as_text else source.dtype), ("uint8" if text else target.dtype)
 
-    def opened(report: str | None) -> PairStore:
+    def opened(told: str | None) -> PairStore:
         left = Store(folder / "source", forms[0], () if as_text else source.shape)
-        return PairStore(left, Store(folder / "target", forms[1]), text, report)
+        return PairStore(left, Store(folder / "target", forms[1]), text, told)
 
     try:
         known = read_json(folder / FACTS)
@@ -111,26 +91,45 @@ def write_pairs(
         say(f"{error}; it is made anew")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FACTS).unlink(missing_ok=True)  # first, as it is written last: a store without it is not whole
-    skipped, kept = Skipped(), 0
+    kept = 0
     with _Writer(folder / "source", forms[0]) as left, _Writer(folder / "target", forms[1]) as right:
         for chunk in _chunks(examples, CHUNK):
-            sources = source.encode_many([x.source for x in chunk])
-            targets = target.encode_many([x.target for x in chunk])
-            for example, x, y in zip(chunk, sources, targets, strict=True):
-                if problem := find_problem(source, x, y, max_length):
-                    if bad_lines == "error":
-                        raise DataError(f"{example.place} {problem}; mend or remove it, or set data.bad_lines=skip")
-                    skipped.note("empty" if "empty" in problem else "long", example.place)
-                    continue
+            for example, x, y in usable(chunk, source, target, data.max_length, report.add):
                 kept += 1
                 left.write(list(clean(example.source).encode()) if as_text else x)
                 right.write(list(clean(example.target).encode()) if text else y)
-    report = skipped.describe(kept, max_length)
-    if not kept:
-        raise DataError(f"no examples left to use: {report or 'the files hold none'}")
+    report.lines = kept + report.bad
+    report.check(data)
     sync_tree(folder)
-    write_json(folder / FACTS, {"made_from": made_from.digest, "report": report, "files": left.sums | right.sums})
-    return opened(report)
+    write_json(
+        folder / FACTS, {"made_from": made_from.digest, "report": report.describe(), "files": left.sums | right.sums}
+    )
+    return opened(report.describe())
+
+
+def usable(
+    examples: Sequence[Example], source: Source, target: Tokenizer, max_length: int, on_bad: OnBad
+) -> Iterator[tuple[Example, Item, Sequence[int]]]:
+    """Examples with both sides as numbers; each that cannot be used is handed to `on_bad`."""
+    items: Sequence[Item | BadLine]
+    try:
+        items = source.encode_many([x.source for x in examples])
+    except DataError:  # which one it is, they say one by one
+        items = [_encoded(source, x) for x in examples]
+    for example, x, y in zip(examples, items, target.encode_many([x.target for x in examples]), strict=True):
+        if isinstance(x, BadLine):
+            on_bad(x)
+        elif problem := find_problem(source, x, y, max_length):
+            on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
+        else:
+            yield example, x, y
+
+
+def _encoded(source: Source, example: Example) -> Item | BadLine:
+    try:
+        return source.encode_many([example.source])[0]
+    except DataError as error:
+        return BadLine(example.place, "picture", f"cannot be used: {error}")
 
 
 def find_problem(source: Source, x: Item, y: Sequence[int], max_length: int) -> str | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.data.batches import Batch, Layout, pack
-from regard.data.corpora import Example
+from regard.data.corpora import BadLine, Example, OnBad, tell
 from regard.data.sources import Item, Source
 from regard.data.tokens import BOS, Tokenizer
 from regard.errors import ConfigError, DataError
@@ -148,9 +148,17 @@ class Task(ABC):
         """The tokens of a target to be explained in place of the model's own output for `text`."""
         return self.target.encode(target)
 
-    def checked(self, examples: Iterable[Example]) -> Iterable[Example]:
-        """The same, if each is what this task can learn from; else an error that names it."""
-        return examples
+    def mismatch(self, example: Example) -> str | None:
+        """Why source and target do not go together, or None."""
+        return None
+
+    def checked(self, examples: Iterable[Example], on_bad: OnBad | None = None) -> Iterator[Example]:
+        """Examples whose sides go together; the first that does not is raised, or with `on_bad` each is handed over."""
+        for example in examples:
+            if what := self.mismatch(example):
+                tell(BadLine(example.place, "malformed", what), on_bad)
+            else:
+                yield example
 
     @property
     def longest(self) -> int:

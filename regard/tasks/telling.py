@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,17 +43,19 @@ class Telling(Task):
     def layout(self) -> Told:
         return Told(self.source, self.target, last=self.model.alone)
 
-    def checked(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """As many tags as words, and numbers that are numbers."""
-        for example in examples:
-            if isinstance(self.target, Numbers) and clean(example.target):
-                number(example.target, example.place)
-            elif self._each:
-                words = len(self.layout.places(self.source.encode_many([example.source])[0]))
-                tags = len(cut(example.target, each=True))
-                if words and tags and words != tags:
-                    raise DataError(f"{example.place} has words and tags, but {words} and {tags}; each word needs one")
-            yield example
+    def mismatch(self, example: Example) -> str | None:
+        """As many tags as words are needed, and numbers that are numbers."""
+        if isinstance(self.target, Numbers) and clean(example.target):
+            try:
+                number(example.target)
+            except DataError as error:
+                return f"cannot be used: {error}"
+        if self._each:
+            words = len(self.layout.places(self.source.encode_many([example.source])[0]))
+            tags = len(cut(example.target, each=True))
+            if words and tags and words != tags:
+                return f"has words and tags, but {words} and {tags}; each word needs one"
+        return None
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         return self.layout(sources, targets, np.random.default_rng(0))
