@@ -41,11 +41,11 @@ def new(
         settings = merge(corpus_settings(corpus), {"run": "run"})
         settings["preset"] = preset or settings["preset"]
     text = commented(settings)
-    folder.mkdir(parents=True, exist_ok=True)
     if corpus is not None:
         from regard.demo import make_corpus
 
-        make_corpus(corpus, folder, language.value, pairs, word_range(words), seed)
+        make_corpus(corpus, folder, language.value, pairs, word_range(words), seed, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     typer.echo(f"wrote {path}")
     typer.echo(f"next: {'' if corpus else 'set data.train and data.valid in it, then '}regard train {path}")
@@ -122,18 +122,18 @@ def average(
 ) -> None:
     """Average the weights of the latest checkpoints into a new model."""
     import regard
-    from regard.errors import ModelError, OutputError
+    from regard.artifacts import new_folder
+    from regard.errors import ModelError
     from regard.training.checkpoint import WEIGHTS, checkpoints, set_weights
     from regard.training.checkpoint import average as mean
 
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; give another folder, or --force to replace it")
     found = checkpoints(run / "checkpoints")[-last:]
     if not found:
         raise ModelError(f"no checkpoints in {run / 'checkpoints'}; give the folder of a training run")
-    system = regard.load(run, device="cpu")
-    set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
-    system.save(output)
+    with new_folder(output, "model", force=force) as new:
+        system = regard.load(run, device="cpu")
+        set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
+        system.save(new)
     typer.echo(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
 
 
