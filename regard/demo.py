@@ -83,7 +83,10 @@ def make_corpus(
     facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
     names = {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")}
     # The English side alone, as plain text, or with a tag for each word.
-    lines = {"text": attrgetter("source"), "tags": lambda pair: tagged.line(pair.source)}
+    lines: dict[str, Callable[[phrasebook.Pair], str]] = {
+        "text": attrgetter("source"),
+        "tags": lambda pair: tagged.line(pair.source),
+    }
 
     def write(new: Path) -> None:
         with counting("making the corpus", size + 1000) as progress:
