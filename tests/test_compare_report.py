@@ -380,7 +380,8 @@ def test_noise_alone_gives_no_claim_anywhere() -> None:
     draw = np.random.default_rng(3)
     runs = [
         run(f"m{i}", seed, 60 + draw.normal(), lengths=[*(70 + draw.normal(size=4))],
-            curve=(20, 40, 60 + draw.normal()), flops=1e15 * (1 + i / 100 + seed / 1e4), scores={"aer": 0.3 + draw.normal() / 100})
+            curve=(20, 40, 60 + draw.normal()), flops=1e15 * (1 + i / 100 + seed / 1e4),
+            scores={"aer": 0.3 + draw.normal() / 100})
         for i in range(4) for seed in (1, 2, 3)
     ]  # fmt: skip
     said = every_finding(results(*runs))
