@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.rule import Rule
 
-from regard.artifacts import write_text
 from regard.config import merge, override_settings, parse, resolve_paths
+from regard.data.synthetic import corpus as corpora
 from regard.data.synthetic import phrasebook, scenes, tagged
 from regard.display import counting, score_table, show, side_by_side
 from regard.errors import ConfigError
@@ -27,6 +27,7 @@ PAIRS = {"phrasebook": 20000, "text": 20000, "tags": 20000, "scenes": 16000}  # 
 WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # outputs to show and draw
 ENDINGS = {"phrasebook": "tsv", "text": "txt", "tags": "tsv", "scenes": "jsonl"}
+OTHERWISE = "give another --run, beside which a corpus can be"
 
 Train = Callable[[Config], System]
 
@@ -70,51 +71,50 @@ def corpus_settings(corpus: str) -> dict[str, Any]:
 
 
 def make_corpus(
-    corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int], seed: int
-) -> dict[str, str]:
-    """The corpus in `folder`, made if it is not there already; which file is which split."""
+    corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int], seed: int, *,
+    force: bool | None = None, otherwise: str = "give another folder",
+) -> dict[str, str]:  # fmt: skip
+    """The corpus in `folder`, made if it is not there already; which file is which split.
+
+    `force` replaces another one that Regard made there (None: there is no such option); `otherwise` is what an error
+    advises.
+    """
     size = PAIRS[corpus] if size is None else size
     facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
-    note = folder / "corpus.json"
-    files = {split: str(folder / f"{split}.{ENDINGS[corpus]}") for split in ("train", "valid", "test")}
-    if note.exists() and json.loads(note.read_text()) == facts and all(Path(file).exists() for file in files.values()):
-        return files
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
+    names = {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")}
+    # The English side alone, as plain text, or with a tag for each word.
+    lines: dict[str, Callable[[phrasebook.Pair], str]] = {
+        "text": attrgetter("source"),
+        "tags": lambda pair: tagged.line(pair.source),
+    }
+
+    def write(new: Path) -> None:
         with counting("making the corpus", size + 1000) as progress:
 
             def told(count: int) -> None:
                 progress.update(progress.task_ids[0], completed=count)
 
             if corpus == "scenes":
-                scenes.write(folder, train=size, seed=seed, progress=told)
+                scenes.write(new, train=size, seed=seed, progress=told)
             else:
-                phrasebook.write(folder, language=language, train=size, words=words, seed=seed, progress=told)
-                if corpus in ("text", "tags"):
-                    _english(folder, tags=corpus == "tags")
+                phrasebook.write(
+                    new, language=language, train=size, words=words, seed=seed, progress=told,
+                    line=lines.get(corpus, attrgetter("line")), ending=ENDINGS[corpus],
+                )  # fmt: skip
+
+    all_names = [*names.values(), *(["pictures"] if corpus == "scenes" else [])]
+    try:
+        corpora.make(folder, facts, all_names, write, force=force, otherwise=otherwise)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    write_text(note, json.dumps(facts))
-    return files
-
-
-def _english(folder: Path, *, tags: bool) -> None:
-    """The English side alone, as plain text, or with a tag for each word."""
-    for split in phrasebook.SPLITS:
-        pairs = folder / f"{split}.tsv"
-        texts = [line.partition("\t")[0] for line in pairs.read_text(encoding="utf-8").splitlines()]
-        if tags:
-            write_text(pairs, "".join(f"{text}\t{' '.join(tagged.tags(text))}\n" for text in texts))
-        else:
-            write_text(folder / f"{split}.txt", "".join(text + "\n" for text in texts))
-            pairs.unlink()
+    return {split: str(folder / name) for split, name in names.items()}
 
 
 def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> None:
     """Make the phrasebook, train, score, show translations, draw attention, and say what to try next."""
     corpus = run.with_name(f"phrasebook-{language}")
     show(Rule("1. a corpus with known word alignments", align="left"))
-    made = make_corpus("phrasebook", corpus, language, None, WORDS, seed=1)
+    made = make_corpus("phrasebook", corpus, language, None, WORDS, seed=1, otherwise=OTHERWISE)
     typer.echo(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, sentences of {WORDS[0]} to {WORDS[1]} words")
     system, result = _train_and_score("phrasebook", made, run, overrides, train)
     _show_outputs("translations", run, system, result)
@@ -132,7 +132,7 @@ def run_captions(run: Path, overrides: list[str], train: Train) -> None:
     """The same with pictures: make the scenes, train, score, show captions, draw where each word looked."""
     corpus = run.with_name("scenes")
     show(Rule("1. pictures of things, with captions and the box of each thing named", align="left"))
-    made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1)
+    made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1, otherwise=OTHERWISE)
     typer.echo(f"{corpus}: {PAIRS['scenes']:,} pictures to train on")
     system, result = _train_and_score("scenes", made, run, overrides, train)
     _show_outputs("captions", run, system, result)

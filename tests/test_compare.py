@@ -4,7 +4,9 @@ hand."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import pytest
 import yaml
 
 import regard
+from regard import artifacts
 from regard.compare import lecture as lecture_module
+from regard.compare import runner
 from regard.compare.cost import BYTES_A_WEIGHT, count_cost
 from regard.compare.lecture import MODELS, lecture
 from regard.compare.runner import Budget, Entry, Plan, compare
-from regard.config import load, merge
-from regard.data.synthetic import phrasebook
+from regard.config import load, merge, parse
+from regard.data.synthetic import phrasebook, scenes
 from regard.errors import ConfigError, OutputError
 from regard.runs import Stopped, prepare
 from regard.settings import Config
@@ -108,6 +112,7 @@ def test_what_is_done_is_not_done_again(corpus: Path, done: Path) -> None:
     assert again.returncode == 0
     told = [f"{name}, seed {seed}: done before" for name in PAIR for seed in (1, 2)]
     assert again.stderr.splitlines() == told
+    assert artifacts.read_mark(done) == {"kind": "comparison"}
     assert weights == {path: path.stat().st_mtime_ns for path in done.rglob("*.safetensors")}
     assert results_of(done)["runs"] == before["runs"]
 
@@ -140,7 +145,7 @@ def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Pa
 
     with pytest.raises(Stopped):
         compare(plan(corpus, tmp_path / "runs"), cut, said.append)
-    assert [x.partition(":")[0] for x in said] == ["a, seed 1", "b, seed 1"]
+    assert [x.partition(":")[0] for x in said] == ["a", "a, seed 1", "b", "b, seed 1"]
     said.clear()
     results = compare(plan(corpus, tmp_path / "runs"), train, said.append)
     assert said[0] == "a, seed 1: done before"
@@ -280,12 +285,125 @@ def test_another_budget_or_other_settings_are_another_comparison(corpus: Path, d
         [*command(corpus, done), "--set", "model.dropout=0.5"],
     ):
         said = refused(*arguments)
-        assert "holds a run under another budget or with other settings; give another --folder" in said
+        assert "holds a run made from something else: " in said
+        assert "give another --folder" in said
+    assert "something else: training.learning_rate (0.02 before, 0.5 now); give" in refused(
+        *command(corpus, done), "--set", "training.learning_rate=0.5"
+    )
+    # What the budget takes the place of makes no difference.
+    assert good(*command(corpus, done), "--set", "training.steps=7", "--set", "training.patience=3")
+    before = results_of(done)
     assert results_of(done) == before
     with pytest.raises(OutputError):
         compare(plan(corpus, done, tokens=99), regard.train, lambda text: None)
     with pytest.raises(ConfigError):
         Budget()
+
+
+def test_other_data_under_the_same_name_are_another_comparison(corpus: Path, done: Path, tmp_path: Path) -> None:
+    """Else old scores would stand for new data. Data that were only moved are the same."""
+    for name in ("a.yaml", "b.yaml", "train.tsv", "valid.tsv", "test.tsv"):
+        shutil.copy(corpus / name, tmp_path / name)
+    shutil.copytree(done, tmp_path / "done")
+    before = results_of(done)["runs"]
+    good(*command(tmp_path, tmp_path / "done"))
+    assert results_of(tmp_path / "done")["runs"] == before
+    for name in ("train", "valid", "test"):
+        kept = (tmp_path / f"{name}.tsv").read_bytes()
+        (tmp_path / f"{name}.tsv").write_bytes(kept + b"alpha\tALPHA\t0-0\n")
+        said = refused(*command(tmp_path, tmp_path / "done"))
+        assert f"something else: the content of data.{name}; give another --folder" in said
+        (tmp_path / f"{name}.tsv").write_bytes(kept)
+    assert results_of(tmp_path / "done")["runs"] == before
+
+
+def test_other_pictures_under_the_same_names_are_other_data(tmp_path: Path) -> None:
+    scenes.write(tmp_path, train=3, valid=2, test=2)
+    files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
+    config = parse({"preset": "xu2015", "data": {"source": "picture", **files}})
+    made = Plan("", [Entry("a", "", config)], Budget(tokens=9), (1,), tmp_path / "runs", "", "")
+    before = runner._contents(made)
+    assert len(before) == 6
+    shutil.copy(tmp_path / "pictures" / "train" / "000001.png", tmp_path / "pictures" / "valid" / "000002.png")
+    after = runner._contents(made)
+    assert [name for name in before if before[name] != after[name]] == ["content of the pictures of data.valid"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"made_from": 3}'])
+def test_a_damaged_report_is_named_and_made_anew(corpus: Path, done: Path, tmp_path: Path, content: bytes) -> None:
+    shutil.copytree(done / "a" / "seed-1", tmp_path / "runs" / "a" / "seed-1")
+    artifacts.mark(tmp_path / "runs", "comparison")
+    report = tmp_path / "runs" / "a" / "seed-1" / "compared.json"
+    whole = artifacts.read_json(report)
+    report.write_bytes(content)
+    said: list[str] = []
+    alone = plan(corpus, tmp_path / "runs")
+    compare(replace(alone, entries=alone.entries[:1]), regard.train, said.append)
+    assert said[0] == f"{report} is damaged, and is made anew"
+    again = artifacts.read_json(report)
+    assert again["made_from"] == whole["made_from"]
+    for volatile in ("decode_speed", "seconds"):
+        again["run"].pop(volatile), whole["run"].pop(volatile)
+    assert again["run"] == whole["run"]
+
+
+def test_what_is_overridden_is_announced(corpus: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    made = plan(corpus, tmp_path / "runs")
+    training = made.entries[0].config.training.model_copy(update={"patience": 5, "validate_every": 1000})
+    entry = replace(made.entries[0], config=made.entries[0].config.model_copy(update={"training": training}))
+    compare(replace(made, entries=[entry], seeds=(1, 2)), regard.train, said.append)
+    (line,) = [x for x in said if x.startswith("a: ")]
+    assert (
+        "a: validating every 2 updates (config says 1000), so that each curve has 12 points; saving every 2 up" in line
+    )
+    assert "training ends after 2,500 target tokens, whatever training.steps=5 and training.patience=5 say" in line
+
+
+def test_a_folder_of_others_is_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear diary")
+    (tmp_path / "model").mkdir()
+    artifacts.mark(tmp_path / "model", "model")
+    (tmp_path / "file").touch()
+    for name, said in (
+        ("mine", "is not empty and is no comparison of Regard's; give another --folder"),
+        ("model", "is a model and no comparison; give another --folder"),
+        ("file", "is a file; give another --folder"),
+    ):
+        assert said in refused(*command(corpus, tmp_path / name))
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["diary.txt"]
+
+
+def test_a_page_of_others_is_refused_before_the_work(corpus: Path, tmp_path: Path) -> None:
+    page = tmp_path / "notes.md"
+    page.write_text("my notes")
+    said = refused(*command(corpus, tmp_path / "runs"), "--page", page)
+    assert f"{page} exists and was not made by `regard compare`" in said
+    assert page.read_text() == "my notes"
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "results.json").write_text("[1, 2]")
+    assert "figures exists and was not" in refused(*command(corpus, tmp_path / "x"), "--page", tmp_path / "figures.md")
+    assert (tmp_path / "figures" / "results.json").read_text() == "[1, 2]"
+    assert "go where figures should" in refused(*command(corpus, tmp_path / "x"), "--page", tmp_path / "x" / "a.md")
+
+
+def test_two_processes_share_a_folder_but_not_a_run(corpus: Path, tmp_path: Path) -> None:
+    """While one works on `a`, another is refused `a` by its pid, and does `b` meanwhile."""
+    made = plan(corpus, tmp_path / "runs")
+    first, second = (replace(made, entries=[entry]) for entry in made.entries)
+    met: list[str] = []
+
+    def train(config: Config) -> System:
+        with pytest.raises(OutputError, match=rf"seed-1 is in use by process {os.getpid()} "):
+            compare(first, regard.train, met.append)
+        compare(second, regard.train, met.append)
+        return regard.train(config)
+
+    compare(first, train, met.append)
+    assert [x.partition(":")[0] for x in met if "seed" in x] == ["a, seed 1", "b, seed 1"]
+    assert len(compare(made, regard.train, met.append).runs) == 2
 
 
 # The lecture

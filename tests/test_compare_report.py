@@ -30,6 +30,7 @@ from regard.compare.results import (
     frontier,
     load,
     markdown,
+    p_value,
     ranked,
     save,
     table,
@@ -116,9 +117,46 @@ def test_what_is_no_number_does_not_count() -> None:
     assert Measure.of([None, 4.0, float("inf")]) == Measure(4.0, None, 1)
 
 
-@pytest.mark.parametrize(("other", "apart"), [(3.01, True), (2.99, False), (-3.01, True), (-2.99, False)])
-def test_a_difference_exceeds_the_spread_beyond_both_spreads_together(other: float, apart: bool) -> None:
-    assert Measure(0.0, 1.0, 3).apart(Measure(other, 2.0, 3)) is apart
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [
+        (12.706, 1, 0.05),
+        (4.303, 2, 0.05),
+        (2.776, 4, 0.05),
+        (2.447, 6, 0.05),
+        (1.984, 100, 0.05),
+        (9.925, 2, 0.01),
+        (0.0, 3, 1.0),
+    ],
+)
+def test_chance_is_as_in_the_tables_of_students_t(t: float, freedom: float, p: float) -> None:
+    assert p_value(t, freedom) == p_value(-t, freedom) == pytest.approx(p, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ([80.0, 81.0, 82.0], [60.0, 61.0, 62.0], True),
+        ([80.0, 81.0, 82.0], [78.5, 78.5, 78.5], True),  # t = 4.33 of 2 degrees: just beyond 4.303
+        ([80.0, 81.0], [77.0, 78.0], False),  # three spreads apart each, but of two seeds: t = 4.24 of 2 degrees
+        ([80.0, 81.0, 82.0], [81.0, 81.0, 81.0], False),
+        ([5.0, 5.0], [4.0, 4.0], True),
+        ([0.0, 0.0], [0.0, 0.0], False),
+    ],
+)
+def test_a_difference_is_one_by_welchs_test(one: list[float], other: list[float], apart: bool) -> None:
+    a, b = Measure.of(one), Measure.of(other)
+    assert a is not None
+    assert b is not None
+    assert a.apart(b) is b.apart(a) is apart
+
+
+def test_a_mean_is_above_a_value_only_beyond_noise() -> None:
+    assert Measure(0.6, 0.01, 3).above(0.5) is True
+    assert Measure(0.4, 0.01, 3).above(0.5) is False
+    assert Measure(0.6, 0.2, 3).above(0.5) is None
+    assert Measure(0.6, None, 1).above(0.5) is None
+    assert Measure(0.5, 0.0, 3).above(0.5) is None
 
 
 def test_models_keep_the_order_of_first_appearance() -> None:
@@ -298,43 +336,105 @@ def test_a_bar_in_a_name_does_not_break_the_table() -> None:
 # What the page says
 
 
-def test_a_winner_beyond_the_spread_is_called_one() -> None:
+def test_a_winner_beyond_noise_is_called_one() -> None:
     said = told(findings.quality(results(*seeds("a", [80, 81, 82]), *seeds("b", [60, 61, 62]))))
-    assert (
-        said
-        == "By BLEU, `a` is best with 81.0 ± 1.0, 20.0 ahead of `b` (61.0 ± 1.0), which exceeds the spread over seeds."
+    assert said == (
+        "By BLEU, `a` is best with 81.0 ± 1.0, 20.0 ahead of `b` (61.0 ± 1.0), and is told from all others beyond "
+        "noise."
     )
 
 
-def test_a_winner_within_the_spread_is_called_that_with_all_who_are() -> None:
-    found = results(*seeds("a", [80, 81, 82]), *seeds("b", [79, 80, 81]), *seeds("c", [79.5, 79.5, 79.5]),
+def test_none_is_called_best_within_noise() -> None:
+    found = results(*seeds("a", [80, 81, 82]), *seeds("b", [79, 80, 81]), *seeds("c", [70, 79, 88]),
                     *seeds("d", [20, 21, 22]))  # fmt: skip
     said = told(findings.quality(found))
-    assert "`a` is best with 81.0 ± 1.0, 1.0 ahead of `b` (80.0 ± 1.0); the difference is within the spread" in said
-    assert "exceeds" not in said
-    assert "within the spread of `a` too" not in said  # c is 1.5 below, with spreads of 1.0 together
-    assert "From best to worst: `a` ≈ `b` ≈ `c` > `d` (> stands" in said
-    found = replace(found, runs=tuple(x for x in found.runs if x.model != "c") + tuple(seeds("c", [78.5, 79.5, 80.5])))
-    assert "`c` is within the spread of `a` too." in told(findings.quality(found))
-
-
-def test_those_who_are_level_are_all_named() -> None:
-    said = told(findings.quality(results(*seeds("a", [80, 82]), *seeds("b", [81, 81]), *seeds("c", [50, 51]))))
-    assert said.startswith("By BLEU, `a` and `b` are level at 81.0. The next is `c` with 50.5 ± 0.7; the difference ex")
-    assert (
-        told(findings.quality(results(run("a", 1, 5.0), run("b", 1, 5.04)))) == "By BLEU, `b` and `a` are level at 5.0."
+    assert said == (
+        "By BLEU, `a` has the highest mean, 81.0 ± 1.0, but is not told from `b` (80.0 ± 1.0) and `c` (79.0 ± 9.0) "
+        "beyond noise; from the others it is. By their means: `a` ≈ `b` ≈ `c` > `d` (> stands where two neighbours "
+        "differ beyond noise, ≈ where they do not)."
     )
+    assert claims(said) == set()
+
+
+def test_the_first_is_not_best_if_a_later_one_is_too_noisy_to_tell() -> None:
+    found = results(*seeds("a", [80, 81, 82]), *seeds("b", [60, 61, 62]), *seeds("c", [0, 59, 110]))
+    said = told(findings.quality(found))
+    assert "`a` has the highest mean, 81.0 ± 1.0, but is not told from `c` (56.3 ± 55.0) beyond noise; from the" in said
+    assert claims(said) == set()
+
+
+CLAIMS = {"best", "better", "worse", "most", "least", "cheaper", "ahead", "beats", "beaten", "fastest"}
+
+
+def claims(said: str) -> set[str]:
+    return CLAIMS & set(re.findall(r"\w+", said.lower()))
+
+
+def every_finding(found: Results) -> str:
+    parts = (findings.quality, findings.by_length, findings.by_cost, findings.learning, findings.alignment)
+    return told(sentence for part in parts for sentence in part(found))
+
+
+def test_noise_alone_gives_no_claim_anywhere() -> None:
+    """Four models that are one: what differs is drawn, a little, from seed to seed."""
+    draw = np.random.default_rng(3)
+    runs = [
+        run(f"m{i}", seed, 60 + draw.normal(), lengths=[*(70 + draw.normal(size=4))],
+            curve=(20, 40, 60 + draw.normal()), flops=1e15 * (1 + i / 100 + seed / 1e4),
+            scores={"aer": 0.3 + draw.normal() / 100})
+        for i in range(4) for seed in (1, 2, 3)
+    ]  # fmt: skip
+    said = every_finding(results(*runs))
+    assert "not told from" in said
+    assert "differ beyond noise." in said
+    assert claims(said.replace("No model is beaten", "")) == set()
+    assert ">" not in said
+
+
+def test_one_seed_gives_no_claim_anywhere() -> None:
+    said = every_finding(replace(full(), runs=tuple(x for x in full().runs if x.seed == 1)))
+    assert said.count("with one seed for each model") >= 6
+    assert (
+        claims(said.replace("who is better", "").replace("who is ahead", "").replace("one beats another", ""))
+        - {
+            "beats"  # `which no other model beats in both by its mean`
+        }
+        == set()
+    )
+    assert ">" not in said
+
+
+def test_those_who_did_not_score_are_not_ranked() -> None:
+    zero = [run(x, seed, 0.0, lengths=(0, 0, 0, 0), curve=(0, 0, 0), flops=1e15 * (1 + (x == "b")))
+            for x in "abc" for seed in (1, 2)]  # fmt: skip
+    said = every_finding(results(*zero))
+    assert "By BLEU, no model scored: all are at 0.0." in said
+    assert "longer than any in training, no model scored" in said
+    assert "nothing changes: no model scored in either." in said
+    assert "No model scored, so none got anything for it." in said
+    assert "No model has any validation BLEU at the end." in said
+    assert claims(said) == set()
+    assert ">" not in said
+    one = told(findings.quality(results(run("a", 1, 0.0), run("b", 1, 0.04))))
+    assert one == "By BLEU, no model scored: all are at 0.0."
+
+
+def test_those_who_are_level_are_called_that() -> None:
+    said = told(findings.quality(results(*seeds("a", [80, 82]), *seeds("b", [81, 81]))))
+    assert said == "By BLEU, all models are level at 81.0."
 
 
 def test_a_difference_is_that_of_the_numbers_shown() -> None:
-    said = told(findings.quality(results(run("a", 1, 58.74), run("b", 1, 53.36))))
-    assert "58.7, 5.3 ahead of `b` (53.4)" in said
+    said = told(findings.quality(results(*seeds("a", [58.74] * 2), *seeds("b", [53.36] * 2))))
+    assert "58.7 ± 0.0, 5.3 ahead of `b` (53.4 ± 0.0)" in said
 
 
-def test_one_seed_says_that_there_is_no_spread() -> None:
+def test_one_seed_says_that_nothing_can_be_told() -> None:
     said = told(findings.quality(results(run("a", 1, 80.0), run("b", 1, 60.0), run("c", 1, 50.0))))
-    assert "20.0 ahead of `b` (60.0); there is no spread to judge the difference by." in said
-    assert said.endswith("From best to worst: `a`, `b`, `c`.")
+    assert said == (
+        "By BLEU, models have 50.0 to 80.0, which says nothing of who is better: with one seed for each model there is "
+        "no noise to hold differences against."
+    )
     assert "n = 1" in told(page.caveats(results(run("a", 1, 80.0))))
 
 
@@ -349,27 +449,28 @@ def test_a_model_without_the_metric_is_named() -> None:
 
 def test_who_collapses_beyond_the_lengths_of_training() -> None:
     said = told(findings.by_length(full()))
-    assert (
-        "From 1–4 to 9–12 words, both of lengths seen in training, `a` loses least (4.0 ± 0.0) and `b` loses most"
-        in said
-    )
+    assert "From 1–4 to 9–12 words, both of lengths seen in training, BLEU changes by −25.0 ± 0.0 (`b`) to −4.0" in said
     assert "Among sentences of 13–20 words, longer than any in training, `a` is best with 72.0 ± 1.0, 32.0 " in said
-    assert "From 9–12 to 13–20 words, `c` loses least (10.0 ± 0.0) and `b` loses most (56.0 ± 1.0); the two" in said
-    assert "`b` (from 60.0 to 4.0) keeps less than half of its quality there; no other does." in said
+    assert "From 9–12 to 13–20 words, BLEU changes by −56.0 ± 1.0 (`b`) to −10.0 ± 0.0 (`c`); these two differ" in said
+    assert "Beyond noise, `b` (7%) keeps less than half of its BLEU there." in said
+    assert "Beyond noise, `a` (84%) and `c` (80%) keep more than half of their BLEU there." in said
 
 
 def test_who_loses_least_because_there_was_little_to_lose() -> None:
-    found = results(run("a", 1, 0.0, lengths=(90, 90, 90, 70)), run("b", 1, 0.0, lengths=(10, 9, 8, 6)))
+    found = results(
+        *(run("a", i, 0.0, lengths=(90, 90, 90 + i, 70)) for i in (1, 2)),
+        *(run("b", i, 0.0, lengths=(10, 9, 8 + i / 10, 6)) for i in (1, 2)),
+    )
     said = told(findings.by_length(found))
-    assert "`b` had little to lose, though: it starts from 8.0, where the best has 90.0." in said
-    assert "Each model keeps at least half of its quality there." in said
+    assert "`b` had little to lose, though: it starts from 8.1, where the highest is 91.5." in said
 
 
 def test_several_who_collapse_are_plural_and_gains_are_not_losses() -> None:
-    found = results(run("a", 1, 0.0, lengths=(80, 82, 84, 20)), run("b", 1, 0.0, lengths=(70, 70, 60, 10)))
+    found = results(*(run("a", i, 0.0, lengths=(80, 82, 84, 20)) for i in (1, 2)),
+                    *(run("b", i, 0.0, lengths=(70, 70, 60, 10)) for i in (1, 2)))  # fmt: skip
     said = told(findings.by_length(found))
-    assert "`a` gains most (4.0) and `b` loses most (10.0)." in said
-    assert "No model keeps half of its quality there: what is left is 17% to 24% of it." in said
+    assert "BLEU changes by −10.0 ± 0.0 (`b`) to +4.0 ± 0.0 (`a`); these two differ beyond noise." in said
+    assert "`a` (24%) and `b` (17%) keep less than half of their BLEU there." in said
 
 
 def test_lengths_where_those_of_training_are_not_known() -> None:
@@ -389,15 +490,16 @@ def test_a_group_that_straddles_the_limit_is_neither_within_nor_beyond() -> None
 def test_cost_tells_who_is_beaten_in_both() -> None:
     said = told(findings.by_cost(full()))
     assert "from 1.0e15 FLOPs (`b`) to 3.1e15 (`a`), 3.1 times as many" in said
-    assert "Per 1e15 FLOPs, `b` has most BLEU (62.0) and `c` least (26.0)." in said
-    assert "no model beats `b` or `a` in both cost and quality. Beaten in both: `c` by `b`." in said
+    assert "Per 1e15 FLOPs, BLEU is 26.0 ± 0.5 (`c`) to 62.0 ± 1.0 (`b`); these two differ beyond noise." in said
+    assert "join `b` and `a`, which no other model beats in both by its mean. Beaten in both cost and quality, " in said
+    assert said.endswith("beyond noise: `c` by `b`.")
 
 
-def test_cost_says_where_the_spread_forbids_a_verdict() -> None:
+def test_cost_says_where_noise_forbids_a_verdict() -> None:
     found = results(*seeds("a", [80, 82], flops=1e15), *seeds("b", [79, 81], flops=2e15))
-    said = told(findings.by_cost(found))
-    assert "`a` is both cheaper and better than every other" in said
-    assert "The difference in quality between `a` and `b` is within the spread, though." in said
+    assert told(findings.by_cost(found)).endswith(
+        "No model is beaten by another in both cost and quality beyond noise."
+    )
 
 
 def test_equal_costs_tell_nobody_apart() -> None:
@@ -407,25 +509,19 @@ def test_equal_costs_tell_nobody_apart() -> None:
 
 def test_learning_tells_who_leads_early_and_late() -> None:
     said = told(findings.learning(full()))
-    assert (
-        "After a quarter of the tokens (250) `b` has the highest validation BLEU, 30.0; at the end `a` has it, 82.0."
-        in said
-    )
-    assert "(73.8) comes after 1,000 tokens for `a`; `b` and `c` do not reach it." in said
-    assert "`a` changes by +22.0, the most, and `b` by +10.0, the least." in said
+    assert "After a quarter of the tokens (250), by validation BLEU, `b` is best with 30.0 ± 0.0, 10.0 ahead of" in said
+    assert "At the end, `a` is best with 82.0 ± 1.0, 22.0 ahead of `b`" in said
+    assert "`b` and `c` do not reach 73.8 with every seed." in said
+    assert "validation BLEU changes by +10.0 ± 0.0 (`b`) to +22.0 ± 1.0 (`a`); these two differ beyond noise." in said
 
 
 def test_alignment_against_quality() -> None:
     said = told(findings.alignment(full()))
-    assert (
-        "By alignment error rate, `a` is best with 0.200 ± 0.000, 0.100 below `b` (0.300 ± 0.000), which exceeds"
-        in said
-    )
+    assert "By alignment error rate, `a` is best with 0.200 ± 0.000, 0.100 below `b` (0.300 ± 0.000), and is" in said
     assert "`c` has no attention that was scored so." in said
-    assert "Of 1 pair of them, the model with the lower AER has the higher BLEU in 1." in said
-    assert "In 1 pair both differences exceed the spread; the two agree in 1." in said
+    assert "Of 1 pair of models 1 differ beyond noise both in AER and in BLEU; the one with the lower AER has" in said
     worse = results(run("a", 1, 10.0, scores={"aer": 0.1}), run("b", 1, 20.0, scores={"aer": 0.2}))
-    assert told(findings.alignment(worse)).endswith("has the higher BLEU in none.")
+    assert "Whether BLEU goes with it cannot be told" in told(findings.alignment(worse))
 
 
 def test_caveats_name_what_is_not_shown() -> None:
@@ -462,7 +558,7 @@ def test_the_page_its_figures_and_its_numbers(tmp_path: Path) -> None:
         assert (path.parent / link.replace("%20", " ")).read_text(encoding="utf-8").startswith("<?xml")
     assert load(tmp_path / "docs" / "the lecture" / "results.json") == full()
     assert "://" not in text
-    assert "<" not in text
+    assert "Welch's t-test over their seeds gives p < 0.05" in text.replace("\n", " ")
     prose = [line for line in text.splitlines() if not line.startswith(("|", "!", "-"))]
     assert max(map(len, prose)) <= findings.WIDTH
     assert all(line.count("`") % 2 == 0 for line in prose if not line.startswith("```"))
@@ -480,7 +576,7 @@ def test_a_section_is_there_only_with_its_measurements(tmp_path: Path) -> None:
     assert headings(bare, tmp_path / "b.md") == ["Results", "What this does not show"]
     text = (tmp_path / "b.md").read_text(encoding="utf-8").replace("\n", " ")
     assert "from 1 seed each" in text
-    assert "There is one seed for each model, so there is no spread" in text
+    assert "There is one seed for each model, so no difference between models is claimed below." in text
     assert "No alignment error rate was measured." in text
     assert "±" not in text
     assert "AER" not in text
@@ -493,8 +589,7 @@ def test_one_seed_writes_a_whole_page(tmp_path: Path) -> None:
     assert len(headings(one, tmp_path / "a.md")) == 6
     text = (tmp_path / "a.md").read_text(encoding="utf-8").replace("\n", " ")
     assert "±" not in text
-    assert "exceed" not in text
-    assert "within the spread" not in text
+    assert "beyond noise" not in text
     assert "nan" not in text
 
 
@@ -504,7 +599,7 @@ def test_a_single_model_is_singular(tmp_path: Path) -> None:
     text = (tmp_path / "a.md").read_text(encoding="utf-8").replace("\n", " ")
     assert "1 model was trained on the same data" in text
     assert "from 3 seeds:" in text
-    assert "`b` (from 60.0 to 4.0) keeps less than half of its quality there." in text
+    assert "Beyond noise, `b` (7%) keeps less than half of its BLEU there." in text
 
 
 def test_what_cannot_be_a_page_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("ctranslate2")
 
 import regard
+from regard import artifacts
 from regard.config import parse
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Bytes, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, ModelError, OutputError
@@ -465,9 +466,36 @@ def test_nothing_else_is_replaced(tmp_path: Path) -> None:
     export(system, tmp_path / "export", lines=1, force=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(OutputError, match="is no export, so it is not replaced"):
+    with pytest.raises(OutputError, match="is no CTranslate2 export made by Regard, so it is not replaced"):
         export(system, tmp_path / "mine", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "mine"]
+    assert (tmp_path / "mine" / "diary.txt").read_text() == "dear diary"
+
+
+def test_a_folder_that_only_looks_like_an_export_is_not_replaced(tmp_path: Path) -> None:
+    """One with a file of that name, and one of another kind: a mark says what a folder is, and nothing else does."""
+    for name, kind in (("mine", None), ("onnx", "ONNX export"), ("model", "model")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / EXPORT).write_text('{"quantization": "float32"}')
+        if kind:
+            artifacts.mark(tmp_path / name, kind)
+        with pytest.raises(OutputError, match=f"{name} exists and is no CTranslate2 export made by Regard"):
+            export(tiny(tmp_path), tmp_path / name, force=True)
+        assert (tmp_path / name / EXPORT).read_text() == '{"quantization": "float32"}'
+
+
+def test_an_export_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(tiny(tmp_path), tmp_path / "export", lines=1)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()}
+
+    def stop(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regard.exchange.ctranslate2.compare", stop)
+    with pytest.raises(KeyboardInterrupt):
+        export(tiny(tmp_path, seed=2), tmp_path / "export", lines=1, force=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])

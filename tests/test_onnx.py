@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -211,7 +212,7 @@ def test_the_folder_is_whole_and_runs_without_torch(made: tuple[System, Path], t
     moved.mkdir()
     for path in folder.iterdir():
         (moved / path.name).write_bytes(path.read_bytes())
-    files = {"config.yaml", "encoder.onnx", "runner.json", "step.onnx", "tokens.json"}
+    files = {"config.yaml", "encoder.onnx", "regard.json", "runner.json", "step.onnx", "tokens.json"}
     assert {path.name for path in moved.iterdir()} == files
     run = "runpy.run_module('regard.exchange.onnx_runner', {}, '__main__')"
     code, lines = f"import runpy, sys; sys.modules['torch'] = None; {run}", "".join(f"{text}\n" for text in TEXTS)
@@ -294,8 +295,19 @@ def test_what_cannot_be_exported_is_refused(made: tuple[System, Path], tmp_path:
         onnx.export(model, folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(OutputError, match="exists and is no ONNX export, so it is not replaced"):
+    with pytest.raises(OutputError, match="exists and is no ONNX export made by Regard, so it is not replaced"):
         onnx.export(model, tmp_path / "other", force=True)
+    shutil.copy(folder / "runner.json", tmp_path / "other")  # a file of that name makes no export of it
+    with pytest.raises(OutputError, match="exists and is no ONNX export made by Regard, so it is not replaced"):
+        onnx.export(model, tmp_path / "other", force=True)
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["file", "runner.json"]
+    before = (tmp_path / "made.tmp", tmp_path / "made.tmp" / "mine.txt")
+    before[0].mkdir()
+    before[1].write_text("dear diary")
+    with patch.object(onnx, "trace", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        onnx.export(model, tmp_path / "made")
+    assert before[1].read_text() == "dear diary"  # also where a folder has a name that one might write under
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made.tmp", "other"]
 
 
 def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System, Path], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from regard.data.synthetic.syntax import (
     Sentence,
     Token,
 )
+from regard.errors import OutputError
 
 STOPS = frozenset(".?!")
 PUNCTUATION = frozenset(".,?!")
@@ -289,6 +290,18 @@ def test_write(tmp_path: Path) -> None:
     lines = paths["test"].read_text(encoding="utf-8").splitlines()
     wanted = pairs(10, language="tr", split="test")
     assert lines == [f"{pair.source}\t{pair.target}\t{pair.alignment}" for pair in wanted]
+    texts = phrasebook.write(
+        tmp_path / "made", language="tr", train=3, valid=2, test=10, ending="txt", line=lambda pair: pair.source
+    )
+    assert texts["test"].read_text(encoding="utf-8").splitlines() == [line.partition("\t")[0] for line in lines]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_nothing_that_is_there_is_replaced(split: str, tmp_path: Path) -> None:
+    (tmp_path / f"{split}.tsv").write_text("mine")
+    with pytest.raises(OutputError, match=rf"{split}\.tsv exists; give another folder"):
+        phrasebook.write(tmp_path, train=3, valid=2, test=1)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(f"{split}.tsv", "mine")]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from PIL import Image
 
 from regard.data.synthetic import scenes as corpus
 from regard.data.synthetic.scenes import Box, Scene, Thing, relation, scenes
+from regard.errors import OutputError
 
 DESCRIBING = frozenset((*corpus.SIZES, *corpus.COLOURS, *corpus.SHAPES))
 FUNCTION_WORDS = frozenset(("a", "left", "right", "of", "above", "below", "and", "both"))
@@ -271,24 +272,33 @@ def test_write(tmp_path: Path) -> None:
             assert np.array_equal(np.asarray(image), scene.render())
 
 
-def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    corpus.write(tmp_path, train=6, valid=2, test=2, picture=80)
-    before = contents()
-    corpus.write(tmp_path, train=6, valid=2, test=2, picture=80)
-    assert contents() == before
+
+def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        corpus.write(tmp_path / name, train=6, valid=2, test=2, picture=80)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl", "pictures/mine.png"])
+def test_nothing_that_is_there_is_replaced(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match="exists; give another folder"):
+        corpus.write(tmp_path, train=2, valid=1, test=1)
+    assert contents(tmp_path) == {name: b"mine"}
 
 
 def test_a_list_is_never_there_without_its_pictures(tmp_path: Path) -> None:
     def stop(done: int) -> None:
         raise KeyboardInterrupt
 
-    corpus.write(tmp_path, train=2, valid=1, test=1)
     with pytest.raises(KeyboardInterrupt):
-        corpus.write(tmp_path, train=500, valid=1, test=1, seed=2, progress=stop)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pictures", "test.jsonl", "valid.jsonl"]
+        corpus.write(tmp_path, train=400, valid=100, test=1, progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pictures", "train.jsonl"]
 
 
 @pytest.mark.parametrize(

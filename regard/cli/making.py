@@ -74,12 +74,12 @@ def new(
         settings = merge(corpus_settings(corpus), {"run": "run"})
         settings["preset"] = preset or settings["preset"]
     text = commented(settings)
-    folder.mkdir(parents=True, exist_ok=True)
     with writing(folder):
         if corpus is not None:
             from regard.demo import make_corpus
 
-            make_corpus(corpus, folder, language.value, pairs, word_range(words), seed)
+            make_corpus(corpus, folder, language.value, pairs, word_range(words), seed, force=force)
+        folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
     typer.echo(f"wrote {path}")
@@ -179,7 +179,7 @@ def average(
     system = regard.load(run, device="cpu")
     set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
     with writing(output):
-        system.save(output)
+        system.save(output, force=force)
     typer.echo(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import typer
 
 from regard.compare.lecture import lecture
-from regard.compare.page import write_page
+from regard.compare.page import check_place, write_page
 from regard.compare.results import table
-from regard.compare.runner import Budget, Entry, Plan, Train, compare
+from regard.compare.runner import Budget, Entry, Plan, Train, compare, folder_name
 from regard.config import load
 from regard.display import show
 from regard.errors import ConfigError
@@ -34,6 +34,12 @@ def make_plan(
 
 def run_plan(plan: Plan, page: Path, train: Train) -> None:
     """Compare, show the table, write the page."""
+    for entry in plan.entries:
+        if plan.folder.absolute() / folder_name(entry.name) == page.with_suffix("").absolute():
+            raise ConfigError(
+                f"runs of the model '{entry.name}' go where figures should; give it, or --page, another name"
+            )
+    check_place(page)  # before the work
     results = compare(plan, train, lambda text: typer.echo(text, err=True))
     show(table(results))
     write_page(results, page)

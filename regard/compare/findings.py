@@ -1,8 +1,12 @@
-"""What the numbers of a comparison say, computed from them. What differs by less than seeds do is called so."""
+"""What the numbers of a comparison say, computed from them.
+
+No difference is claimed that Welch's t-test over seeds does not tell from noise (p < 0.05), none at all where there is
+one seed, and none among models that did not score. Means are called means.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -28,7 +32,7 @@ Ranking = Sequence[tuple[str, Measure]]
 
 
 def quality(results: Results) -> Iterator[str]:
-    """Who is best over the whole test set, by how much, and the order of all."""
+    """Who is best over the whole test set, if that can be told, by how much, and the order of all."""
     ranking = ranked(results, results.metric)
     yield from lead(ranking, results.metric, f"By {called(results.metric)}")
     yield from order(ranking)
@@ -45,14 +49,14 @@ def by_length(results: Results) -> Iterator[str]:
         yield "No length group lies within the lengths of training."
     elif first is not None and last is not None:
         seen = ", both of lengths seen in training" if results.trained else ""
-        yield from _change(results, first, last, f"From {span(first)} to {span(last)} words{seen}")
+        yield from _change(results, first, last, f"From {span(first)} to {span(last)} words{seen},")
     elif last is not None and far is None:
         yield f"All test sentences are in one length group, {span(last)} words."
     if far is not None:
         start = f"Among sentences of {span(far)} words, longer than any in training"
         yield from lead(_ranked_in(results, far), results.metric, start)
         if last is not None:
-            yield from _change(results, last, far, f"From {span(last)} to {span(far)} words")
+            yield from _change(results, last, far, f"From {span(last)} to {span(far)} words,")
             yield from _collapse(results, last, far)
     elif results.trained is not None:
         yield "No group of test sentences is wholly longer than those of training."
@@ -61,7 +65,7 @@ def by_length(results: Results) -> Iterator[str]:
 
 
 def by_cost(results: Results) -> Iterator[str]:
-    """Who gets most for the operations spent, and whom another beats in both."""
+    """What each model gets for the operations spent, and whom another beats in both."""
     models = [x for x in results.models if results.measure(x) is not None and results.mean(x, "flops") > 0]
     costs = {x: results.mean(x, "flops") for x in models}
     paths = any(results.trajectory(x, "flops", "quality") for x in models)
@@ -76,74 +80,77 @@ def by_cost(results: Results) -> Iterator[str]:
         return
     yield f"Training took from {flops(costs[cheap])} FLOPs ({name(cheap)}) to {flops(costs[dear])} ({name(dear)}), " \
           f"{costs[dear] / costs[cheap]:.1f} times as many."  # fmt: skip
-    rates = {x: m.mean / costs[x] for x in models if (m := results.measure(x))}
-    most, least = max(rates, key=lambda x: rates[x]), min(rates, key=lambda x: rates[x])
+    if none_scored(ranked(results, results.metric), results.metric):
+        yield "No model scored, so none got anything for it."
+        return
     unit = 10.0 ** np.floor(np.log10(costs[cheap]))
-    yield f"Per {flops(unit).replace('.0e', 'e')} FLOPs, {name(most)} has most {called(results.metric)} " \
-          f"({plain(rates[most] * unit, results.metric)}) and {name(least)} least " \
-          f"({plain(rates[least] * unit, results.metric)})."  # fmt: skip
+    rates = [(x, m) for x in models if (m := _rate(results, x, unit))]
+    yield from extremes(
+        rates, results.metric, f"Per {flops(unit).replace('.0e', 'e')} FLOPs, {called(results.metric)} is"
+    )
     yield from _dominated(results, models)
+
+
+def _rate(results: Results, model: str, unit: float) -> Measure | None:
+    """The metric for so many FLOPs, run by run."""
+    known = [(run.score(results.metric), run.flops) for run in results.of(model) if run.flops > 0]
+    return Measure.of(None if score is None else score / cost * unit for score, cost in known)
 
 
 def _dominated(results: Results, models: Sequence[str]) -> Iterator[str]:
     best = frontier(results)
-    if len(best) == len(models):
-        yield "By the means, no model is beaten by another in both cost and quality."
+    if len(best) > 1:
+        yield f"The steps in the figure join {listed(best)}, which no other model beats in both by its mean."
+    if not any(_judged(results, x, y) for x, y in combinations(models, 2)):
+        yield f"Whether one beats another cannot be told: {ALONE}."
         return
-    if len(best) == 1:
-        yield f"By the means, {name(best[0])} is both cheaper and better than every other, or as cheap and better."
+    beaten = [(x, other) for x in models if (other := beaten_by(results, x, surely=True))]
+    if beaten:
+        told = "; ".join(f"{listed(worse)} by {name(x)}" for x, worse in _by_second(beaten))
+        yield f"Beaten in both cost and quality, beyond noise: {told}."
     else:
-        yield f"By the means, no model beats {listed(best, 'or')} in both cost and quality."
-    sure: list[tuple[str, str]] = []
-    unsure: list[tuple[str, str]] = []
-    for model in models:
-        other = beaten_by(results, model)
-        if other is not None:
-            mine, theirs = results.measure(model), results.measure(other)
-            assert mine
-            assert theirs
-            (sure if mine.apart(theirs) is not False else unsure).append((model, other))
-    if len(best) > 1 and sure:
-        yield "Beaten in both: " + "; ".join(f"{listed(worse)} by {name(x)}" for x, worse in _by_second(sure)) + "."
-    for other, worse in _by_second(unsure):
-        yield f"The difference in quality between {name(other)} and {listed(worse)} is within the spread, though."
+        yield "No model is beaten by another in both cost and quality beyond noise."
+
+
+def _judged(results: Results, one: str, other: str) -> bool:
+    a, b = results.measure(one), results.measure(other)
+    return a is not None and b is not None and a.apart(b) is not None
 
 
 def learning(results: Results) -> Iterator[str]:
-    """Who is ahead early and late, who gets there first, and who was still improving."""
+    """Who is ahead early and late, when most of it is reached, and what the last quarter changes."""
     paths = {x: path for x in results.models if (path := results.trajectory(x, "tokens", "quality"))}
     if not paths:
         yield "Only the loss was followed as training went on, not quality."
         return
-    metric = f"validation {called(results.metric)}"
+    metric, shown_as = results.metric, f"validation {called(results.metric)}"
     total = min(path.x[-1] for path in paths.values())
-
-    def at(model: str, share: float) -> float:
-        return float(np.interp(share * total, paths[model].x, paths[model].mean))
-
-    early = [x for x in paths if paths[x].x[0] <= total / 4]
-    if len(early) == len(paths) > 1:
-        then, now = (max(paths, key=lambda x: at(x, share)) for share in (0.25, 1.0))
-        yield f"After a quarter of the tokens ({round(total / 4):,}) {name(then)} has the highest {metric}, " \
-              f"{plain(at(then, 0.25), results.metric)}; at the end " \
-              f"{'it still has' if then == now else f'{name(now)} has'} it, " \
-              f"{plain(at(now, 1.0), results.metric)}."  # fmt: skip
-    goal = 0.9 * max(at(x, 1.0) for x in paths)
-    reached = {x: float(path.x[np.argmax(path.mean >= goal)]) for x, path in paths.items() if (path.mean >= goal).any()}
-    if len(paths) > 1 and goal > 0:
-        quick, slow = min(reached, key=lambda x: reached[x]), max(reached, key=lambda x: reached[x])
-        text = f"The first validation at nine tenths of the highest final value ({plain(goal, results.metric)}) comes "
-        text += f"after {reached[quick]:,.0f} tokens for {name(quick)}"
-        text += f" and after {reached[slow]:,.0f} for {name(slow)}" if reached[slow] > reached[quick] else ""
-        never = [x for x in paths if x not in reached]
-        yield text + (f"; {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else ".")
+    ends = [(x, m) for x in paths if (m := results.during(x, total))]
+    if none_scored(ends, metric):
+        yield f"No model has any {shown_as} at the end."
+        return
+    if len(paths) > 1 and all(path.x[0] <= total / 4 for path in paths.values()):
+        early = [(x, m) for x in paths if (m := results.during(x, total / 4))]
+        yield from lead(_sorted(early), metric, f"After a quarter of the tokens ({round(total / 4):,}), by {shown_as}")
+        yield from lead(_sorted(ends), metric, "At the end")
+    goal = 0.9 * max(m.mean for _, m in ends)
+    if len(paths) > 1:
+        reached = [(x, m) for x in paths if None not in (at := results.reached(x, goal)) and (m := Measure.of(at))]
+        start = f"The first validation at nine tenths of the highest final mean ({plain(goal, metric)}) comes after"
+        if len(reached) > 1:
+            yield from extremes(reached, metric, start, show=lambda m: f"{m.mean:,.0f} tokens")
+        never = [x for x in paths if x not in dict(reached)]
+        if never:
+            do = "does" if len(never) == 1 else "do"
+            yield f"{listed(never)} {do} not reach {plain(goal, metric)} with every seed."
     late = [x for x in paths if paths[x].x[0] <= 0.75 * total and len(paths[x].x) > 1]
-    gains = {x: at(x, 1.0) - at(x, 0.75) for x in late}
-    if gains:
-        most, least = max(gains, key=lambda x: gains[x]), min(gains, key=lambda x: gains[x])
-        text = f"Over the last quarter of the tokens {name(most)} changes by {_signed(gains[most], results.metric)}"
-        other = f" and {name(least)} by {_signed(gains[least], results.metric)}"
-        yield text + ((", the most," + other + ", the least.") if len(gains) > 1 else ".")
+    gains = [(x, m) for x in late if (m := results.during(x, total, since=0.75 * total))]
+    if len(gains) > 1:
+        start = f"Over the last quarter of the tokens {shown_as} changes by"
+        yield from extremes(gains, metric, start, show=lambda m: _signed_measure(m, metric))
+    elif gains:
+        model, change = gains[0]
+        yield f"Over the last quarter of the tokens {name(model)} changes by {_signed_measure(change, metric)}."
 
 
 def alignment(results: Results) -> Iterator[str]:
@@ -158,81 +165,101 @@ def alignment(results: Results) -> Iterator[str]:
     both = ranked(results, results.metric, [x for x, _ in ranking])
     if len(both) < 2:
         return
-    yield f"By {metric} the same models stand in this order: {_chain(both)}."
     aer = dict(ranking)
-    agree = [aer[x].mean < aer[y].mean for (x, a), (y, b) in combinations(both, 2) if a.mean > b.mean]
-    yield f"Of {count(len(agree), 'pair')} of them, the model with the lower AER has the higher {metric} in " \
-          f"{sum(agree) or 'none'}."  # fmt: skip
-    clear = [
-        aer[x].mean < aer[y].mean for (x, a), (y, b) in combinations(both, 2) if a.apart(b) and aer[x].apart(aer[y])
-    ]
+    pairs = [(x, a, y, b) for (x, a), (y, b) in combinations(both, 2)]
+    if all(a.apart(b) is None or aer[x].apart(aer[y]) is None for x, a, y, b in pairs):
+        yield f"Whether {metric} goes with it cannot be told: {ALONE}."
+        return
+    clear = [aer[x].mean < aer[y].mean for x, a, y, b in pairs if a.apart(b) and aer[x].apart(aer[y])]
     if clear:
-        yield f"In {count(len(clear), 'pair')} both differences exceed the spread; the two agree in " \
-              f"{sum(clear) or 'none'}."  # fmt: skip
-    elif any(measure.spread is not None for _, measure in both):
-        yield "In no pair do both differences exceed the spread."
+        yield f"Of {count(len(pairs), 'pair')} of models {len(clear)} differ beyond noise both in AER and in " \
+              f"{metric}; the one with the lower AER has the higher {metric} in {sum(clear) or 'none'}."  # fmt: skip
+    else:
+        yield f"No two models differ beyond noise both in AER and in {metric}."
 
 
 # Sentences
 
+ALONE = "with one seed for each model there is no noise to hold differences against"
+
+
+def none_scored(ranking: Ranking, metric: str) -> bool:
+    """Whether all are at 0, which for some metrics is the worst there is."""
+    return metric not in LOWER_IS_BETTER and all(plain(m.mean, metric) == plain(0.0, metric) for _, m in ranking)
+
 
 def lead(ranking: Ranking, metric: str, start: str) -> Iterator[str]:
-    """Who is first, how far ahead of the second, and who else is within the spread of the first."""
+    """Who is best, if a test tells it from all others; else whom it is not told from."""
     if not ranking:
         return
     (best, first), *others = ranking
-    level = [x for x, m in others if plain(m.mean, metric) == plain(first.mean, metric)]
-    behind = [(x, m) for x, m in others if x not in level]
     if not others:
         yield f"{start}, {name(best)} has {shown(first, metric)}; there is no other to compare it with."
         return
-    if level:
-        yield f"{start}, {listed([best, *level])} are level at {plain(first.mean, metric)}."
-        if not behind:
-            return
-        x, second = behind[0]
-        text = f"The next is {name(x)} with {shown(second, metric)}"
-    else:
-        x, second = behind[0]
+    if none_scored(ranking, metric):
+        yield f"{start}, no model scored: all are at {plain(0.0, metric)}."
+        return
+    if len({plain(m.mean, metric) for _, m in ranking}) == 1:
+        yield f"{start}, all models are level at {plain(first.mean, metric)}."
+        return
+    if all(first.apart(m) is None for _, m in others):
+        low, high = sorted((first.mean, ranking[-1][1].mean))
+        yield f"{start}, models have {plain(low, metric)} to {plain(high, metric)}, which says nothing of who is " \
+              f"better: {ALONE}."  # fmt: skip
+        return
+    close = [(x, m) for x, m in others if not first.apart(m)]
+    if not close:
         # Of the numbers as they are shown, so that a reader who subtracts them finds the same.
-        ahead = _apart_as_shown(first, second, metric)
+        ahead = _apart_as_shown(first, others[0][1], metric)
         way = "below" if metric in LOWER_IS_BETTER else "ahead of"
-        text = f"{start}, {name(best)} is best with {shown(first, metric)}, "
-        text += f"{ahead} {way} {name(x)} ({shown(second, metric)})"
-    match first.apart(second):
-        case True:
-            yield text + ("; the difference exceeds the spread over seeds." if level else
-                          ", which exceeds the spread over seeds.")  # fmt: skip
-        case False:
-            yield text + "; the difference is within the spread over seeds."
-        case None:
-            yield text + "; there is no spread to judge the difference by."
-    close = [y for y, m in behind[1:] if first.apart(m) is False]
-    if close:
-        yield f"{listed(close)} {'is' if len(close) == 1 else 'are'} within the spread of {name(best)} too."
+        yield f"{start}, {name(best)} is best with {shown(first, metric)}, {ahead} {way} {name(others[0][0])} " \
+              f"({shown(others[0][1], metric)}), and is told from all others beyond noise."  # fmt: skip
+        return
+    extreme = "lowest" if metric in LOWER_IS_BETTER else "highest"
+    text = f"{start}, {name(best)} has the {extreme} mean, {shown(first, metric)}, but is not told from "
+    text += _join([f"{name(x)} ({shown(m, metric)})" for x, m in close]) + " beyond noise"
+    yield text + ("; from the others it is." if len(close) < len(others) else ".")
+
+
+def extremes(known: Ranking, metric: str, start: str, *, show: Callable[[Measure], str] | None = None) -> Iterator[str]:
+    """The smallest and the largest mean, and whether a test tells these two apart."""
+    ranking = sorted(known, key=lambda pair: pair[1].mean)
+    if not ranking:
+        return
+    (low, a), (high, b) = ranking[0], ranking[-1]
+    show = show or (lambda m: shown(m, metric))
+    text = f"{start} {show(a)} ({name(low)})"
+    if len(ranking) == 1:
+        yield text + "."
+        return
+    judged = {
+        True: "; these two differ beyond noise.",
+        False: "; these two do not differ beyond noise.",
+        None: ", which says nothing of who is ahead: " + ALONE + ".",
+    }
+    yield text + f" to {show(b)} ({name(high)})" + judged[a.apart(b)]
 
 
 def order(ranking: Ranking) -> Iterator[str]:
-    """All models from the best to the worst, with what the spread says of neighbours."""
-    if len(ranking) < 3:
-        return
+    """All models by their means, with what a test says of neighbours; nothing where it says nothing."""
     judged = {a.apart(b) for (_, a), (_, b) in pairwise(ranking)}
-    legend = []
-    if True in judged:
-        legend += ["> stands where two neighbours differ by more than the spread"]
-    if False in judged:
-        legend += [
-            "≈ where they do not" if legend else "≈ stands where two neighbours differ by no more than the spread"
-        ]
-    yield f"From best to worst: {_chain(ranking)}" + (f" ({', '.join(legend)})." if legend else ".")
+    if len(ranking) < 3 or True not in judged:
+        return
+    legend = ["> stands where two neighbours differ beyond noise"]
+    if judged != {True}:
+        legend += ["≈ where they do not"]
+    yield f"By their means: {_chain(ranking)} ({', '.join(legend)})."
 
 
 def _chain(ranking: Ranking) -> str:
-    signs = {True: " > ", False: " ≈ ", None: ", "}
     text = name(ranking[0][0])
     for (_, a), (x, b) in pairwise(ranking):
-        text += signs[a.apart(b)] + name(x)
+        text += (" > " if a.apart(b) else " ≈ ") + name(x)
     return text
+
+
+def _sorted(known: Ranking) -> Ranking:
+    return sorted(known, key=lambda pair: -pair[1].mean)
 
 
 def _by_second(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
@@ -277,55 +304,46 @@ def length_table(results: Results) -> Iterator[str]:
 
 
 def _ranked_in(results: Results, group: Group) -> Ranking:
-    known = [(x, m) for x in results.models if (m := results.measure(x, group=group))]
-    return sorted(known, key=lambda pair: -pair[1].mean)
+    return _sorted([(x, m) for x in results.models if (m := results.measure(x, group=group))])
 
 
 def _change(results: Results, first: Group, last: Group, start: str) -> Iterator[str]:
-    """Who loses least and who most between two groups."""
+    """The least and the most that is lost between two groups."""
+    metric = results.metric
     known = [(x, m) for x in results.models if (m := results.change(x, first, last))]
-    known.sort(key=lambda pair: -pair[1].mean)
     if not known:
         return
-    metric = results.metric
-    (least, a), (most, b) = known[0], known[-1]
-    if len(known) == 1:
-        yield f"{start}, {name(least)} {'loses' if a.mean < 0 else 'gains'} {_size(a, metric)}."
+    if all(none_scored(_ranked_in(results, group), metric) for group in (first, last)):
+        yield f"{start} nothing changes: no model scored in either."
         return
-    if plain(a.mean, metric) == plain(b.mean, metric):
-        yield f"{start}, all models {'lose' if a.mean < 0 else 'gain'} {plain(abs(a.mean), metric)}."
+    if len({plain(m.mean, metric) for _, m in known}) == 1:
+        yield f"{start} {called(metric)} changes by {_signed(known[0][1].mean, metric)}{' for all' * (len(known) > 1)}."
         return
-    text = f"{start}, {name(least)} " + ("loses least" if a.mean < 0 else "gains most") + f" ({_size(a, metric)}) and "
-    text += f"{name(most)} " + ("loses most" if b.mean < 0 else "gains least") + f" ({_size(b, metric)})"
-    judged = {
-        True: "; the two differ by more than the spread.",
-        False: "; the two differ within the spread.",
-        None: ".",
-    }
-    yield text + judged[a.apart(b)]
-    start_of = {x: m.mean for x, m in _ranked_in(results, first)}
-    if a.mean < 0 and start_of[least] < 0.5 * max(start_of.values()):
-        yield f"{name(least)} had little to lose, though: it starts from {plain(start_of[least], metric)}, where the " \
-              f"best has {plain(max(start_of.values()), metric)}."  # fmt: skip
+    yield from extremes(
+        known, metric, f"{start} {called(metric)} changes by", show=lambda m: _signed_measure(m, metric)
+    )
+    before = _ranked_in(results, first)
+    least, change = max(known, key=lambda pair: pair[1].mean)
+    (_, best), own = before[0], dict(before)[least]
+    if change.mean < 0 and own.mean < 0.5 * best.mean and best.apart(own):
+        yield f"{name(least)} had little to lose, though: it starts from {plain(own.mean, metric)}, where the " \
+              f"highest is {plain(best.mean, metric)}."  # fmt: skip
 
 
 def _collapse(results: Results, last: Group, far: Group) -> Iterator[str]:
-    """Who keeps less than half."""
-    pairs = [(x, results.measure(x, group=last), results.measure(x, group=far)) for x in results.models]
-    known = [(x, a.mean, b.mean) for x, a, b in pairs if a is not None and b is not None]
-    fallen = [x for x in known if x[2] < 0.5 * x[1]]
-    if not fallen:
-        yield f"{'Each model keeps' if len(known) > 1 else 'It keeps'} at least half of its quality there."
-        return
-    if len(fallen) == len(known) > 1:
-        kept = sorted(b / a for _, a, b in known)
-        yield f"No model keeps half of its quality there: what is left is {kept[0]:.0%} to {kept[-1]:.0%} of it."
-        return
-    told = [f"{name(x)} (from {plain(a, results.metric)} to {plain(b, results.metric)})" for x, a, b in fallen]
-    keep = "keeps less than half of its" if len(fallen) == 1 else "keep less than half of their"
-    yield f"{_join(told)} {keep} quality there" + (
-        "; no other does." if len(fallen) < len(known) and len(known) > 1 else "."
-    )
+    """Who keeps less than half, where a test tells it."""
+    verdicts: dict[bool, list[str]] = {True: [], False: []}
+    for model in results.models:
+        pairs = [(run.score(results.metric, last), run.score(results.metric, far)) for run in results.of(model)]
+        kept = Measure.of(None if a is None or b is None or not a else b / a for a, b in pairs)
+        if kept is not None and (verdict := kept.above(0.5)) is not None:
+            verdicts[verdict].append(f"{name(model)} ({kept.mean:.0%})")
+    if verdicts[False]:
+        keep = "keeps less than half of its" if len(verdicts[False]) == 1 else "keep less than half of their"
+        yield f"Beyond noise, {_join(verdicts[False])} {keep} {called(results.metric)} there."
+    if verdicts[True]:
+        keep = "keeps more than half of its" if len(verdicts[True]) == 1 else "keep more than half of their"
+        yield f"Beyond noise, {_join(verdicts[True])} {keep} {called(results.metric)} there."
 
 
 # Words
@@ -359,10 +377,6 @@ def sentence(text: str) -> str:
 def _apart_as_shown(a: Measure, b: Measure, metric: str) -> str:
     digits = DIGITS.get(metric, 1)
     return plain(abs(round(a.mean, digits) - round(b.mean, digits)), metric)
-
-
-def _size(measure: Measure, metric: str) -> str:
-    return shown(Measure(abs(measure.mean), measure.spread, measure.seeds), metric)
 
 
 def _signed(value: float, metric: str) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.artifacts import write_text
-from regard.compare.runner import Budget, Entry, Plan
+from regard.compare.runner import Budget, Entry, Plan, claim
 from regard.config import merge, override_settings, parse, resolve_paths
+from regard.data.synthetic import corpus as corpora
 from regard.data.synthetic import phrasebook
 from regard.errors import ConfigError
 
@@ -77,16 +78,7 @@ def lecture(
             raise ConfigError(f"no model '{name}' in the lecture; there are: {'; '.join(MODELS)}")
     corpus = folder / "corpus"
     files = {split: corpus / f"{split}.tsv" for split in phrasebook.SPLITS}
-    if not all(path.exists() for path in files.values()):
-        phrasebook.write(corpus, train=PAIRS, words=WORDS)
     lengths = corpus / "lengths.tsv"
-    if not lengths.exists():
-        lines = [
-            f"{pair.source}\t{pair.target}\t{pair.alignment}\n"
-            for group in GROUPS
-            for pair in phrasebook.pairs(SENTENCES, split="test", words=group, seed=2)
-        ]
-        write_text(lengths, "".join(lines))
     data = {"data": {split: str(path.absolute()) for split, path in files.items()}}
     given = override_settings(overrides)
     entries = [
@@ -94,6 +86,11 @@ def lecture(
         for name, (idea, own) in MODELS.items()
         if not only or name in only
     ]
+    claim(folder)
+    facts = {"corpus": "lecture", "train": PAIRS, "words": [*WORDS], "groups": [[*x] for x in GROUPS],
+             "sentences": SENTENCES}  # fmt: skip
+    names = [path.name for path in (*files.values(), lengths)]
+    corpora.make(corpus, facts, names, _write_corpus, otherwise="give another --folder")
     return Plan(
         title="From the last state to the Transformer",
         entries=entries,
@@ -107,3 +104,12 @@ def lecture(
         groups=GROUPS,
         trained=WORDS,
     )
+
+
+def _write_corpus(folder: Path) -> None:
+    """The corpus of training, and test sentences of all lengths."""
+    phrasebook.write(folder, train=PAIRS, words=WORDS)
+    lines = [
+        f"{pair.line}\n" for group in GROUPS for pair in phrasebook.pairs(SENTENCES, split="test", words=group, seed=2)
+    ]
+    write_text(folder / "lengths.tsv", "".join(lines))

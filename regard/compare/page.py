@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from regard.artifacts import write_text
 from regard.compare import plots
 from regard.compare.findings import (
     alignment,
@@ -19,14 +20,13 @@ from regard.compare.findings import (
     quality,
     sentence,
 )
-from regard.compare.results import Results, amount, called, cells, frontier, markdown, ranked, save
-from regard.errors import ConfigError, DataError
+from regard.compare.results import Results, amount, called, cells, frontier, load, markdown, ranked, save
+from regard.errors import ConfigError, DataError, OutputError
 
 
 def write_page(results: Results, path: Path) -> None:
     """Write the page, and in a folder beside it that has its name the figures and `results.json`."""
-    if path.suffix != ".md":
-        raise ConfigError(f"{path}: the page is Markdown and its name should end in .md")
+    check_place(path)
     if not results.runs:
         raise DataError(f"{results.title}: there are no runs to write about")
     folder = path.parent / path.stem
@@ -55,7 +55,27 @@ def write_page(results: Results, path: Path) -> None:
     if ranked(results, "aer"):
         parts += ["## Attention as alignment", paragraph(alignment(results))]
     parts += ["## What this does not show", paragraph(caveats(results))]
-    path.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    write_text(path, "\n\n".join(part for part in parts if part) + "\n")
+
+
+def check_place(path: Path) -> None:
+    """See that a page can be written here: where nothing is yet, or where its results lie beside an earlier one."""
+    if path.suffix != ".md":
+        raise ConfigError(f"{path}: the page is Markdown and its name should end in .md")
+    folder = path.parent / path.stem
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file, and figures should go to a folder of that name; give another --page")
+    files = [x for x in folder.iterdir() if not x.name.startswith(".")] if folder.exists() else []
+    if not files and not path.exists():
+        return
+    try:
+        load(folder / "results.json")
+    except DataError:
+        found = path if path.exists() else folder
+        raise OutputError(
+            f"{found} exists and was not made by `regard compare` (there are no results of one in {folder}); give "
+            "another --page"
+        ) from None
 
 
 # What was done
@@ -79,11 +99,11 @@ def _setting(results: Results) -> Iterator[str]:
 def _note(results: Results) -> str:
     said = []
     if max(len(results.of(x)) for x in results.models) > 1:
-        said += ["Scores are means over seeds ± one standard deviation, which is called the spread here.",
-                 "A difference exceeds the spread where it is larger than the spreads of both models together; that is "
-                 "a rule of thumb and not a test."]  # fmt: skip
+        said += ["Scores are means over seeds ± one standard deviation.",
+                 "Below, two models differ beyond noise where Welch's t-test over their seeds gives p < 0.05, each "
+                 "pair by itself: of twenty pairs that do not differ, one may seem to."]  # fmt: skip
     else:
-        said += ["There is one seed for each model, so there is no spread to judge differences by."]
+        said += ["There is one seed for each model, so no difference between models is claimed below."]
     if not results.gpu:
         said += [f"Training time and decoding speed are ratios to those of {name(results.models[0])}."]
     if ranked(results, "aer"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard.artifacts import replacing
 from regard.compare.results import Group, Measure, Numbers, Results, Trajectory, called, flops, frontier
 from regard.errors import ConfigError
 
@@ -192,8 +193,9 @@ def _write(draw: Any, results: Results, path: Path) -> None:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png or .svg")
     import matplotlib
 
-    with matplotlib.rc_context(SETTINGS):
-        draw(results).savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else {})
+    with matplotlib.rc_context(SETTINGS), replacing(path) as temporary:
+        facts = {"Date": None} if path.suffix == ".svg" else {}
+        draw(results).savefig(temporary, dpi=DPI, metadata=facts, format=path.suffix.removeprefix("."))
 
 
 def _figure(results: Results, heights: Sequence[float], *, names: bool = True) -> tuple[Figure, list[Axes]]:

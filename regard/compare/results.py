@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from regard.artifacts import write_text
 from regard.errors import DataError
 
 FORMAT = "regard comparison 1"
@@ -20,6 +21,8 @@ NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "exact": "exact match", "
 DIGITS = {"aer": 3, "perplexity": 2}  # after the point; one for scores in percent
 LOWER_IS_BETTER = {"aer", "perplexity", "ter"}
 DASH = "–"
+LEVEL = 0.05  # what a difference counts as one at: chance gives as large a one more seldom
+MIDPOINTS = (np.arange(4096) + 0.5) / 4096  # of equal parts of the unit interval
 
 Numbers = NDArray[np.float64]
 Group = tuple[int, int]  # source words, shortest and longest
@@ -126,10 +129,36 @@ class Measure:
         return cls(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None, len(known))
 
     def apart(self, other: Measure) -> bool | None:
-        """Whether the two differ by more than both spreads together; none where there is no spread to judge by."""
+        """Whether the two differ by Welch's t-test (p < 0.05); none where one of them has no spread to judge by."""
         if self.spread is None or other.spread is None:
             return None
-        return abs(self.mean - other.mean) > self.spread + other.spread
+        mine, theirs = self.spread**2 / self.seeds, other.spread**2 / other.seeds
+        if not mine + theirs:
+            return self.mean != other.mean
+        freedom = (mine + theirs) ** 2 / (mine**2 / (self.seeds - 1) + theirs**2 / (other.seeds - 1))
+        return p_value((self.mean - other.mean) / math.sqrt(mine + theirs), freedom) < LEVEL
+
+    def above(self, value: float) -> bool | None:
+        """Whether the mean is above a value (False: below it) by a t-test (p < 0.05); none where it cannot be told."""
+        if self.spread is None or self.mean == value:
+            return None
+        error = self.spread / math.sqrt(self.seeds)
+        if error and p_value((self.mean - value) / error, self.seeds - 1) >= LEVEL:
+            return None
+        return self.mean > value
+
+
+def p_value(t: float, freedom: float) -> float:
+    """How often chance alone gives Student's t such a size or more, on both sides together.
+
+    With `t = √ν tan φ` the density of t is that of `cos(φ) ** (ν - 1)`, and its tail an integral over a bounded range.
+    """
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    tail, whole = (
+        (math.pi / 2 - low) * np.mean(np.cos(low + (math.pi / 2 - low) * MIDPOINTS) ** (freedom - 1))
+        for low in (angle, 0.0)
+    )
+    return float(tail / whole)
 
 
 class Trajectory(NamedTuple):
@@ -214,6 +243,16 @@ class Results:
         values = np.stack([np.interp(grid, x, y) for x, y in curves])
         return Trajectory(grid, values.mean(0), values.std(0, ddof=1) if len(values) > 1 else None)
 
+    def during(self, model: str, tokens: float, *, since: float | None = None) -> Measure | None:
+        """Validation quality after so many tokens over a model's seeds, or how it changed `since` so many."""
+        curves = [np.array(sorted(known)).T for run in self.of(model) if (known := _followed(run))]
+        values = [np.interp([tokens, since or tokens], *curve) for curve in curves]
+        return Measure.of(float(now - before) if since is not None else float(now) for now, before in values)
+
+    def reached(self, model: str, quality: float) -> list[float | None]:
+        """After how many tokens the validation of each run first has this quality; none where it never has."""
+        return [next((x for x, y in sorted(_followed(run)) if y >= quality), None) for run in self.of(model)]
+
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **_plain(self)}
 
@@ -238,21 +277,29 @@ class Results:
             raise DataError(f"{name}: {error}") from None
 
 
+def _followed(run: Run) -> list[tuple[float, float]]:
+    """Tokens and validation quality, wherever it was looked at."""
+    return [(float(p.tokens), y) for p in run.curve if p.tokens > 0 and (y := _finite(p.quality)) is not None]
+
+
 def ranked(results: Results, metric: str, models: Iterable[str] | None = None) -> list[tuple[str, Measure]]:
     """Those of the models that have the metric, best first."""
     known = [(x, m) for x in (results.models if models is None else models) if (m := results.measure(x, metric))]
     return sorted(known, key=lambda pair: pair[1].mean if metric in LOWER_IS_BETTER else -pair[1].mean)
 
 
-def beaten_by(results: Results, model: str) -> str | None:
+def beaten_by(results: Results, model: str, *, surely: bool = False) -> str | None:
     """The best of the models that are better than this one by the metric and cost no more FLOPs; none if none is.
 
-    Costs within one percent count as equal: two runs under the same budget never end on the very same token.
+    Better is a higher mean, or with `surely` one that a test tells from it. Costs within one percent count as equal:
+    two runs under the same budget never end on the very same token.
     """
     own = results.measure(model)
     limit = 1.01 * results.mean(model, "flops")
     for other, measure in ranked(results, results.metric):
-        if own is not None and measure.mean > own.mean and 0 < results.mean(other, "flops") <= limit:
+        if own is None or measure.mean <= own.mean or not 0 < results.mean(other, "flops") <= limit:
+            continue
+        if not surely or measure.apart(own):
             return other
     return None
 
@@ -264,7 +311,8 @@ def frontier(results: Results) -> list[str]:
 
 
 def save(results: Results, path: Path) -> None:
-    path.write_text(json.dumps(results.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write all that was measured as JSON, a whole file or none."""
+    write_text(path, json.dumps(results.to_json(), indent=1, ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Results:

@@ -17,19 +17,27 @@ from typing import Any
 import torch
 
 import regard
-from regard.artifacts import write_text
+from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_json, read_mark, write_json
 from regard.compare.cost import Cost, count_cost
 from regard.compare.results import Length, Point, Results, Run
 from regard.data.batches import Position
-from regard.data.corpora import Example, read_examples, read_files
+from regard.data.corpora import Example, Files, read_examples, read_files
+from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
-from regard.errors import ConfigError, OutputError
+from regard.errors import ConfigError, DamagedError, DataError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score, exact_match
+from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
 from regard.tasks.task import Task
+from regard.training.checkpoint import WEIGHTS, Progress, checkpoints
 
+COMPARED = "compared.json"  # in a run's folder: what it was made from, where, and its scores
+# Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
+FREE = ("run", "preset", "data.train", "data.valid", "data.test", "start.", "training.seed", "training.log_every",
+        "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
+        "training.patience")  # fmt: skip
 VALIDATIONS = 12  # points of a learning curve
 PROBES = 4  # batches that costs are counted on
 GROUPS = 6  # of test sentences by length, where none are given
@@ -84,35 +92,33 @@ class Plan:
 
 
 def compare(plan: Plan, train: Train, say: Say) -> Results:
-    """Train and score every model with every seed; what is done already is taken as it is."""
+    """Train and score every model with every seed; what is done already, from the very same, is taken as it is.
+
+    Of several processes in one folder each can work on other models or seeds.
+    """
     _check(plan.entries)
+    contents = _contents(plan)
+    claim(plan.folder)
     runs: list[Run] = []
     places: list[dict[str, Any]] = []
-    budget = asdict(plan.budget)
-    made_from = {
-        "budget": budget, "groups": [list(group) for group in plan.groups or ()],
-        "lengths": hashlib.sha256(Path(plan.lengths).read_bytes()).hexdigest() if plan.lengths else None,
-    }  # fmt: skip
     for entry in plan.entries:
-        cost: Cost | None = None
-        settings = entry.config.model_dump(mode="json", include={"tokens", "model", "start", "training", "search"})
+        made_from, cost = _made_from(plan, entry, contents), None
         for seed in plan.seeds:
-            folder = plan.folder / _folder_name(entry.name) / f"seed-{seed}"
-            report = folder / "compared.json"
-            known = json.loads(report.read_text()) if report.exists() else {}
-            if known and (known["made_from"]["budget"], known.get("settings", settings)) != (budget, settings):
-                raise OutputError(
-                    f"{folder} holds a run under another budget or with other settings; give another --folder, "
-                    "or remove it"
-                )
-            if known.get("made_from") != made_from:
-                config = _seeded(entry.config, seed, folder)
-                cost = cost or _count(config)
-                config = _within(config, plan.budget, cost)
-                say(f"{entry.name}, seed {seed}: {cost.parameters:,} parameters, {plan.budget}")
-                run = _score(plan, entry, seed, train(config), cost)
-                known = {"made_from": made_from, "settings": settings, "where": _where(config), "run": run.to_json()}
-                write_text(report, json.dumps(known))
+            folder = plan.folder / folder_name(entry.name) / f"seed-{seed}"
+            known = _known(folder, made_from, say)
+            if known is None:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with locked(folder.with_name(f".{folder.name}.lock"), folder):
+                    config = _seeded(entry.config, seed, folder)
+                    if cost is None:
+                        cost = _count(config)
+                        for line in _announced(entry, plan.budget, _within(config, plan.budget, cost)):
+                            say(line)
+                    config = _within(config, plan.budget, cost)
+                    say(f"{entry.name}, seed {seed}: {cost.parameters:,} parameters, {plan.budget}")
+                    run = _score(plan, entry, seed, train(config), cost)
+                    known = {"made_from": dict(made_from.parts), "where": _where(config), "run": run.to_json()}
+                    write_json(folder / COMPARED, known)
             else:
                 say(f"{entry.name}, seed {seed}: done before")
             runs.append(Run.from_json(known["run"]))
@@ -125,6 +131,93 @@ def compare(plan: Plan, train: Train, say: Say) -> Results:
         metric=plan.entries[0].config.metric, ideas={entry.name: entry.idea for entry in plan.entries},
         runs=tuple(runs),
     )  # fmt: skip
+
+
+def claim(folder: Path) -> None:
+    """Make a comparison's folder, or see that it is one."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; give another --folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    with in_turn(folder / LOCK, folder):
+        found = read_mark(folder)
+        if found is None and not is_empty(folder):
+            raise OutputError(f"{folder} is not empty and is no comparison of Regard's; give another --folder")
+        if found is not None and found["kind"] != "comparison":
+            raise OutputError(f"{folder} is a {found['kind']} and no comparison; give another --folder")
+        if found is None:
+            mark(folder, "comparison")
+
+
+def _known(folder: Path, made_from: Fingerprint, say: Say) -> dict[str, Any] | None:
+    """What was found out before, if it was made from the same; None if there is nothing yet."""
+    try:
+        known = read_json(folder / COMPARED)
+        before = known["made_from"]
+    except FileNotFoundError:
+        return None
+    except (DamagedError, KeyError):
+        say(f"{folder / COMPARED} is damaged, and is made anew")
+        return None
+    if differing := made_from.differences(before):
+        what = ", ".join(map(str, differing))
+        raise OutputError(f"{folder} holds a run made from something else: {what}; give another --folder")
+    return known
+
+
+def _made_from(plan: Plan, entry: Entry, contents: dict[str, str]) -> Fingerprint:
+    """All that the scores of a model come from, whatever its seed."""
+    config = entry.config
+    free = FREE if plan.budget.seconds else (*FREE, "training.validate_every")
+    parts = settings_of(config, without=free)
+    for part in ("model", "encoder", "decoder"):
+        if (start := getattr(config.start, part)) is not None:
+            parts[f"{CONTENT}start.{part}"] = _content_of(Path(start) / WEIGHTS)
+    budget = {f"budget.{name}": value for name, value in asdict(plan.budget).items() if value}
+    return Fingerprint({**parts, **contents, **budget, "groups": [list(group) for group in plan.groups or ()]})
+
+
+def _contents(plan: Plan) -> dict[str, str]:
+    """Digests of the data that all models are compared on, with the pictures that they name."""
+    data = plan.entries[0].config.data
+    given: dict[str, Files | None] = {f"data.{split}": getattr(data, split) for split in ("train", "valid", "test")}
+    given["the lengths"] = plan.lengths
+    found = {}
+    for name, files in given.items():
+        if files is None:
+            continue
+        found[f"{CONTENT}{name}"] = _content_of(*([files] if isinstance(files, str) else files))
+        if data.source == "picture":
+            pictures = hashlib.sha256()
+            for example in read_files(files, data):
+                path = Path(example.source)
+                pictures.update(file_digest(path).encode() if path.is_file() else b"none")
+            found[f"{CONTENT}the pictures of {name}"] = pictures.hexdigest()
+    return found
+
+
+def _content_of(*paths: str | Path) -> str:
+    try:
+        return content_of(paths)
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename} ({error.strerror}); check the path in the config") from None
+
+
+def _announced(entry: Entry, budget: Budget, config: Config) -> Iterator[str]:
+    """What of an entry's own settings does not hold here, in a line."""
+    own, now = entry.config.training, config.training
+    said = []
+    if now.validate_every != own.validate_every:
+        said.append(
+            f"validating every {now.validate_every} updates (config says {own.validate_every}), so that each curve has "
+            f"{VALIDATIONS} points"
+        )
+    if now.save_every != own.save_every:
+        said.append(f"saving every {now.save_every} updates (config says {own.save_every})")
+    ends = [f"training.steps={own.steps}"]
+    ends += [f"training.patience={own.patience}"] * bool(own.patience)
+    ends += [f"training.{name}={value:g}" for name in ("tokens", "seconds") if (value := getattr(own, name))]
+    said.append(f"training ends after {budget}, whatever {' and '.join(ends)} {'say' if ends[1:] else 'says'}")
+    yield f"{entry.name}: {'; '.join(said)}"
 
 
 def _where(config: Config) -> dict[str, Any]:
@@ -151,12 +244,13 @@ def _check(entries: Sequence[Entry]) -> None:
             raise ConfigError(f"{entry.name} is a model of text alone; `regard evaluate` gives its perplexity")
         if entry.config.metric == "loss":
             raise ConfigError("training.metric loss says nothing of outputs; compare by bleu, chrf or exact")
-    names = [_folder_name(entry.name) for entry in entries]
+    names = [folder_name(entry.name) for entry in entries]
     if len(set(names)) < len(names):
         raise ConfigError(f"two models have the same name: {', '.join(names)}")
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
+    """What the folder of a model's runs is called."""
     return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
@@ -192,14 +286,23 @@ def _score(plan: Plan, entry: Entry, seed: int, system: System, cost: Cost) -> R
     began = time.perf_counter()
     lengths, written = _by_length(task, many, plan.groups or _even_groups(many))
     seconds = time.perf_counter() - began
-    progress = json.loads(max((system.folder / "checkpoints").glob("[0-9]*/progress.json")).read_text())
+    progress = _progress(system.folder / "checkpoints")
     return Run(
-        model=entry.name, seed=seed, parameters=cost.parameters, tokens=progress["tokens"], steps=progress["step"],
-        seconds=progress["seconds"], flops=cost.flops_per_token * progress["tokens"], memory=cost.memory,
+        model=entry.name, seed=seed, parameters=cost.parameters, tokens=progress.tokens, steps=progress.step,
+        seconds=progress.seconds, flops=cost.flops_per_token * progress.tokens, memory=cost.memory,
         decode_speed=written / seconds, scores=scores,
         lengths=tuple(lengths),
         curve=tuple(_curve(system.folder / "log.jsonl", cost, system.config.metric)),
     )  # fmt: skip
+
+
+def _progress(folder: Path) -> Progress:
+    """Where training stood at its last checkpoint."""
+    path = checkpoints(folder)[-1] / "progress.json"
+    try:
+        return Progress(**read_json(path))
+    except DamagedError:  # written without a checksum
+        return Progress(**json.loads(path.read_text()))
 
 
 def _outputs(task: Task, examples: Sequence[Example]) -> list[str]:

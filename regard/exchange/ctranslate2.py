@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.artifacts import write_text
+from regard.artifacts import new_folder, write_text
 from regard.config import dump
 from regard.data.corpora import Example, read_examples
 from regard.data.sources import Item
@@ -34,7 +32,6 @@ from regard.data.tokens import BOS, EOS, MARKS, UNK, Tokenizer, clean
 from regard.errors import ConfigError, DataError, ModelError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, ct2, load_engine, names
-from regard.exchange.folders import make_way
 from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Reader
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -45,6 +42,7 @@ from regard.system import CONFIG, System, load, save_tokenizers
 from regard.tasks.task import Task
 from regard.training.checkpoint import weights
 
+KIND = "CTranslate2 export"
 QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
 )  # fmt: skip
@@ -87,17 +85,13 @@ def export(
     """Write a model as CTranslate2 reads it, and compare the two on some lines of the validation data.
 
     `quantization` is how weights are stored, float32 if not given, with which a folder that writes something else than
-    Regard is an error. `force` replaces an older export.
+    Regard is an error. `force` replaces an older export, and nothing else.
     """
     folder, quantization = Path(folder), quantization or "float32"
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"unknown quantization '{quantization}'; there are: {', '.join(QUANTIZATIONS)}")
     spec = specify(system)
-    make_way(folder, EXPORT, "export", force=force)
-    new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
+    with new_folder(folder, KIND, force=force) as new:
         spec.optimize(quantization)
         spec.save(str(new))
         save_tokenizers(new, system.task.source.tokenizer, system.task.target)
@@ -111,11 +105,6 @@ def export(
         write_text(new / EXPORT, json.dumps(facts, indent=1) + "\n")
         report = compare(system, load_engine(new, same=True), folder, quantization, max(1, lines))
         write_text(new / EXPORT, json.dumps({**facts, "report": asdict(report)}, indent=1) + "\n")
-        if folder.exists():
-            shutil.rmtree(folder)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return report
 
 

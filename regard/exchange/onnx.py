@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import shutil
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,13 +26,12 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.artifacts import write_text
+from regard.artifacts import new_folder, write_text
 from regard.config import dump
 from regard.data.corpora import read_examples
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, DataError, ModelError
-from regard.exchange.folders import make_way
 from regard.exchange.onnx_runner import RUNNER, Found, Runner
 from regard.exchange.onnx_runner import Search as RunnerSearch
 from regard.exchange.onnx_trace import Growing, Rectangle, Spread, prepare, traceable
@@ -44,6 +42,7 @@ from regard.search.limits import Hypothesis
 from regard.system import CONFIG, System, save_tokenizers
 from regard.tasks.writing import Writing
 
+KIND = "ONNX export"
 ENCODER, STEP = "encoder.onnx", "step.onnx"
 TOLERANCE = 1e-3  # of the score of an output
 ROUNDING = 1e-5  # of an attention weight
@@ -76,7 +75,8 @@ class Report:
 def export(system: System, folder: str | Path, *, lines: int = 16, force: bool = False) -> Report:
     """Write a model as ONNX graphs, and compare what they write with what it writes on some validation data.
 
-    `force` replaces an older export. A folder that writes something else than Regard is an error, and thrown away.
+    `force` replaces an older export, and nothing else. A folder that writes something else than Regard is an error, and
+    thrown away.
     """
     task, folder = system.task, Path(folder)
     if isinstance(task.model, Reader):
@@ -90,25 +90,15 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
             __import__(name)
         except ImportError:
             raise ConfigError(f"export to ONNX needs {name}; install it with: pip install 'regard[export]'") from None
-    make_way(folder, RUNNER, "ONNX export", force=force)
-    model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
-    task = replace(task, model=model, device=torch.device("cpu"))  # graphs are compared with the same on a CPU
-    new = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
+    with new_folder(folder, KIND, force=force) as new:
+        model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
+        task = replace(task, model=model, device=torch.device("cpu"))  # graphs are compared with the same on a CPU
         save_tokenizers(new, task.source.tokenizer, task.target)
         write_text(new / CONFIG, dump(task.config))
         layout = layout_of(task)
         write_text(new / RUNNER, json.dumps(facts(task, layout), indent=1) + "\n")
         trace(task, layout, new)
-        report = compare(task, new, folder, lines)
-        if folder.exists():
-            shutil.rmtree(folder)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return report
+        return compare(task, new, folder, lines)
 
 
 # A decoder's state as tensors with names

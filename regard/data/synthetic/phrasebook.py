@@ -13,15 +13,17 @@ depend on the language: the German and the Turkish corpus have the same English 
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
+from regard.artifacts import replacing
 from regard.data.synthetic import english, german, turkish
 from regard.data.synthetic.grammar import Grammar
 from regard.data.synthetic.syntax import Link, Sentence, Token, links
+from regard.errors import OutputError
 
 LANGUAGES: dict[str, str] = {"de": "German", "tr": "Turkish"}
 
@@ -55,6 +57,11 @@ class Pair:
         marked = [(link, "-") for link in self.sure] + [(link, "p") for link in self.possible]
         return " ".join(f"{i}{mark}{j}" for (i, j), mark in sorted(marked))
 
+    @property
+    def line(self) -> str:
+        """Source, target and alignment with tabs between."""
+        return f"{self.source}\t{self.target}\t{self.alignment}"
+
 
 def pairs(
     size: int, *, language: str = "de", split: str = "train", words: tuple[int, int] = (5, 20), seed: int = 1
@@ -76,33 +83,32 @@ def write(
     test: int = 500,
     words: tuple[int, int] = (5, 20),
     seed: int = 1,
+    line: Callable[[Pair], str] = attrgetter("line"),
+    ending: str = "tsv",
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Path]:
     """Write `train.tsv`, `valid.tsv` and `test.tsv` into `folder`; returns where each split is.
 
-    A line is source, target and alignment with tabs between. Each file appears when it is complete, never half
-    written. `progress` is told now and then how many pairs there are by now, of all splits together.
+    A line is source, target and alignment with tabs between, or what `line` makes of a pair; files may have another
+    `ending`. Each file appears when it is complete, never half written, and none that is there is replaced. `progress`
+    is told now and then how many pairs there are by now, of all splits together.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, language, split, words)
+    paths = {split: folder / f"{split}.{ending}" for split in sizes}
+    for path in paths.values():
+        if path.exists():
+            raise OutputError(f"{path} exists; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
     done = 0
     for split, size in sizes.items():
-        path = folder / f"{split}.tsv"
-        partial = folder / f".{split}.tsv.{os.getpid()}"
-        try:
-            with partial.open("w", encoding="utf-8", newline="\n") as file:
-                for pair in _pairs(size, language, split, words, seed):
-                    file.write(f"{pair.source}\t{pair.target}\t{pair.alignment}\n")
-                    done += 1
-                    if progress is not None and done % _REPORT_EVERY == 0:
-                        progress(done)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        paths[split] = path
+        with replacing(paths[split]) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+            for pair in _pairs(size, language, split, words, seed):
+                file.write(f"{line(pair)}\n")
+                done += 1
+                if progress is not None and done % _REPORT_EVERY == 0:
+                    progress(done)
     if progress is not None:
         progress(done)
     return paths

@@ -25,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +35,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
+
+from regard.artifacts import replacing
+from regard.errors import OutputError
 
 Box = tuple[int, int, int, int]
 
@@ -158,32 +160,27 @@ def write(
 
     A line has the picture's path from `folder` as `source`, the caption as `target`, `boxes` as lists of first word,
     last word, x0, y0, x1, y1, and the picture's `width` and `height`. A .jsonl file appears when it and its pictures
-    are complete; one that was there goes before its first picture is replaced. `progress` is told now and then how
-    many scenes there are by now, of all splits together.
+    are complete; nothing that is there is replaced. `progress` is told now and then how many scenes there are by now,
+    of all splits together.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, split, picture)
-    paths = {}
+    paths = {split: folder / f"{split}.jsonl" for split in sizes}
+    for path in (*paths.values(), folder / "pictures"):
+        if path.exists():
+            raise OutputError(f"{path} exists; give another folder")
     done = 0
     for split, size in sizes.items():
-        path = folder / f"{split}.jsonl"
-        partial = folder / f".{split}.jsonl.{os.getpid()}"
-        (folder / "pictures" / split).mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        try:
-            with partial.open("w", encoding="utf-8", newline="\n") as file:
-                for number, scene in enumerate(_scenes(size, split, picture, seed), 1):
-                    source = f"pictures/{split}/{number:06d}.png"
-                    Image.fromarray(scene.render()).save(folder / source, compress_level=1)
-                    file.write(json.dumps(_record(source, scene)) + "\n")
-                    done += 1
-                    if progress is not None and done % _REPORT_EVERY == 0:
-                        progress(done)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        paths[split] = path
+        (folder / "pictures" / split).mkdir(parents=True)
+        with replacing(paths[split]) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+            for number, scene in enumerate(_scenes(size, split, picture, seed), 1):
+                source = f"pictures/{split}/{number:06d}.png"
+                Image.fromarray(scene.render()).save(folder / source, compress_level=1)
+                file.write(json.dumps(_record(source, scene)) + "\n")
+                done += 1
+                if progress is not None and done % _REPORT_EVERY == 0:
+                    progress(done)
     if progress is not None:
         progress(done)
     return paths

@@ -16,6 +16,11 @@ def tags(sentence: str) -> list[str]:
     return [known.get(word.lower(), OTHER) for word in sentence.split()]
 
 
+def line(sentence: str) -> str:
+    """The sentence and its tags, with a tab between."""
+    return f"{sentence}\t{' '.join(tags(sentence))}"
+
+
 @cache
 def _lexicon() -> dict[str, str]:
     """Form to tag; of what is two things, the later one."""
