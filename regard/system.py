@@ -91,8 +91,8 @@ class System:
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
-        given = Given(prefixes, phrases, first_line)
-        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=given)
+        beside = Given(prefixes, phrases, first_line)
+        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=beside)
 
     def score(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""

@@ -13,6 +13,7 @@ from regard.data.batches import make_batch
 from regard.data.corpora import Example
 from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
 from regard.errors import DataError
+from regard.models.model import EncoderDecoder, OneNetwork
 from regard.settings import Objective
 from regard.system import System, new_task
 from regard.tasks import writing
@@ -172,7 +173,7 @@ def test_evaluation_leaves_out_of_perplexity_what_does_not_fit(kind: dict[str, A
 def test_risk_draws_no_more_than_there_are_positions_for(kind: dict[str, Any], first: int) -> None:
     """Twice a target and five more would be more."""
     task = system(kind).task
-    assert isinstance(task, Writing)
+    assert isinstance(task.model, EncoderDecoder | OneNetwork)
     settings = Objective(kind="minimum_risk", samples=20)
     objective = make_objective(task.model, settings, 0.0, first, task.longest)
     assert isinstance(objective, MinimumRisk)
@@ -216,6 +217,6 @@ def test_minimum_bayes_risk_cuts_its_draws_and_sampling_does_not() -> None:
     assert [made.search(epsilon=0.1, **options).least for options in ({"sample": True}, {"mbr": 8})] == [0.1, 0.1]
     assert made.search(mbr=8, epsilon=0).least == 0.0
     texts = [words(3)] * 20
-    usual, cut, whole = (made.outputs(texts, mbr=8, **more) for more in ({}, {"epsilon": 0.02}, {"epsilon": 0.0}))
+    usual, cut, whole = (made.outputs(texts, mbr=8, epsilon=epsilon) for epsilon in (None, 0.02, 0.0))
     assert usual == cut
     assert usual != whole

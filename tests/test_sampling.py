@@ -174,7 +174,8 @@ def some(chain: Chain, rules: Limits, sources: list[int], seed: int = 1, **optio
 
 def test_a_line_is_drawn_alike_alone_and_in_any_batch() -> None:
     chain, rules = random_chain(7, seed=3), limits([5, 9, 2, 7, 0, 4, 8])
-    for options in ({}, {"top_p": 0.8, "temperature": 0.7}, {"epsilon": 0.1, "top_k": 3}):
+    ways: list[dict[str, Any]] = [{}, {"top_p": 0.8, "temperature": 0.7}, {"epsilon": 0.1, "top_k": 3}]
+    for options in ways:
         together = some(chain, rules, [*range(7)], count=4, **options)
         for order in ([6, 2, 0, 4, 1, 5, 3], [3, 1], [5], [0], [6, 5, 4]):
             assert some(chain, rules, order, count=4, **options) == [together[i] for i in order]
@@ -281,7 +282,7 @@ def test_epsilon_keeps_what_is_probable_enough_and_the_likeliest(weights: list[i
 def test_epsilon_comes_after_the_temperature_and_before_top_k_and_top_p() -> None:
     first = {A: 0.5, B: 0.3, C: 0.15, EOS: 0.05}
     chain = markov({BOS: first, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
-    for options, expected in (
+    ways: list[tuple[dict[str, Any], set[int]]] = [
         ({"epsilon": 0.1}, {A, B, C}),
         ({"epsilon": 0.2}, {A, B}),
         ({"epsilon": 0.9}, {A}),
@@ -289,6 +290,7 @@ def test_epsilon_comes_after_the_temperature_and_before_top_k_and_top_p() -> Non
         ({"epsilon": 0.1, "temperature": 0.5}, {A, B}),
         ({"epsilon": 0.1, "temperature": 2.0}, {A, B, C, EOS}),  # 0.378, 0.293, 0.207, 0.120
         ({"epsilon": 0.2, "top_p": 0.61}, {A}),  # of what is left A holds 0.625; of all, A and B would be kept
-    ):
+    ]
+    for options, expected in ways:
         (hypotheses,) = draw(chain, limits([2]), count=300, **options)
         assert {x.tokens[0] if x.tokens else EOS for x in hypotheses} == expected, options
