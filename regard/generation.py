@@ -200,15 +200,12 @@ def stream_lines(
 def _score_window(system: System, window: list[Example], warn: Warn) -> list[PairScore | None]:
     task, fitting = system.task, []
     items = task.source.encode_many([x.source for x in window])
-    for i, (example, item, target) in enumerate(
-        zip(window, items, task.target.encode_many([x.target for x in window]), strict=True)
-    ):
-        length = max(len(target), len(item) if task.source.tokenizer else 0)
-        if length < task.longest - 1:
-            fitting.append(i)
+    targets = task.target.encode_many([x.target for x in window])
+    for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
+        if what := task.unfit(item, target):
+            warn(f"{example.place} {what}; its line of output is empty")
         else:
-            most = f"more than the model's {task.longest - 2}"
-            warn(f"{example.place} has {length} tokens, {most}; its line of output is empty")
+            fitting.append(i)
     found: list[PairScore | None] = [None] * len(window)
     scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
     for i, pair in zip(fitting, scored, strict=True):

@@ -71,7 +71,7 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
         f"{heads.get(config.model.head, f'{task.target.size:,} labels')}; {system.parameters():,} parameters on "
         f"{task.device}"
     )
-    objective = make_objective(task.model, settings.objective, settings.label_smoothing, task.first)
+    objective = make_objective(task.model, settings.objective, settings.label_smoothing, task.first, task.longest)
 
     def validate() -> dict[str, float]:
         return task.validate(valid, settings.validate_sentences)
@@ -112,8 +112,9 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     if pairs.report:
         watcher.message(pairs.report)
     return task, Batches(
-        pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling
-    )
+        pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling,
+        longest=data.max_length,
+    )  # fmt: skip
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked

@@ -212,6 +212,10 @@ class Search(Section):
     temperature: float = Field(
         1.0, gt=0, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
     )
+    epsilon: float | None = Field(
+        None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
+        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p",
+    )  # fmt: skip
     top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
     top_p: float = Field(1.0, gt=0, le=1, description="sample among the likeliest tokens that hold this share")
     mbr: int = Field(
@@ -229,7 +233,7 @@ class Search(Section):
         "top_k tokens (4 if 0)",
     )
     unknown: bool = Field(False, description="may write <unk>")
-    seed: int = Field(1, ge=0, le=10**12, description="of what sample draws")
+    seed: int = Field(1, ge=0, le=10**12, description="of what sample and mbr draw")
     max_source: int = Field(1024, ge=1, le=10**6, description="longest source, in tokens; a longer one gets no output")
     batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
@@ -253,6 +257,11 @@ class Search(Section):
         if self.min_length > self.max_length:
             raise ValueError(f"min_length ({self.min_length}) is more than max_length ({self.max_length})")
         return self
+
+    @property
+    def least(self) -> float:
+        """The probability below which no token is drawn, save the likeliest: `epsilon`, or what it is by default."""
+        return (0.02 if self.mbr else 0.0) if self.epsilon is None else self.epsilon
 
 
 class Config(Section):

@@ -75,29 +75,34 @@ class System:
 
     def generate(
         self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
-        phrases: Iterable[Sequence[str]] | None = None, **search: Any,
+        phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[str]:  # fmt: skip
         """The best output for each input. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
 
         `prefixes` says how each output begins, `phrases` what each must hold. To a language model an input is how its
         output begins, and may be empty. An input that cannot be used gets an empty output, and `on_problem` (or a
-        warning) says why.
+        warning) says why. What is sampled for an input depends on `seed` and on its number, counted from `first_line`,
+        and not on the inputs beside it.
         """
-        found = self.outputs(texts, on_problem=on_problem, prefixes=prefixes, phrases=phrases, **{**search, "nbest": 1})
+        found = self.outputs(
+            texts, on_problem=on_problem, prefixes=prefixes, phrases=phrases, first_line=first_line,
+            **{**search, "nbest": 1},
+        )  # fmt: skip
         return [outputs[0].text if outputs else "" for outputs in found]
 
     def outputs(
         self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
         phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[list[Output]]:  # fmt: skip
-        """The `nbest` outputs for each input, with their scores, best first."""
+        """The `nbest` outputs for each input, with their scores, best first; see `generate`."""
         texts = _texts(texts, "texts")
         prefixes = None if prefixes is None else _texts(prefixes, "prefixes")
         phrases = None if phrases is None else [_texts(some, f"phrases[{i}]") for i, some in enumerate(phrases)]
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
-        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=Given(prefixes, phrases))
+        beside = Given(prefixes, phrases, first_line)
+        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=beside)
 
     def score(self, sources: Iterable[str], targets: Iterable[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""

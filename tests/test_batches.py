@@ -33,9 +33,10 @@ def batches_of(
     seed: int,
     sampling: float = 0.0,
     window: int = 100_000,
+    longest: int | None = None,
 ) -> Batches:
     source = Text(tokenizer)
-    return Batches(pairs, source, tokenizer, Pairs(source), budget, seed, sampling, window)
+    return Batches(pairs, source, tokenizer, Pairs(source), budget, seed, sampling, window, longest)
 
 
 def examples(count: int) -> list[Example]:
@@ -111,6 +112,37 @@ def test_sampling_draws_anew_each_epoch(tmp_path: Path) -> None:
     batches = batches_of(store(tmp_path, 50, tokenizer, text=True), tokenizer, budget=100, seed=1, sampling=0.3)
     drawn = [Counter(tuple(x) for b, _ in epoch(batches, number) for x in b.source.tolist()) for number in (0, 1)]
     assert drawn[0] != drawn[1]
+
+
+def test_what_is_drawn_too_long_falls_back_to_the_usual_tokens(tmp_path: Path) -> None:
+    """On either side; all else stays as it was drawn."""
+    tokenizer = train_tokenizer([f"{x.source} {x.target}" for x in examples(300)], "bpe", 300)
+    usual = [
+        Counter(map(tuple, tokenizer.encode_many(texts)))
+        for texts in ([x.source for x in examples(60)], [x.target for x in examples(60)])
+    ]
+    most = max(map(len, usual[0] | usual[1]))
+    drawn, kept = (
+        batches_of(
+            store(tmp_path, 60, tokenizer, text=True), tokenizer, budget=100, seed=1, sampling=0.5, longest=longest
+        )
+        for longest in (None, most)
+    )
+    lengths, both = [], []
+    for batches in (drawn, kept):
+        rows = [
+            (tuple(x[:-1]), tuple(y[:-1]))
+            for batch, _ in epoch(batches)
+            for x, y in zip(batch.source.tolist(), batch.outputs.tolist(), strict=True)
+        ]
+        lengths.append([max(map(len, side)) for side in zip(*rows, strict=True)])
+        both.append([Counter(side) for side in zip(*rows, strict=True)])
+    assert min(lengths[0]) > most >= max(lengths[1])
+    for whole, cut, ever in zip(*both, usual, strict=True):
+        short = Counter({row: count for row, count in whole.items() if len(row) <= most})
+        assert not short - cut
+        assert 0 < (cut - short).total() == (whole - short).total()
+        assert not (cut - short) - ever
 
 
 def test_batches_are_of_like_lengths(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from regard import memory
 from regard.memory import give_back, kept
+from regard.nn.linear import Packed
 
 glibc = pytest.mark.skipif(memory._glibc() is None, reason="the C library is not glibc")
 
@@ -71,3 +72,35 @@ def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     with kept():
         give_back()
         assert torch.ones(3).sum() == 3
+
+
+@pytest.mark.skipif(not Packed.available(torch.float32), reason="torch lacks oneDNN's layout")
+def test_new_numbers_of_rows_take_no_more_memory() -> None:
+    """What a layer of a search is given rows by, after it has seen the few numbers that they are filled up to."""
+    words = (
+        "from regard.nn.graphed import few\n"
+        "from regard.nn.linear import PARTS\n"
+        "from tests.test_memory import *\n"
+        "layer = Packed(torch.nn.Linear(64, 64))\n"
+        "with torch.inference_mode():\n"
+        "    for rows in sorted({few(i, PARTS) for i in range(1, 513)}):\n"
+        "        layer(torch.ones(rows, 64))\n"
+        "    before = held()\n"
+        "    for rows in range(1, 513):\n"
+        "        layer(torch.ones(rows, 64))\n"
+        "print(held() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 16  # it was above 200
+
+
+@pytest.mark.skipif(not Packed.available(torch.float32), reason="torch lacks oneDNN's layout")
+@pytest.mark.parametrize("shape", [(0,), (1,), (33,), (5, 7), (3, 0), (2, 3, 11), (260,)], ids=str)
+def test_rows_that_fill_up_change_nothing(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    for bias in (True, False):
+        linear, x = torch.nn.Linear(6, 10, bias=bias), torch.randn(*shape, 6)
+        with torch.inference_mode():
+            torch.testing.assert_close(Packed(linear)(x), linear(x))
+            expected = linear(x)[..., 2:5]
+            torch.testing.assert_close(Packed(linear).part(x, 2, 5), expected)

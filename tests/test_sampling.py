@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
-from regard.search.sample import filter_top, sample
+from regard.search.sample import choose, filter_epsilon, filter_top, line_keys, sample, uniforms
 from tests.chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
 
 
 def draw(chain: Chain, rules: Limits, seed: int = 1, **options: Any) -> list[list[Hypothesis]]:
-    generator = torch.Generator().manual_seed(seed)
-    return sample(chain.step, chain.start(), limits=rules, generator=generator, **options)
+    keys = line_keys(seed, range(len(rules.longest)))
+    return sample(chain.step, chain.start(), limits=rules, keys=keys, **options)
 
 
 def probability(chain: Chain, rules: Limits, source: int, tokens: list[int], temperature: float = 1.0) -> float:
@@ -160,3 +160,137 @@ def test_sampling_draws_from_the_top_alone() -> None:
     # The temperature comes first: at 0.5 the shares are 0.685, 0.247, 0.062 and 0.007.
     (hypotheses,) = draw(chain, limits([2]), count=300, top_p=0.9, temperature=0.5)
     assert {x.tokens[0] for x in hypotheses} == {A, B}
+
+
+# What a draw depends on
+
+
+def some(chain: Chain, rules: Limits, sources: list[int], seed: int = 1, **options: Any) -> list[list[Hypothesis]]:
+    """Samples of some sources, in this order, each under the number that it has among all."""
+    part = Chain(chain.log_probs[sources], chain.mix)
+    keys = line_keys(seed, sources)
+    return sample(part.step, part.start(), limits=rules.keep(torch.tensor(sources)), keys=keys, **options)
+
+
+def test_a_line_is_drawn_alike_alone_and_in_any_batch() -> None:
+    chain, rules = random_chain(7, seed=3), limits([5, 9, 2, 7, 0, 4, 8])
+    ways: list[dict[str, Any]] = [{}, {"top_p": 0.8, "temperature": 0.7}, {"epsilon": 0.1, "top_k": 3}]
+    for options in ways:
+        together = some(chain, rules, [*range(7)], count=4, **options)
+        for order in ([6, 2, 0, 4, 1, 5, 3], [3, 1], [5], [0], [6, 5, 4]):
+            assert some(chain, rules, order, count=4, **options) == [together[i] for i in order]
+
+
+def test_more_samples_begin_with_the_fewer() -> None:
+    chain, rules = random_chain(2, seed=3), limits([6, 6])
+    for few, many in zip(some(chain, rules, [0, 1], count=3), some(chain, rules, [0, 1], count=9), strict=True):
+        assert not Counter(tuple(x.tokens) for x in few) - Counter(tuple(x.tokens) for x in many)
+
+
+def test_seeds_lines_samples_and_steps_draw_differently() -> None:
+    """Also seeds beyond 64 bits, of lines far into a file."""
+    seen = [
+        float(uniforms(line_keys(seed, [line]), torch.tensor([which]), step))
+        for seed in (0, 1, 2, 2**64 - 1, 2**70 + 5)
+        for line in (0, 1, 2, 2**40)
+        for which in (0, 1, 2)
+        for step in (0, 1, 2)
+    ]
+    assert len(set(seen)) == len(seen) == 180
+    chain = Chain(random_chain(1, seed=1).log_probs.expand(4, -1, -1), 5)  # one and the same source on four lines
+    found = draw(chain, limits([9] * 4), count=20)
+    assert len({tuple(tuple(x.tokens) for x in hypotheses) for hypotheses in found}) == 4
+
+
+@pytest.fixture(scope="module")
+def many() -> torch.Tensor:
+    """Numbers by line, sample and step."""
+    keys, which = line_keys(1, range(64))[:, None], torch.arange(64)
+    return torch.stack([uniforms(keys, which, step) for step in range(64)], dim=-1)
+
+
+def test_uniforms_are_uniform(many: torch.Tensor) -> None:
+    count = many.numel()
+    assert 0.0 <= float(many.min()) < float(many.max()) < 1.0
+    assert abs(float(many.mean()) - 0.5) < 5 / math.sqrt(12 * count)
+    assert abs(float(many.square().mean()) - 1 / 3) < 5 * math.sqrt(4 / 45 / count)
+    for bins in ((many * 256).long(), (many * 2**30).long() % 256, (many * 2**53).long() % 256):  # the last bits too
+        seen = torch.bincount(bins.flatten(), minlength=256).double()
+        chi_square = float(((seen - count / 256) ** 2).sum() / (count / 256))
+        assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)
+
+
+def test_neighbouring_uniforms_do_not_go_together(many: torch.Tensor) -> None:
+    """In line, sample, step, and across any two of them."""
+    centred = (many - 0.5) * math.sqrt(12)
+    for by in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, -1, 0), (0, 1, -1), (1, 0, -1)]:
+        product = centred * centred.roll(by, (0, 1, 2))
+        assert abs(float(product.mean())) < 5 / math.sqrt(product.numel())
+
+
+def test_the_generator_is_splitmix() -> None:
+    """Held against Python's own whole numbers, and the first outputs of the reference implementation for seed 0."""
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    golden = 0x9E3779B97F4A7C15
+    assert [mix(golden * i % 2**64) for i in (1, 2)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+    for seed, line, which, step in ((1, 0, 0, 0), (7, 123456, 63, 300), (2**63 + 1, 5, 2, 1)):
+        key = mix((mix(seed) + line * golden) % 2**64)
+        bits = mix((mix((key + (which + 1) * golden) % 2**64) + (step + 1) * golden) % 2**64)
+        assert float(uniforms(line_keys(seed, [line]), torch.tensor([which]), step)) == (bits >> 11) / 2**53
+
+
+def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
+    probs = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.2, 0.05 - 1e-4, 1e-4, 0.0], dtype=torch.float64)
+    drawn = choose(probs.expand(200_000, -1), uniforms(line_keys(1, range(200_000)), torch.tensor(0), 0))
+    seen = torch.bincount(drawn, minlength=8)
+    spread = (probs * (1 - probs) * 200_000).sqrt()
+    assert ((seen - 200_000 * probs).abs() <= 5 * spread).all()
+
+
+def test_the_ends_of_what_is_probable_are_reached_and_nothing_beyond() -> None:
+    probs = torch.tensor([0.0, 0.3, 0.0, 0.7, 1e-12, 0.0, 0.0], dtype=torch.float64)
+    ends = torch.tensor([0.0, 0.3 - 1e-9, 0.3 + 1e-9, 1 - 1e-9, 1 - 2.0**-53], dtype=torch.float64)
+    assert choose(probs.expand(5, -1), ends).tolist() == [1, 1, 3, 3, 4]
+    assert choose(torch.eye(3, dtype=torch.float64), torch.full((3,), 1 - 2.0**-53, dtype=torch.float64)).tolist() == [
+        0, 1, 2,
+    ]  # fmt: skip
+
+
+# Epsilon sampling
+
+
+@given(
+    weights=st.lists(st.integers(0, 1000), min_size=1, max_size=12, unique=True).filter(any),
+    epsilon=st.floats(0.0, 0.99),
+)
+def test_epsilon_keeps_what_is_probable_enough_and_the_likeliest(weights: list[int], epsilon: float) -> None:
+    """Hewitt et al. 2022: `{x : p(x) >= epsilon}`, or the likeliest alone where that is empty."""
+    probs = [weight / sum(weights) for weight in weights]
+    assume(all(abs(p - epsilon) > 1e-9 for p in probs))
+    found = filter_epsilon(torch.tensor(probs, dtype=torch.float64).log(), epsilon)
+    expected = {i for i, p in enumerate(probs) if p >= epsilon and p > 0} or {probs.index(max(probs))}
+    assert set(found.isfinite().nonzero().flatten().tolist()) == expected
+    for token in expected:  # what is kept is left as it was
+        assert float(found[token]) == pytest.approx(math.log(probs[token]))
+
+
+def test_epsilon_comes_after_the_temperature_and_before_top_k_and_top_p() -> None:
+    first = {A: 0.5, B: 0.3, C: 0.15, EOS: 0.05}
+    chain = markov({BOS: first, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
+    ways: list[tuple[dict[str, Any], set[int]]] = [
+        ({"epsilon": 0.1}, {A, B, C}),
+        ({"epsilon": 0.2}, {A, B}),
+        ({"epsilon": 0.9}, {A}),
+        ({"epsilon": 0.2, "temperature": 0.5}, {A, B}),  # 0.685, 0.247, 0.062, 0.007
+        ({"epsilon": 0.1, "temperature": 0.5}, {A, B}),
+        ({"epsilon": 0.1, "temperature": 2.0}, {A, B, C, EOS}),  # 0.378, 0.293, 0.207, 0.120
+        ({"epsilon": 0.2, "top_p": 0.61}, {A}),  # of what is left A holds 0.625; of all, A and B would be kept
+    ]
+    for options, expected in ways:
+        (hypotheses,) = draw(chain, limits([2]), count=300, **options)
+        assert {x.tokens[0] if x.tokens else EOS for x in hypotheses} == expected, options

@@ -23,7 +23,7 @@ from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import EnsembleState, ensemble
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import minimum_bayes_risk
-from regard.search.sample import sample
+from regard.search.sample import line_keys, sample
 from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, ChainState, allowed, limits, markov, random_chain
 
 ALL = 128  # wider than all there is to try within four tokens
@@ -79,7 +79,7 @@ def test_an_impossible_prefix_is_kept_all_the_same(width: int) -> None:
     lost, other = search(chain, rules, width=width)
     assert lost == [Hypothesis([C, C], -math.inf, -math.inf)]
     same(other, [Hypothesis([A, B], math.log(0.4), math.log(0.4))])
-    lost, other = sample(chain.step, chain.start(), limits=rules, generator=torch.Generator(), count=width)
+    lost, other = sample(chain.step, chain.start(), limits=rules, keys=line_keys(1, [0, 1]), count=width)
     assert all(x.tokens[:2] == [C, C] and x.log_prob == -math.inf for x in lost)
     assert all(x.tokens == [A, B] for x in other)
 
@@ -100,9 +100,7 @@ def test_contrastive_search_keeps_an_impossible_prefix_too() -> None:
 
 def test_samples_go_on_from_the_prefix_as_the_model_says() -> None:
     chain, made, count = random_chain(3, seed=4), limits([3, 1, 2], prefix=[[B, A], [], [C]], forbidden=(BOS, B)), 4000
-    found = sample(
-        chain.step, chain.start(), limits=made, generator=torch.Generator().manual_seed(1), count=count, top_k=4
-    )
+    found = sample(chain.step, chain.start(), limits=made, keys=line_keys(1, range(3)), count=count, top_k=4)
     for source, hypotheses in enumerate(found):
         seen = Counter(tuple(x.tokens) for x in hypotheses)
         expected = {}

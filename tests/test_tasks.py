@@ -20,7 +20,7 @@ from regard.data.corpora import read_pairs
 from regard.errors import ConfigError
 from regard.runs import Stopped
 from regard.training.checkpoint import checkpoints, load_tensors
-from tests.test_cli import good, refused
+from tests.test_cli import good, refused, run
 from tests.test_training import StopAt, final
 from tests.toy import WORDS, toy_config, toy_settings, write_corpus
 
@@ -177,11 +177,15 @@ def test_what_goes_beside_the_input_has_to_fit_it(trained: Trained, sources: Pat
         )
         assert "no file" in refused("generate", model, sources, option, tmp_path / "gone.txt")
     beside.write_text("ALPHA BETA GAMMA\tZETA ETA\n\n\n\n")
-    said = refused("generate", model, sources, "--phrases", beside, "--set", "max_length=3")
-    assert said == "regard: phrases of 5 tokens do not fit into max_length 3\n"
+    plain = good("generate", model, sources, "--set", "max_length=3").splitlines()
+    most = "more than the 3 that search.max_length=3 allows; its line of output is empty"
+    done = run("generate", model, sources, "--phrases", beside, "--set", "max_length=3")
+    assert done.stdout.splitlines() == ["", *plain[1:]]  # what cannot be costs its own line alone
+    assert f"{sources}:1 has phrases of 5 tokens, {most}" in done.stderr
     beside.write_text("ALPHA BETA GAMMA DELTA\n\n\n\n")
-    said = refused("generate", model, sources, "--prefixes", beside, "--set", "max_length=3")
-    assert said == "regard: a prefix of 4 tokens does not fit into max_length 3\n"
+    done = run("generate", model, sources, "--prefixes", beside, "--set", "max_length=3")
+    assert done.stdout.splitlines() == ["", *plain[1:]]
+    assert f"{sources}:1 has a prefix of 4 tokens, {most}" in done.stderr
 
 
 def test_groups_of_a_beam_are_pushed_apart(trained: Trained) -> None:

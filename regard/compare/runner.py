@@ -31,7 +31,7 @@ from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
 from regard.tasks.task import Task
-from regard.training.checkpoint import WEIGHTS, Progress, checkpoints
+from regard.training.checkpoint import WEIGHTS, checkpoints
 
 COMPARED = "compared.json"  # in a run's folder: what it was made from, where, and its scores
 # Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
@@ -286,7 +286,7 @@ def _score(plan: Plan, entry: Entry, seed: int, system: System, cost: Cost) -> R
     began = time.perf_counter()
     lengths, written = _by_length(task, many, plan.groups or _even_groups(many))
     seconds = time.perf_counter() - began
-    progress = _progress(system.folder / "checkpoints")
+    progress = read_progress(checkpoints(system.folder / "checkpoints")[-1])
     return Run(
         model=entry.name, seed=seed, parameters=cost.parameters, tokens=progress.tokens, steps=progress.step,
         seconds=progress.seconds, flops=cost.flops_per_token * progress.tokens, memory=cost.memory,
@@ -294,15 +294,6 @@ def _score(plan: Plan, entry: Entry, seed: int, system: System, cost: Cost) -> R
         lengths=tuple(lengths),
         curve=tuple(_curve(system.folder / "log.jsonl", cost, system.config.metric)),
     )  # fmt: skip
-
-
-def _progress(folder: Path) -> Progress:
-    """Where training stood at its last checkpoint."""
-    path = checkpoints(folder)[-1] / "progress.json"
-    try:
-        return Progress(**read_json(path))
-    except DamagedError:  # written without a checksum
-        return Progress(**json.loads(path.read_text()))
 
 
 def _outputs(task: Task, examples: Sequence[Example]) -> list[str]:

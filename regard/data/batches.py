@@ -163,6 +163,7 @@ class Batches:
     seed: int
     sampling: float = 0.0
     window: int = 100_000
+    longest: int | None = None  # tokens that a side may be drawn as, marks not counted (None: any number)
 
     def since(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         """Each batch with the position after it."""
@@ -199,11 +200,22 @@ class Batches:
                 continue
             texts = [store[i].tobytes().decode() for i in index]
             seed = int(np.random.default_rng((self.seed, epoch, window, side)).integers(2**31))
-            tokens = maker.encode_many(texts, sampling=self.sampling, seed=seed)
+            tokens = self._within(maker, texts, maker.encode_many(texts, sampling=self.sampling, seed=seed))
             ends = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
             flat = np.fromiter(chain.from_iterable(tokens), maker.dtype, int(ends[-1]))
             sides.append(Slices(flat, np.concatenate(([0], ends[:-1])), ends))
         return sides[0], sides[1]
+
+    def _within(self, maker: Source | Tokenizer, texts: list[str], drawn: Sequence[Item]) -> list[Item]:
+        """What was drawn, but where that is longer than may be, the tokens that a text always has.
+
+        These are the ones that were counted when the corpus was read; a draw may have many more, up to its characters.
+        """
+        kept = list(drawn)
+        long = [i for i, tokens in enumerate(kept) if self.longest is not None and len(tokens) > self.longest]
+        for i, tokens in zip(long, maker.encode_many([texts[i] for i in long]), strict=True):
+            kept[i] = tokens
+        return kept
 
 
 def pack(source: Index, target: Index, budget: int) -> list[Index]:

@@ -121,19 +121,18 @@ class CTranslate2Engine(Writing):
     # What a task has to be able to do
 
     def search(
-        self, sources: Sequence[Item], settings: Search, draw: int = 0, *, prefixes: Sequence[Tokens] | None = None,
-        phrases: Sequence[Sequence[Tokens]] | None = None,
+        self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
+        phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         refuse(settings, phrases)
-        most = min(settings.max_length, self.longest - 1)
-        room = [min(most, self.source.room(item, settings.max_ratio)) for item in sources]
+        room = [self.room(item, settings)[0] for item in sources]
         Limits(torch.tensor(room), self.first, EOS, prefix=prefixes)  # says what is wrong with a prefix
         before = prefixes or [[] for _ in sources]
         lines = [
             Line([self.read[i] for i in item], list(prefix), limit)
             for item, prefix, limit in zip(sources, before, room, strict=True)
         ]
-        rules = Rules.of(settings, most)
+        rules = Rules.of(settings, min(settings.max_length, self.longest - 1))
         found = self._same(lines, rules) if self.same else self._fast(lines, rules)
         return [best(some, line, rules) for some, line in zip(found, lines, strict=True)]
 

@@ -6,6 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn.graphed import few
+
+PARTS = 32  # numbers of rows up to each power of 2 (see `few`): at most a sixteenth more than there are
+
 
 class Linear(nn.Linear):
     """`W x + b`, of which some rows can be asked for alone."""
@@ -26,13 +30,18 @@ def linear_relu(linear: nn.Module, x: Tensor) -> Tensor:
 
 
 class Packed(nn.Module):
-    """`W x + b` with `W` laid out as oneDNN multiplies it fastest: for a few rows on a CPU in half the time or less."""
+    """`W x + b` with `W` laid out as oneDNN multiplies it fastest: for a few rows on a CPU in half the time or less.
+
+    oneDNN writes code for each number of rows that it meets and keeps it for good, whatever its cache is set to, up to
+    half a megabyte for each. In a search that number falls from step to step, so that memory grew for as long as new
+    numbers came up; therefore rows are filled up to one of few numbers.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
-        self.packed: dict[tuple[int, int], Tensor] = {}
+        self.packed: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
 
     @staticmethod
     def available(dtype: torch.dtype) -> bool:
@@ -50,9 +59,15 @@ class Packed(nn.Module):
         if (start, stop) not in self.packed:
             with torch.inference_mode(False), torch.no_grad():
                 part = self.weight.detach()[start:stop].clone()
-                self.packed[start, stop] = torch.ops.mkldnn._reorder_linear_weight(part, 16)  # for some 16 rows
-        bias = None if self.bias is None else self.bias[start:stop]
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed[start, stop], bias, "none", [], "")
+                laid_out = torch.ops.mkldnn._reorder_linear_weight(part, 16)  # for some 16 rows
+                self.packed[start, stop] = laid_out, None if self.bias is None else self.bias.detach()[start:stop]
+        weight, bias = self.packed[start, stop]
+        count = x.shape[:-1].numel()
+        if not (more := few(count, PARTS) - count if count else 0):
+            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        rows = F.pad(x.reshape(count, -1), (0, 0, 0, more))
+        found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return found[:count].view(*x.shape[:-1], stop - start)
 
 
 class Quantised(nn.Module):

@@ -178,7 +178,7 @@ def _follow(phrase: Phrase, depth: int, token: int) -> int:
     return next(n for n in range(len(end), -1, -1) if end[len(end) - n :] == phrase[:n])
 
 
-def _owed_after(prefix: Sequence[int], phrases: Counter[Phrase]) -> int:
+def owed_after(prefix: Sequence[int], phrases: Counter[Phrase]) -> int:
     """What a hypothesis still owes that is no more than its prefix."""
     owed = deepest = 0
     for phrase, left in phrases.items():
@@ -199,7 +199,7 @@ def _check(limits: Limits, wanted: list[Counter[Phrase]]) -> None:
     for phrases, prefix, longest in zip(wanted, prefixes, limits.longest.tolist(), strict=True):
         if any(limits.eos in phrase for phrase in phrases):
             raise ConfigError(f"a constraint holds the closing mark (token {limits.eos}), after which nothing can come")
-        owed = _owed_after(prefix, phrases)
+        owed = owed_after(prefix, phrases)
         if len(prefix) + owed > longest:
             before = f"after a prefix of {len(prefix)} " if prefix else ""
             raise ConfigError(f"phrases of {owed} tokens {before}do not fit into max_length {longest}")

@@ -1,8 +1,13 @@
-"""Sampling over a step function, all sources at once; a source whose samples have all ended leaves the batch."""
+"""Sampling over a step function, all sources at once; a source whose samples have all ended leaves the batch.
+
+What is drawn for a source depends on its key alone, not on what is drawn beside it or before it: token `t` of sample
+`k` comes from a number in [0, 1) that is computed from (key, k, t) (counter-based, Salmon et al. 2011).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,20 +15,29 @@ from torch import Tensor
 
 from regard.search.limits import Hypothesis, Limits, Step
 
+GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
+
 
 def sample(
     step: Step,
     state: Any,
     *,
     limits: Limits,
-    generator: torch.Generator,
+    keys: Tensor,
     count: int = 1,
     temperature: float = 1.0,
+    epsilon: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> list[list[Hypothesis]]:
-    """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits."""
+    """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits.
+
+    `keys` `(sources,)` are whole numbers of 64 bits, from which all draws of a source follow (see `line_keys`). What is
+    left of the model's probabilities by the limits is sharpened by the `temperature`, then cut by `epsilon`, `top_k`
+    and `top_p`, in this order.
+    """
     sources, device = len(limits.longest), limits.longest.device
+    keys, each = keys.to(device), torch.arange(count, device=device)
     number = torch.arange(sources, device=device)
     written = torch.full((sources, 1, 1), limits.bos, device=device)
     log_prob = torch.zeros(sources, 1, device=device)
@@ -38,10 +52,11 @@ def sample(
             log_probs, written, log_prob, ended = (
                 x.expand(-1, count, *x.shape[2:]) for x in (log_probs, written, log_prob, ended)
             )
-        odds = filter_top(limits.apply(log_probs.clone(), written) / temperature, top_k, top_p)
+        odds = limits.apply(log_probs.clone(), written) / temperature
+        odds = filter_top(filter_epsilon(odds, epsilon), top_k, top_p)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
-        token = torch.multinomial(odds.softmax(-1).flatten(0, 1), 1, generator=generator).view(odds.shape[:2])
+        token = choose(odds.softmax(-1, torch.float64), uniforms(keys[:, None], each, written.shape[-1] - 1))
         token = limits.hold(token.masked_fill(ended | nowhere, limits.eos), written.shape[-1] - 1)
         log_prob = log_prob + log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).masked_fill(ended, 0.0)
         written = torch.cat((written, token.unsqueeze(-1)), dim=-1)
@@ -52,10 +67,57 @@ def sample(
                 results[int(number[row])] = _hypotheses(written[row, :, 1:], log_prob[row], limits.eos)
             stay = (~done).nonzero().flatten()
             rows = torch.arange(done.numel() * count, device=device).view(-1, count)[stay].flatten()
-            number, written, log_prob, ended = number[stay], written[stay], log_prob[stay], ended[stay]
+            number, keys, written, log_prob, ended = (x[stay] for x in (number, keys, written, log_prob, ended))
             limits = limits.keep(stay)
             state = state.select(rows, stay)
     return results
+
+
+def line_keys(seed: int, numbers: Sequence[int]) -> Tensor:
+    """A key for each line of these numbers: another one under another seed."""
+    return _mix(_mix(torch.tensor([_signed(seed)])) + torch.tensor([*map(_signed, numbers)], dtype=torch.long) * GOLDEN)
+
+
+def uniforms(keys: Tensor, sample: Tensor, step: int) -> Tensor:
+    """A number in [0, 1), in float64, for each key and number of a sample at a step; the same on every device."""
+    bits = _mix(_mix(keys + (sample + 1) * GOLDEN) + _signed((step + 1) * GOLDEN))
+    return _shifted(bits, 11).double() * 2.0**-53
+
+
+def choose(probs: Tensor, uniform: Tensor) -> Tensor:
+    """For each row of `(…, vocabulary)` the first token with which the probabilities add up to more than `uniform`
+    `(…,)` of all of them.
+
+    One of probability 0 is never chosen: sums that run in parallel need not rise with each token, so that they alone
+    would not tell.
+    """
+    reached = torch.where(probs > 0, probs.cumsum(-1), 0.0)
+    return (reached > uniform.unsqueeze(-1) * reached.amax(-1, keepdim=True)).to(torch.int8).argmax(-1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finalizer of SplitMix64 (Steele et al. 2014), on int64, which wraps around as uint64 does."""
+    x = (x ^ _shifted(x, 30)) * -0x40A7B892E31B1A47
+    x = (x ^ _shifted(x, 27)) * -0x6B2FB644ECCEEE15
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros moving in, where int64 has its sign moving in."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _signed(x: int) -> int:
+    """The number of 64 bits that `x` is, were it to wrap around."""
+    return (x + 2**63) % 2**64 - 2**63
+
+
+def filter_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
+    """Epsilon sampling (Hewitt et al. 2022): keep tokens at least as probable as `epsilon`, and the likeliest."""
+    if not epsilon:
+        return log_probs
+    probs = log_probs.softmax(-1)
+    return log_probs.masked_fill((probs < epsilon) & (probs < probs.amax(-1, keepdim=True)), -math.inf)
 
 
 def filter_top(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -51,10 +51,12 @@ class Output:
 
 @dataclass(frozen=True)
 class Given:
-    """What some outputs have to keep to: how each begins, and phrases that each must hold."""
+    """What goes with some inputs: how each output begins, phrases that each must hold, and the number of the first
+    input, as which it and those after it draw what is drawn at random."""
 
     prefixes: Sequence[str] | None = None
     phrases: Sequence[Sequence[str]] | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,13 @@ class Task(ABC):
     def longest(self) -> int:
         """The most positions the model has room for; see `build`."""
         return longest_sequence(self.config)
+
+    def unfit(self, source: Item, target: Tokens) -> str | None:
+        """Why an example, with its marks, is more than the model has positions for; None if it is not."""
+        length = max(len(target), len(source) if self.source.tokenizer is not None else 0)
+        if length + 2 > self.longest:
+            return f"has {length} tokens, more than a model of {self.longest} positions can read"
+        return None
 
     @property
     def best_layer(self) -> str | None:

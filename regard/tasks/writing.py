@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -23,10 +24,11 @@ from regard.models.model import OneNetwork, Writer
 from regard.parts import NoEncoder
 from regard.ragged import Ragged
 from regard.search.beam import Beginning, beam_search
+from regard.search.constraints import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
-from regard.search.sample import sample
+from regard.search.sample import line_keys, sample
 from regard.settings import Search
 from regard.tasks.task import (
     Advance,
@@ -44,12 +46,16 @@ from regard.tasks.task import (
     inference,
 )
 
+UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
+
 
 @dataclass
 class Writing(Task):
     """Text from a source: a text, a picture."""
 
     model: Writer  # type: ignore[assignment]  # narrower: this task needs one that writes
+
+    begins = "prefix"  # what the user calls how an output begins
 
     def __post_init__(self) -> None:
         if isinstance(self.config.model.encoder, NoEncoder) and self.config.data.source == "text":
@@ -96,20 +102,20 @@ class Writing(Task):
         prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(text) for text in texts])
         phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
         usable = []
-        limit = min(search.max_source, self.longest - 1)
         for i, item in items.items():
-            if what := self.source.problem(item, limit):
+            if what := self._problem(item, prefixes[i], [] if phrases is None else phrases[i], search):
                 problem(i, what)
             else:
                 usable.append(i)
         results: list[list[Output]] = [[] for _ in texts]
         width = search.nbest if search.sample else search.mbr or search.beam
         lengths = [items[i] if len(items[i]) else [0] * search.max_length for i in usable]
-        for draw, group in enumerate(self.groups(lengths, search.batch_tokens // width)):
+        for group in self.groups(lengths, search.batch_tokens // width):
             members = [usable[k] for k in group]
             found = self.search(
-                [items[i] for i in members], search, draw, prefixes=[prefixes[i] for i in members],
+                [items[i] for i in members], search, prefixes=[prefixes[i] for i in members],
                 phrases=None if phrases is None else [phrases[i] for i in members],
+                numbers=[given.first + i for i in members],
             )  # fmt: skip
             for i, hypotheses in zip(members, found, strict=True):
                 outputs = [Output(self.target.decode(h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
@@ -117,14 +123,52 @@ class Writing(Task):
             advance(len(members))
         return results
 
+    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
+        """Why nothing can be written for a source, or not what is asked for; None if it can."""
+        if what := self.source.problem(item, search.max_source) or self.unfit(item, []):
+            return what
+        room, limit = self.room(item, search)
+        start, within = f"a {self.begins} of {len(prefix)} tokens", f"more than the {room} that {limit} allows"
+        if room < 1:
+            return f"has {len(item)} tokens, after which {limit} leaves no room for an output; split it"
+        for name, given in ((self.begins, [prefix]), ("phrase", phrases)):
+            if marks := sorted({MARKS[token] for tokens in given for token in tokens if token in UNWRITTEN}):
+                return f"has a {name} that holds {' and '.join(marks)}, which no output does"
+        if len(prefix) > room:
+            return f"has {start}, {within}"
+        if (owed := owed_after(prefix, Counter(map(tuple, filter(None, phrases))))) > room - len(prefix):
+            return f"has {f'{start} and ' if prefix else ''}phrases of {owed} tokens, {within}"
+        return None
+
+    def room(self, item: Item, search: Search) -> tuple[int, str]:
+        """The most tokens of an output for this source, and the limit that this comes from."""
+        before = len(item) if self.first == SEP else 0
+        return min(
+            (search.max_length, f"search.max_length={search.max_length}"),
+            (self.source.room(item, search.max_ratio), f"search.max_ratio={search.max_ratio:g}"),
+            (self.longest - 1 - before, f"a model of {self.longest} positions"),
+            key=lambda pair: pair[0],
+        )
+
+    def unfit(self, source: Item, target: Tokens) -> str | None:
+        """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
+        given = len(source) if self.source.tokenizer is not None else 0
+        most = f"more than a model of {self.longest} positions can read"
+        if given >= self.longest:
+            return f"has {given} tokens, {most}"
+        if len(target) >= self.longest:
+            return f"has a target of {len(target)} tokens, {most}"
+        if self.first == SEP and given + 1 + len(target) > self.longest:
+            return f"has {given} tokens and a target of {len(target)}, together {most}"
+        return None
+
     def search(
-        self, sources: Sequence[Item], settings: Search, draw: int = 0, *, prefixes: Sequence[Tokens] | None = None,
-        phrases: Sequence[Sequence[Tokens]] | None = None,
+        self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
+        phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Search or sample for a batch of sources; another `draw` samples anew under the same seed."""
+        """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
         model = for_decoding(self.model, settings.precision)
-        most = min(settings.max_length, self.longest - 1)
-        room = [min(most, self.source.room(item, settings.max_ratio)) for item in sources]
+        room = [self.room(item, settings)[0] for item in sources]
         with inference(model):
             limits = Limits(
                 longest=torch.tensor(room),
@@ -139,11 +183,11 @@ class Writing(Task):
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
-                generator = torch.Generator(self.device).manual_seed(settings.seed * 1_000_003 + draw)
                 return sample(
-                    model.step, begins.made(), limits=limits.to(self.device), generator=generator,
-                    count=settings.mbr or settings.nbest, temperature=settings.temperature, top_k=settings.top_k,
-                    top_p=settings.top_p,
+                    model.step, begins.made(), limits=limits.to(self.device),
+                    keys=line_keys(settings.seed, range(len(sources)) if numbers is None else numbers),
+                    count=settings.mbr or settings.nbest, temperature=settings.temperature, epsilon=settings.least,
+                    top_k=settings.top_k, top_p=settings.top_p,
                 )  # fmt: skip
             if settings.contrastive:
                 if phrases is not None:
@@ -207,11 +251,11 @@ class Writing(Task):
         forced: list[list[int]] = [[] for _ in examples]
         free: list[list[int]] = [[] for _ in examples]
         greedy = Search(beam=1, max_length=self.config.search.max_length, max_ratio=self.config.search.max_ratio)
-        for draw, group in enumerate(self.groups(items, self.config.training.batch_tokens, targets)):
+        for group in self.groups(items, self.config.training.batch_tokens, targets):
             batch = self.batch([items[i] for i in group], [targets[i] for i in group]).to(self.device)
             with self.inference():
                 guesses = batch.outputs.like(self.model(batch.source, batch.inputs).values.argmax(-1)).tolist()
-            found = self.search([items[i] for i in group], greedy, draw)
+            found = self.search([items[i] for i in group], greedy)
             for row, i in enumerate(group):
                 forced[i] = guesses[row]
                 free[i] = [*found[row][0].tokens, EOS] if found[row] else []
@@ -229,11 +273,14 @@ class Writing(Task):
         )
         outputs = [clean(best[0].text) if best else "" for best in found]
         scores = text_scores(outputs, references)
-        usable = [
-            x
-            for x, best in zip(examples, found, strict=True)
-            if best and len(self.target.encode(x.target)) < self.longest
-        ]
+        usable = []
+        written = [x for x, best in zip(examples, found, strict=True) if best]
+        items = self.source.encode_many([x.source for x in written])
+        for x, item, target in zip(written, items, self.target.encode_many([x.target for x in written]), strict=True):
+            if what := self.unfit(item, target):
+                warn(f"{x.place} {what}; left out of perplexity and attention")
+            else:
+                usable.append(x)
         if not usable:
             raise DataError(f"none of the {len(examples)} examples can be used")
         scores["perplexity"] = self._perplexity(self.loss(usable))
@@ -280,6 +327,8 @@ class LanguageModel(Writing):
     """Text from nothing: what a user gives is how it begins."""
 
     model: OneNetwork
+
+    begins = "prompt"
 
     def evaluate(
         self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None

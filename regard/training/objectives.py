@@ -129,8 +129,10 @@ class MinimumRisk:
     """Shen et al. 2016: `Σ_y Q(y) Δ(y, y*)` over outputs drawn from the model, and the reference among them,
     `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
 
-    def __init__(self, model: Writer, settings: Settings, smoothing: float, first: int) -> None:
-        self.model, self.settings, self.first = model, settings, first
+    def __init__(
+        self, model: Writer, settings: Settings, smoothing: float, first: int, longest: int | None = None
+    ) -> None:
+        self.model, self.settings, self.first, self.longest = model, settings, first, longest
         self.likelihood = Likelihood(model, settings, smoothing)
         self.memory = self.likelihood.memory
 
@@ -159,19 +161,25 @@ class MinimumRisk:
     def _draw(self, batch: Batch, targets: Sequence[Sequence[int]]) -> list[list[list[int]]]:
         training = self.model.training
         self.model.eval()
-        device = batch.inputs.values.device
         try:
             with torch.no_grad():
-                room = torch.tensor([2 * len(target) + 5 for target in targets], device=device)
-                limits = Limits(room, self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
-                seed = int(torch.randint(2**31, (1,)))
+                limits = Limits(self._room(batch, targets), self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
+                keys = torch.randint(2**62, (len(targets),))  # from torch's generator, which is saved with the run
                 found = sample(
-                    self.model.step, self.model.start(batch.source), limits=limits, count=self.settings.samples,
-                    generator=torch.Generator(device).manual_seed(seed),
+                    self.model.step, self.model.start(batch.source), limits=limits, keys=keys,
+                    count=self.settings.samples,
                 )  # fmt: skip
         finally:
             self.model.train(training)
         return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found]
+
+    def _room(self, batch: Batch, targets: Sequence[Sequence[int]]) -> Tensor:
+        """The most tokens to draw for each source: some more than its target has, if there are positions for them."""
+        room = torch.tensor([2 * len(target) + 5 for target in targets], device=batch.inputs.values.device)
+        if self.longest is None:
+            return room
+        most = torch.full_like(room, self.longest - 1)
+        return room.minimum(most - batch.source.lengths if self.first == SEP else most)
 
 
 def _unique(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -224,8 +232,10 @@ class HeadLoss:
         return loss + self.settings.language * mean * batch.tokens
 
 
-def make_objective(model: Model, settings: Settings, smoothing: float, first: int) -> Objective:
-    """The objective that the settings name."""
+def make_objective(
+    model: Model, settings: Settings, smoothing: float, first: int, longest: int | None = None
+) -> Objective:
+    """The objective that the settings name, for a model of so many positions (None: as many as it takes)."""
     if isinstance(model, Reader):
         return HeadLoss(model, settings, smoothing)
     match settings.kind:
@@ -235,4 +245,4 @@ def make_objective(model: Model, settings: Settings, smoothing: float, first: in
             return ScheduledSampling(model, settings, smoothing)
         case "minimum_risk":
             assert isinstance(model, Writer), "risk needs a model that writes"
-            return MinimumRisk(model, settings, smoothing, first)
+            return MinimumRisk(model, settings, smoothing, first, longest)
