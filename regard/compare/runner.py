@@ -31,7 +31,7 @@ from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
 from regard.tasks.task import Task
-from regard.training.checkpoint import WEIGHTS, checkpoints
+from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
 COMPARED = "compared.json"  # in a run's folder: what it was made from, where, and its scores
 # Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
