@@ -41,7 +41,7 @@ def test_a_kill_before_any_call_that_changes_files_loses_nothing(job: str) -> No
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["calls"] > 15
+    assert found["kills"] > 15
     assert found["wrong"] == []
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.config import parse, resolve_paths
 from regard.data.batches import Position
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped
@@ -345,10 +346,44 @@ def test_bad_lines_are_told(folder: Path) -> None:
         file.write("\tX\n")
     watcher = StopAt(-1)
     regard.train(toy_config(folder, training={"steps": 2}), watcher)
-    assert any("left out 2 of 1202 examples" in m and "train.tsv:1201" in m for m in watcher.messages)
-    assert any("valid.tsv:61 has an empty source: left out" in m for m in watcher.messages)
-    with pytest.raises(DataError, match=r"train\.tsv:1201 has an empty source"):
+    assert any("left out 2 of 1,202 lines: 2 blank" in m and "train.tsv:1201" in m for m in watcher.messages)
+    assert any("valid.tsv:61 has an empty source" in m for m in watcher.messages)
+    with pytest.raises(DataError, match=r"cannot be used: 2 blank; .*\n.*train\.tsv:1201 has an empty source"):
         regard.train(toy_config(folder, run="other", data={"bad_lines": "error"}))
+    assert not (folder / "other").exists(), "it is said before anything is written"
+
+
+@pytest.mark.parametrize("tokens", [{"kind": "unigram", "size": 400}, {"kind": "word"}])
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        (b"\n", "has 1 column, so no column 2 for the target"),
+        (b"alpha\n", "has 1 column"),
+        (b"alpha\tALPH\xc4\n", "is not UTF-8"),
+        (b"alpha\t \n", "has an empty target"),
+    ],
+)
+def test_any_bad_line_is_told_for_what_it_is(folder: Path, tokens: dict[str, Any], added: bytes, message: str) -> None:
+    """And not as a vocabulary that is too small, with whatever tokens."""
+    with (folder / "train.tsv").open("ab") as file:
+        file.write(added)
+    with pytest.raises(DataError, match=rf"train\.tsv:1201 {message}"):
+        regard.train(toy_config(folder, tokens=tokens, data={"bad_lines": "error"}))
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, tokens=tokens, training={"steps": 1}), watcher)
+    assert any("left out 1 of 1,201 lines" in text and message in text for text in watcher.messages)
+
+
+def test_a_label_that_training_never_saw_is_told(tmp_path: Path) -> None:
+    for name, labels in (("train", "xy"), ("valid", "xz")):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"alpha {label}\t{label}\n" * 4 for label in labels))
+    model = {"head": "label", "encoder": {"kind": "rnn"}, "decoder": {"kind": "none"}}
+    watcher = StopAt(-1)
+    given = toy_settings(model=model, training={"steps": 1})
+    given["model"]["decoder"] = {"kind": "none"}
+    given["data"] = {"train": "train.tsv", "valid": "valid.tsv"}
+    regard.train(resolve_paths(parse(given), tmp_path), watcher)
+    assert any("valid.tsv has 1 labels that training never saw: z" in text for text in watcher.messages)
 
 
 @pytest.mark.parametrize(

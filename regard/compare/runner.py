@@ -105,10 +105,12 @@ def compare(plan: Plan, train: Train, say: Say) -> Results:
         made_from, cost = _made_from(plan, entry, contents), None
         for seed in plan.seeds:
             folder = plan.folder / folder_name(entry.name) / f"seed-{seed}"
-            known = _known(folder, made_from, say)
-            if known is None:
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with locked(folder.with_name(f".{folder.name}.lock"), folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locked(folder.with_name(f".{folder.name}.lock"), folder):
+                known = _known(folder, made_from, say)
+                if known is not None:
+                    say(f"{entry.name}, seed {seed}: done before")
+                else:
                     config = _seeded(entry.config, seed, folder)
                     if cost is None:
                         cost = _count(config)
@@ -119,8 +121,6 @@ def compare(plan: Plan, train: Train, say: Say) -> Results:
                     run = _score(plan, entry, seed, train(config), cost)
                     known = {"made_from": dict(made_from.parts), "where": _where(config), "run": run.to_json()}
                     write_json(folder / COMPARED, known)
-            else:
-                say(f"{entry.name}, seed {seed}: done before")
             runs.append(Run.from_json(known["run"]))
             places.append(known["where"])
     return Results(

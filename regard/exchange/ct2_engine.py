@@ -125,7 +125,7 @@ class CTranslate2Engine(Writing):
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         refuse(settings, phrases)
-        room = [self.room(item, settings)[0] for item in sources]
+        room = self.room(sources, settings)
         Limits(torch.tensor(room), self.first, EOS, prefix=prefixes)  # says what is wrong with a prefix
         before = prefixes or [[] for _ in sources]
         lines = [

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -162,7 +163,7 @@ class Task(ABC):
             else:
                 yield example
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """The most positions the model has room for; see `build`."""
         return longest_sequence(self.config)

@@ -127,7 +127,10 @@ class Writing(Task):
         """Why nothing can be written for a source, or not what is asked for; None if it can."""
         if what := self.source.problem(item, search.max_source) or self.unfit(item, []):
             return what
-        room, limit = self.room(item, search)
+        (room,) = self.room([item], search)
+        if room >= 1 and not prefix and not phrases:
+            return None
+        limit = self._limit(item, room, search)
         start, within = f"a {self.begins} of {len(prefix)} tokens", f"more than the {room} that {limit} allows"
         if room < 1:
             return f"has {len(item)} tokens, after which {limit} leaves no room for an output; split it"
@@ -140,15 +143,19 @@ class Writing(Task):
             return f"has {f'{start} and ' if prefix else ''}phrases of {owed} tokens, {within}"
         return None
 
-    def room(self, item: Item, search: Search) -> tuple[int, str]:
-        """The most tokens of an output for this source, and the limit that this comes from."""
-        before = len(item) if self.first == SEP else 0
-        return min(
-            (search.max_length, f"search.max_length={search.max_length}"),
-            (self.source.room(item, search.max_ratio), f"search.max_ratio={search.max_ratio:g}"),
-            (self.longest - 1 - before, f"a model of {self.longest} positions"),
-            key=lambda pair: pair[0],
-        )
+    def room(self, sources: Sequence[Item], search: Search) -> list[int]:
+        """The most tokens of an output for each source."""
+        left, together = self.longest - 1, self.first == SEP
+        rooms = [min(search.max_length, left - (len(item) if together else 0)) for item in sources]
+        return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
+
+    def _limit(self, item: Item, room: int, search: Search) -> str:
+        """The setting that leaves a source no more room than this."""
+        if room == search.max_length:
+            return f"search.max_length={search.max_length}"
+        if room == self.source.room(item, search.max_ratio):
+            return f"search.max_ratio={search.max_ratio:g}"
+        return f"a model of {self.longest} positions"
 
     def unfit(self, source: Item, target: Tokens) -> str | None:
         """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
@@ -168,7 +175,7 @@ class Writing(Task):
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
         model = for_decoding(self.model, settings.precision)
-        room = [self.room(item, settings)[0] for item in sources]
+        room = self.room(sources, settings)
         with inference(model):
             limits = Limits(
                 longest=torch.tensor(room),
