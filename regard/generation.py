@@ -13,6 +13,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.artifacts import file_digest
 from regard.data.corpora import Example, Files, SourceLine, read_files, read_lines, read_sources
 from regard.data.tokens import clean
 from regard.display import counting
@@ -77,7 +78,8 @@ def generate_lines(
         sink = stack.enter_context(_sink(output, made_from, 1 if live else WINDOW, force=force))
         progress = stack.enter_context(counting("generating", _count(file)))
         columns = read_sources(file, system.config.data), _column(prefixes), _column(phrases)
-        lines = (Line(*both) for both in zip(*columns, strict=False))
+        pictures = system.config.data.source == "picture"
+        lines = (Line(*both, pictures=pictures) for both in zip(*columns, strict=False))
         if not sink.take_up((line.content for line in lines), name):
             return
         progress.advance(progress.task_ids[0], sink.written)
@@ -94,11 +96,14 @@ class Line:
     source: SourceLine
     prefix: str
     phrases: str
+    pictures: bool  # the source is the path of one
 
     @property
     def content(self) -> bytes:
         """All that its output is made from."""
-        return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode()))
+        picture = Path(self.source.text)
+        seen = file_digest(picture) if self.pictures and picture.is_file() else ""
+        return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode(), seen.encode()))
 
 
 def _column(path: Path | None) -> Iterator[str]:

@@ -156,23 +156,25 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     with locked(folder / LOCK, folder):
         known = _marked(folder)
         before: dict[str, Any] = known.get("fingerprint", {})
+        trained = bool(checkpoints(folder / "checkpoints")) or (folder / WEIGHTS).exists()
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
-        positions = before.get("model.max_positions") if config.model.max_positions is None else None
+        positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
         parts["model.max_positions"] = positions or longest_sequence(config)
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
-        if before and (clash := now.differences(before, free=FREE)):
-            named = ", ".join(map(str, clash))
-            if checkpoints(folder / "checkpoints") or (folder / WEIGHTS).exists():
-                raise OutputError(
-                    f"{folder} holds a run that differs in {named}; give another run=FOLDER "
-                    f"(start.model={folder} begins with the weights of this one)"
-                )
+        clash, changed = now.differences(before, free=FREE), now.differences(before)
+        named = ", ".join(map(str, clash or changed))
+        if before and clash and trained:
+            raise OutputError(
+                f"{folder} holds a run that differs in {named}; give another run=FOLDER "
+                f"(start.model={folder} begins with the weights of this one)"
+            )
+        if before and clash:
             watcher.message(f"{folder} was begun with other settings and never trained: it begins anew ({named})")
             known = {}
             _forget(folder)
-        elif before and (changed := now.differences(before)):
-            watcher.message(f"resuming with {', '.join(map(str, changed))}")
+        elif changed and trained:
+            watcher.message(f"resuming with {named}")
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
         write_text(folder / CONFIG, dump(config))
         yield config, now

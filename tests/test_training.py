@@ -21,7 +21,7 @@ import regard
 from regard.config import parse, resolve_paths
 from regard.data.batches import Position
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
-from regard.runs import Stopped
+from regard.runs import Stopped, prepare
 from regard.settings import Training
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
@@ -302,6 +302,18 @@ def test_a_run_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(OutputError, match="is not empty and holds no run"):
         regard.train(toy_config(folder, run="."))
     assert {path.name for path in folder.iterdir()} == {"full", "run", "test.tsv", "train.tsv", "valid.tsv"}
+
+
+def test_an_attempt_that_never_trained_begins_anew(folder: Path) -> None:
+    """Other data, tokens and lengths: what was prepared for the first settings is not taken for the second."""
+    prepare(toy_config(folder, data={"max_length": 4}, search={"max_source": 4, "max_length": 4}))
+    (folder / "run" / "notes.txt").write_text("mine")
+    watcher = StopAt(-1)
+    changes = {"data": {"max_length": 9}, "tokens": {"kind": "char"}, "search": {"max_source": 4, "max_length": 4}}
+    system = regard.train(toy_config(folder, training={"steps": 2}, **changes), watcher)
+    assert any("never trained: it begins anew (data.max_length (4 before, 9 now)" in x for x in watcher.messages)
+    assert system.config.model.max_positions == 10
+    assert (folder / "run" / "notes.txt").read_text() == "mine"
 
 
 def test_a_shipped_model_is_no_run(folder: Path) -> None:
