@@ -2,13 +2,16 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test setup check clean
+.PHONY: demo test test-all setup check clean
 
 demo: setup
 	$(BIN)/regard demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto
+
+test-all: setup
+	REGARD_TEST_ALL=1 $(BIN)/python -m pytest -n auto
 
 setup: $(VENV)/.ready
 

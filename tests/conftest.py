@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
@@ -29,6 +30,8 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
         patch.setenv("TRITON_INTERPRET", "1")
         from regard.nn import triton_decoding, triton_fused, triton_kernels, triton_steps  # noqa: F401
         from regard.search import triton_beam  # noqa: F401
+
+FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise tested in part: `make test-all`
 
 Part = dict[str, Any]  # settings of an encoder or a decoder
 Pair = tuple[str, str]  # the names of an encoder and a decoder

@@ -152,7 +152,7 @@ def test_a_picture_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> N
     lines[2]["source"] = "pictures/gone.png"
     (folder / "gaps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = settings("xu2015")
-    config["data"]["train"] = "gaps.jsonl"
+    config["data"] |= {"train": "gaps.jsonl", "bad_lines": "error"}
     with pytest.raises(DataError, match=re.escape(f"no picture {folder / 'pictures' / 'gone.png'}")):
         regard.train(regard.Config.parse({**config, "run": "gaps"}, folder))
 

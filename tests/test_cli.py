@@ -221,7 +221,7 @@ def test_score(model: Path, tmp_path: Path) -> None:
     done = run("score", model, pairs, "--tokens")
     right, wrong, empty = done.stdout.split("\n")[:3]
     assert empty == ""
-    assert f"{pairs}:3 has 1500 tokens" in done.stderr
+    assert f"{pairs}:3 has a target of 1500 tokens" in done.stderr
     assert float(right.split("\t")[0]) > float(wrong.split("\t")[0])
     total, tokens = right.split("\t")
     assert sum(map(float, tokens.split())) == pytest.approx(float(total), abs=1e-3)

@@ -149,7 +149,7 @@ def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Pa
     said.clear()
     results = compare(plan(corpus, tmp_path / "runs"), train, said.append)
     assert said[0] == "a, seed 1: done before"
-    assert "going on from update 4" in watcher.messages
+    assert "resuming from update 4" in watcher.messages
     assert len(trained) == 3
     whole = {(x["model"], x["seed"]): x for x in results_of(done)["runs"]}
     for x in results.runs:
@@ -369,7 +369,7 @@ def test_a_folder_of_others_is_refused(corpus: Path, tmp_path: Path) -> None:
     for name, said in (
         ("mine", "is not empty and is no comparison of Regard's; give another --folder"),
         ("model", "is a model and no comparison; give another --folder"),
-        ("file", "is a file; give another --folder"),
+        ("file", "is not a folder"),
     ):
         assert said in refused(*command(corpus, tmp_path / name))
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["diary.txt"]

@@ -466,7 +466,7 @@ def test_nothing_else_is_replaced(tmp_path: Path) -> None:
     export(system, tmp_path / "export", lines=1, force=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(OutputError, match="is no CTranslate2 export made by Regard, so it is not replaced"):
+    with pytest.raises(OutputError, match="is no CTranslate2 export that Regard has marked as its own"):
         export(system, tmp_path / "mine", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "mine"]
     assert (tmp_path / "mine" / "diary.txt").read_text() == "dear diary"
@@ -479,7 +479,7 @@ def test_a_folder_that_only_looks_like_an_export_is_not_replaced(tmp_path: Path)
         (tmp_path / name / EXPORT).write_text('{"quantization": "float32"}')
         if kind:
             artifacts.mark(tmp_path / name, kind)
-        with pytest.raises(OutputError, match=f"{name} exists and is no CTranslate2 export made by Regard"):
+        with pytest.raises(OutputError, match=f"{name} is no CTranslate2 export that Regard has marked as its own"):
             export(tiny(tmp_path), tmp_path / name, force=True)
         assert (tmp_path / name / EXPORT).read_text() == '{"quantization": "float32"}'
 

@@ -416,7 +416,7 @@ def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path) -> None
     assert "blank.txt" in said("data.train=blank.txt", "run=r2")
     assert "needs one file of text, not 2" in said("data.train=[train.txt, valid.txt]", "run=r3")
     assert "has no 'text' (it has: words)" in said("data.train=bad.jsonl", "run=r4")
-    assert "has 1 columns, so no column 3" in said("data.train=one.tsv", "data.columns=[3]", "run=r5")
+    assert "has 1 column, so no column 3" in said("data.train=one.tsv", "data.columns=[3]", "run=r5")
     assert "no file" in said("data.train=gone.txt", "run=r6")
     assert "cannot tell how to read" in said("data.source=text", "tokens.shared=true", "run=r7")
     assert "needs one file of text, not 2" in refused(

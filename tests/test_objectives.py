@@ -264,6 +264,17 @@ def test_the_baseline_moves_and_is_kept() -> None:
     )  # a spread below 1 magnifies nothing
 
 
+def test_a_loss_that_is_no_number_leaves_the_baseline_alone() -> None:
+    objective = Likelihood(hard(), Settings(), 0.0)
+    reward = torch.tensor([1.0, 2.0, 4.0])
+    objective._centred(torch.tensor([1.0, float("nan")]))
+    assert objective.memory == {}
+    objective._centred(reward)
+    before = dict(objective.memory)
+    objective._centred(torch.tensor([1.0, float("inf")]))
+    assert objective.memory == before
+
+
 def test_from_here_on_is_the_mean_of_the_rest() -> None:
     like = Ragged.of([[0] * 3, [], [0] * 2, [0]])
     found = _from_here_on(like, torch.tensor([1.0, 2.0, 6.0, 5.0, 7.0, 4.0]))

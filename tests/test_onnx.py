@@ -295,10 +295,10 @@ def test_what_cannot_be_exported_is_refused(made: tuple[System, Path], tmp_path:
         onnx.export(model, folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(OutputError, match="exists and is no ONNX export made by Regard, so it is not replaced"):
+    with pytest.raises(OutputError, match="is no ONNX export that Regard has marked as its own, so it is not replaced"):
         onnx.export(model, tmp_path / "other", force=True)
     shutil.copy(folder / "runner.json", tmp_path / "other")  # a file of that name makes no export of it
-    with pytest.raises(OutputError, match="exists and is no ONNX export made by Regard, so it is not replaced"):
+    with pytest.raises(OutputError, match="is no ONNX export that Regard has marked as its own, so it is not replaced"):
         onnx.export(model, tmp_path / "other", force=True)
     assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["file", "runner.json"]
     before = (tmp_path / "made.tmp", tmp_path / "made.tmp" / "mine.txt")

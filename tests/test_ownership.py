@@ -246,11 +246,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_average_replaces_only_a_model(model: Path, tmp_path: Path) -> None:
     mean = tmp_path / "mean"
     good("average", model, "-o", mean)
-    assert artifacts.read_mark(mean) == {"kind": "model"}
+    assert (artifacts.read_mark(mean) or {})["kind"] == "model"
     assert "exists" in refused("average", model, "-o", mean)
-    (mean / "stale.txt").touch()
+    (mean / "notes.txt").touch()
+    assert "notes.txt was not put there by Regard" in refused("average", model, "-o", mean, "--force")
+    (mean / "notes.txt").unlink()
     good("average", model, "-o", mean, "--force")
-    assert not (mean / "stale.txt").exists()
     regard.load(mean)
     for name, kind in (("mine", None), ("export", "ONNX export")):
         (tmp_path / name).mkdir()
@@ -259,5 +260,5 @@ def test_an_average_replaces_only_a_model(model: Path, tmp_path: Path) -> None:
             artifacts.mark(tmp_path / name, kind)
         before = contents(tmp_path / name)
         said = refused("average", model, "-o", tmp_path / name, "--force")
-        assert f"{tmp_path / name} exists and is no model made by Regard, so it is not replaced" in said
+        assert f"{tmp_path / name} is no model that Regard has marked as its own, so it is not replaced" in said
         assert contents(tmp_path / name) == before

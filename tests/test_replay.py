@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from regard.search.choice import Chooser, likeliest_by_parts
 from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis, Limits
 from regard.search.replay import Recorder, Recording, cloned, onward, plain, tensors
-from tests.conftest import LONGEST, SOURCE_VOCABULARY, Pair, tiny
+from tests.conftest import FULL, LONGEST, SOURCE_VOCABULARY, Pair, tiny
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where the kernels run
 PAIRS: list[Pair] = [
@@ -106,13 +107,16 @@ RULES: list[dict[str, Any]] = [
     {"forbidden": (0, 2)},  # of which nothing can close
     {"prefix": [[4, 5], [], [6], [5, 5, 5]]},
 ]
+SHAPES = [(1, "none", False, 40), (3, "average", True, 7), (3, "average", False, 5000), (4, "gnmt", False, 7)]
+# On a GPU, or with `FULL`, each rule with each shape; in the interpreter, which takes seconds for a case, each once.
+TURNS = [
+    (rules, *shape)
+    for (i, rules), (j, shape) in product(enumerate(RULES), enumerate(SHAPES))
+    if FULL or DEVICE.type == "cuda" or i == (j + 1) % len(SHAPES)
+]
 
 
-@pytest.mark.parametrize(
-    ("width", "penalty", "exact", "vocabulary"),
-    [(1, "none", False, 40), (3, "average", True, 7), (3, "average", False, 5000), (4, "gnmt", False, 7)],
-)
-@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize(("rules", "width", "penalty", "exact", "vocabulary"), TURNS, ids=str)
 def test_a_turn_by_the_kernel_is_a_turn(
     kernel: None, rules: dict[str, Any], width: int, penalty: str, exact: bool, vocabulary: int
 ) -> None:
@@ -155,8 +159,16 @@ def test_a_turn_by_the_kernel_is_a_turn(
     assert board.over.all()
 
 
-@pytest.mark.parametrize("options", [OPTIONS[1], {"width": 2, "prefix": [[4], [], [], [5], []]}], ids=str)
-@pytest.mark.parametrize("pair", [PAIRS[1], PAIRS[3]], ids="-".join)
+SEARCHES = [
+    (pair, options)
+    for (i, pair), (j, options) in product(
+        enumerate([PAIRS[1], PAIRS[3]]), enumerate([OPTIONS[1], {"width": 2, "prefix": [[4], [], [], [5], []]}])
+    )
+    if FULL or DEVICE.type == "cuda" or i == j
+]
+
+
+@pytest.mark.parametrize(("pair", "options"), SEARCHES, ids=str)
 def test_a_search_by_the_kernels_finds_the_same(
     kernel: None, pair: Pair, options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import regard
+from regard.artifacts import read_json, write_json
 from regard.config import merge
 from regard.data.corpora import read_pairs
 from regard.errors import ConfigError
@@ -368,9 +369,9 @@ def test_other_objectives_go_on_exactly(folder: Path, name: str) -> None:
         shutil.rmtree(folder / "run")
         shutil.copytree(folder / "kept", folder / "run")
         path = checkpoints(folder / "run" / "checkpoints")[-1] / "progress.json"
-        progress = json.loads(path.read_text())
+        progress = read_json(path)
         assert set(progress["memory"]) == {"baseline", "spread"}
-        path.write_text(json.dumps({**progress, "memory": {}}))
+        write_json(path, {**progress, "memory": {}})
         regard.train(config)
         assert not all(torch.equal(whole[x], tensor) for x, tensor in final(folder).items())
 

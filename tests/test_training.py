@@ -238,15 +238,16 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(folder: Path, monke
 
 
 def test_many_in_a_row_go_back_to_a_checkpoint_and_then_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = {"steps": 200, "save_every": 30, "validate_every": 200}
-    watcher = Breaking(monkeypatch, range(35, 60))
-    regard.train(toy_config(folder, training=training), watcher)
+    training = {"steps": 70, "save_every": 30, "validate_every": 1000, "batch_tokens": 30}
+    quick = {"d_model": 8, "encoder": {"kind": "rnn"}}
+    watcher = Breaking(monkeypatch, range(35, 61))
+    regard.train(toy_config(folder, model=quick, training=training), watcher)
     assert any("back to the weights of update 30, and on from here" in text for text in watcher.messages)
     places = [place.name for place in checkpoints(folder / "run" / "checkpoints")]
     assert "00000060" not in places, "that one would have been in the middle of it"
     watcher = Breaking(monkeypatch, range(35, 1000))
     with pytest.raises(TrainingError, match=r"update 200: .* after 3 returns to a checkpoint; lower training"):
-        regard.train(toy_config(folder, run="other", training={**training, "steps": 400}), watcher)
+        regard.train(toy_config(folder, run="other", model=quick, training={**training, "steps": 1000}), watcher)
     first, *later = (load_tensors(x / "model.safetensors") for x in checkpoints(folder / "other" / "checkpoints"))
     assert all(torch.equal(first[name], other[name]) for other in later for name in first)
 
@@ -306,10 +307,10 @@ def test_a_run_is_not_overwritten(folder: Path) -> None:
 
 def test_an_attempt_that_never_trained_begins_anew(folder: Path) -> None:
     """Other data, tokens and lengths: what was prepared for the first settings is not taken for the second."""
-    prepare(toy_config(folder, data={"max_length": 4}, search={"max_source": 4, "max_length": 4}))
+    prepare(toy_config(folder, data={"max_length": 4, "bad_limit": 0.9}, search={"max_source": 4, "max_length": 4}))
     (folder / "run" / "notes.txt").write_text("mine")
     watcher = StopAt(-1)
-    changes = {"data": {"max_length": 9}, "tokens": {"kind": "char"}, "search": {"max_source": 4, "max_length": 4}}
+    changes = {"data": {"max_length": 9}, "tokens": {"size": 20}, "search": {"max_source": 4, "max_length": 4}}
     system = regard.train(toy_config(folder, training={"steps": 2}, **changes), watcher)
     assert any("never trained: it begins anew (data.max_length (4 before, 9 now)" in x for x in watcher.messages)
     assert system.config.model.max_positions == 10
@@ -369,8 +370,8 @@ def test_bad_lines_are_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        (b"\n", "has 1 column, so no column 2 for the target"),
-        (b"alpha\n", "has 1 column"),
+        (b"\n", "is blank"),
+        (b"alpha\n", "has 1 column, so no column 2 for the target"),
         (b"alpha\tALPH\xc4\n", "is not UTF-8"),
         (b"alpha\t \n", "has an empty target"),
     ],

@@ -56,9 +56,11 @@ class Report:
                 f"data.bad_lines=skip{self._examples}"
             )
         if self.bad > data.bad_limit * self.lines:
+            long = self.counts.most_common(1)[0][0] == "long"
+            advice = "raise data.max_length or data.bad_limit" if long else "check data.columns or raise data.bad_limit"
             raise DataError(
                 f"{self.name}: {self._counted} cannot be used, more than data.bad_limit={data.bad_limit:g} of them: "
-                f"{self._kinds}; is data.columns right?{self._examples}"
+                f"{self._kinds}; {advice}{self._examples}"
             )
 
     @property

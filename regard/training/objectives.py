@@ -91,9 +91,10 @@ class Likelihood:
 
     def _centred(self, reward: Tensor) -> Tensor:
         mean, spread = float(reward.mean()), float(reward.std()) if len(reward) > 1 else 1.0
-        for name, value in (("baseline", mean), ("spread", spread)):
-            self.memory[name] = BASELINE * self.memory.get(name, value) + (1.0 - BASELINE) * value
-        return (reward - self.memory["baseline"]) / max(self.memory["spread"], 1.0)
+        if math.isfinite(mean) and math.isfinite(spread):  # else the update is skipped, and leaves no trace here either
+            for name, value in (("baseline", mean), ("spread", spread)):
+                self.memory[name] = BASELINE * self.memory.get(name, value) + (1.0 - BASELINE) * value
+        return (reward - self.memory.get("baseline", mean)) / max(self.memory.get("spread", spread), 1.0)
 
 
 def _from_here_on(like: Ragged, values: Tensor) -> Tensor:
