@@ -435,11 +435,8 @@ class TransformerDecoder(nn.Module):
         state, slots = state.ready(1)
         # Those of all rows are one, but where rows began with texts of different lengths.
         position = slots.new if state.real is None else state.real.sum(1) - 1
-        # Empty slots are no positions: then the shortest row must not be too long, as a search may go on with rows
-        # that are over. On a GPU only the device knows.
-        longest = slots.window if isinstance(state.at, int) else 0
-        if state.real is not None:
-            longest = 0 if position.is_cuda else int(position.min()) + 1
+        # Empty slots are no positions, and how many a row has of them, or where it is, only the device may know.
+        longest = slots.window if isinstance(state.at, int) and state.real is None else 0
         x = self.embedding(tokens, self.positions, position, longest).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
             x = block.step(x, cache, slots, source, state.mask)
