@@ -44,6 +44,9 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 given = [x for x in arguments if not x.startswith("training.steps")]
                 arguments = [*given, *QUICK]
         good(*arguments)
+        if arguments[0] == "new":
+            for path in (*Path(arguments[1]).glob("valid.t*"), *Path(arguments[1]).glob("test.t*")):
+                path.write_text("".join(path.read_text().splitlines(keepends=True)[:40]))
     assert ran >= {
         "new",
         "train",
