@@ -80,10 +80,9 @@ def generate_lines(
         columns = read_sources(file, system.config.data), _column(prefixes), _column(phrases)
         pictures = system.config.data.source == "picture"
         lines = (Line(*both, pictures=pictures) for both in zip(*columns, strict=False))
-        if not sink.take_up((line.content for line in lines), name):
-            return
+        rest = sink.take_up(lines, lambda line: line.content, name)
         progress.advance(progress.task_ids[0], sink.written)
-        for window in _windows(lines, 1 if live else WINDOW):
+        for window in _windows(rest, 1 if live else WINDOW):
             found = _window(system, window, name, settings.model_dump(), form, warn)
             sink.write(found, [line.content for line in window])
             progress.advance(progress.task_ids[0], len(window))
@@ -154,10 +153,9 @@ def score_lines(
         sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
         progress = stack.enter_context(counting("scoring", _count(Path(first))))
         examples = iter(system.task.checked(read_files(files, system.config.data)))
-        if not sink.take_up(map(_content, examples), first):
-            return
+        rest = sink.take_up(examples, _content, first)
         progress.advance(progress.task_ids[0], sink.written)
-        for window in _windows(examples, WINDOW):
+        for window in _windows(rest, WINDOW):
             found = [_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)]
             sink.write(found, [_content(example) for example in window])
             progress.advance(progress.task_ids[0], len(window))
@@ -187,18 +185,10 @@ def stream_lines(
                 yield line.text
 
         # The state is not kept with the lines, so an interrupted text is read again from its beginning.
-        found = system.stream(texts())
-
-        def contents() -> Iterator[bytes]:
-            for _ in found:
-                progress.advance(progress.task_ids[0])
-                yield given.popleft()
-
-        if not sink.take_up(contents(), name):
-            return
-        for log_probs in found:
+        scored = ((given.popleft(), log_probs) for log_probs in system.stream(texts()))
+        for raw, log_probs in sink.take_up(scored, lambda pair: pair[0], name):
             line = _scored(PairScore(math.fsum(log_probs), log_probs), tokens, perplexity)
-            sink.write([line], [given.popleft()])
+            sink.write([line], [raw])
             progress.advance(progress.task_ids[0])
 
 

@@ -6,17 +6,21 @@ import hashlib
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
-from regard.artifacts import checksum, discard, is_empty, locked, mark, read_mark, sync
+from regard.artifacts import MARK, beside, checksum, is_empty, locked, mark, read_mark, sync
 from regard.errors import DamagedError, OutputError
 from regard.fingerprint import Fingerprint
 
 UNFINISHED = "unfinished output"  # the kind of folder
 KEY, RECORD = 8, 12  # bytes that stand for an input, and with a checksum of its line of output
+
+
+T = TypeVar("T")
 
 
 class Sink(ABC):
@@ -31,10 +35,10 @@ class Sink(ABC):
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None: ...
 
     @abstractmethod
-    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
-        """Pass over the inputs whose lines are there, which have to be those that they were made from.
+    def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
+        """The items whose lines are not there yet. Those before them have to be what the lines were made from.
 
-        False if nothing is left to do. `name` is where inputs stand.
+        `content` gives what counts of an item; `name` is where items stand.
         """
 
     @abstractmethod
@@ -81,7 +85,7 @@ class LineFile(Sink):
             named = ", ".join(map(str, self.made_from.differences(known["fingerprint"])))
             raise OutputError(f"{self.partial} is of another job ({named}); remove it, or --force to start anew")
         if not mine:
-            discard(self.partial)
+            self._clear()
         self.partial.mkdir(exist_ok=True)
         mark(self.partial, UNFINISHED, fingerprint=dict(self.made_from.parts))
         for name in ("lines", "keys"):
@@ -118,17 +122,30 @@ class LineFile(Sink):
         os.truncate(keys, count * RECORD)
         return count
 
-    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
+    def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
         if self.complete:
-            return False
+            return iter(())
+        passed: list[T] = []  # kept only for a new start
         with (self.partial / "keys").open("rb") as file:
             for number in range(1, self.written + 1):
-                if file.read(RECORD)[:KEY] != _key(next(inputs, b"")):
-                    raise OutputError(
-                        f"{name}:{number} is not the line that {self.partial} was made from; give the same input, "
-                        "remove that folder, or --force to start anew"
-                    )
-        return True
+                item = next(items, None)
+                if self.force and item is not None:
+                    passed.append(item)
+                if item is not None and file.read(RECORD)[:KEY] == _key(content(item)):
+                    continue
+                if self.force:
+                    self._begin_anew()
+                    return chain(passed, items)
+                raise OutputError(
+                    f"{name}:{number} is not the line that {self.partial} was made from; give the same input, "
+                    "remove that folder, or --force to start anew"
+                )
+        return items
+
+    def _begin_anew(self) -> None:
+        self.written = 0
+        for file in self.files.values():
+            file.truncate(0)
 
     def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
         ready = [f"{line}\n".encode() for line in lines]
@@ -153,7 +170,14 @@ class LineFile(Sink):
             )  # the last to go: a kill after the move leaves no doubt that all is there
             lines.replace(self.path)
             sync(self.path.parent)
-        discard(self.partial)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what is ours of the folder, the mark last, and the folder too unless someone put something there."""
+        for name in ("lines", "keys", beside(self.partial / MARK).name, MARK):
+            (self.partial / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.partial.rmdir()
 
 
 class StandardOutput(Sink):
@@ -164,8 +188,8 @@ class StandardOutput(Sink):
             raise OutputError("standard output is closed; give a file with --output")
         return self
 
-    def take_up(self, inputs: Iterator[bytes], name: str) -> bool:
-        return True
+    def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
+        return items
 
     def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())

@@ -176,7 +176,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         elif changed and trained:
             watcher.message(f"resuming with {named}")
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
-        write_text(folder / CONFIG, dump(config))
+        write_text(folder / CONFIG, dump(config.model_copy(update={"run": "."})))  # it may be moved
         yield config, now
 
 

@@ -210,7 +210,7 @@ class Search(Section):
     exact: bool = Field(False, description="search on until no open hypothesis could still win")
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
     temperature: float = Field(
-        1.0, gt=0, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
+        1.0, ge=1e-6, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
     )
     epsilon: float | None = Field(
         None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
@@ -279,6 +279,8 @@ class Config(Section):
     @staticmethod
     def parse(settings: dict[str, Any], base: str | Path = ".") -> Config:
         """Settings as in a config file, with paths relative to `base`; all that is wrong is said at once."""
+        if not isinstance(settings, dict):
+            raise TypeError(f"settings should be a dict of sections, not {type(settings).__name__}")
         from regard.config import parse, resolve_paths  # reading stands after what is read
 
         return resolve_paths(parse(settings), Path(base))

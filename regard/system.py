@@ -123,6 +123,7 @@ class System:
         for name, given in (("source", source), ("target", target)):
             if not isinstance(given, str) and not (name == "target" and given is None):
                 raise TypeError(f"{name} should be one string, not {_shown(given)}")
+            _check_text(given or "", f"the {name}")
         task = self.task
         y: Sequence[int]
         if target is None:
@@ -207,7 +208,7 @@ class System:
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
         """Write a folder that loads anywhere: config, weights, tokenizers. `force` replaces an earlier model there."""
         with new_folder(Path(folder), MODEL, force=force) as new:
-            write_text(new / CONFIG, dump(self.config))
+            write_text(new / CONFIG, dump(self.config.model_copy(update={"run": "."})))
             save_tokenizers(new, self.task.source.tokenizer, self.task.target)
             save_tensors(new / WEIGHTS, weights(self.task.model))
             mark(new, MODEL, tokens=token_files(new))
@@ -222,7 +223,16 @@ def _texts(given: Iterable[str], name: str) -> list[str]:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name} should be strings, but number {i} is {_shown(text)}")
+        _check_text(text, f"{name}: number {i}")
     return texts
+
+
+def _check_text(text: str, name: str) -> None:
+    """Refuse half characters, such as bytes of another encoding become on a command line."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{name} is not UTF-8 text (character {error.start + 1}: {text[error.start]!r})") from None
 
 
 def _shown(value: object) -> str:

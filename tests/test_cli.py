@@ -27,6 +27,7 @@ import regard
 from regard.__main__ import main
 from regard.cli import app
 from regard.cli.endings import say_what
+from regard.errors import DataError
 from tests.toy import toy_config, toy_settings, write_corpus
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -175,9 +176,18 @@ def test_output_is_not_overwritten(model: Path, tmp_path: Path) -> None:
     assert out.read_text() == "precious\n"
     good("generate", model, tmp_path / "in.txt", "-o", out, "--force")
     assert out.read_text() == "BETA ALPHA\n"
+    assert f"{out} is what is read" in refused("generate", model, out, "-o", out, "--force")
     for command in (("evaluate", model, "--report", out), ("explain", model, "alpha", "-o", out.with_suffix(".html"))):
         out.with_suffix(".html").touch()
         assert "exists" in refused(*command)
+
+
+def test_text_that_is_no_text_is_refused(model: Path, tmp_path: Path) -> None:
+    assert "the source is not UTF-8 text (character 7" in refused(
+        "explain", model, "alpha \udcff", "-o", tmp_path / "a.html"
+    )
+    with pytest.raises(DataError, match=r"texts: number 1 is not UTF-8 text \(character 2"):
+        regard.load(model).generate(["alpha", "a\ud800b"])
 
 
 def test_a_killed_job_goes_on_where_it_was(model: Path, tmp_path: Path) -> None:

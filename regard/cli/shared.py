@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -105,12 +105,15 @@ def check_input(*paths: Path | None) -> None:
             raise DataError(f"{path} is a folder; name a file in it")
 
 
-def check_output(path: Path, *, force: bool, folder: bool = False) -> None:
-    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced."""
+def check_output(path: Path, *, force: bool, folder: bool = False, read: Sequence[Path | None] = ()) -> None:
+    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced:
+    whatever is there without `force`, and what is `read` to make it."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OutputError(f"{path} is a pipe or a device, not a file; give another name, or write to > {path}")
     if path.exists() and not force:
         raise OutputError(f"{path} exists; give another name, or --force to replace it")
+    if any(other is not None and other.exists() and path.exists() and path.samefile(other) for other in read):
+        raise OutputError(f"{path} is what is read; give another name to write to")
     if path.is_dir() and not folder:
         raise OutputError(f"{path} is a folder; give the name of a file")
     check_folder(path if folder else path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -93,7 +94,7 @@ def generate(
     for folder in folders:
         _check_either(folder) if engine is Engine.ctranslate2 else check_model(folder)
     check_input(file, *(path for path in (prefixes, phrases) if path is not None))
-    with _lines_to(output, force=force):
+    with _lines_to(output, (file, prefixes, phrases), force=force):
         from regard.generation import Form, generate_lines
 
         generate_lines(
@@ -108,12 +109,12 @@ def _check_either(folder: Path) -> None:
         raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard export` another")
 
 
-def _lines_to(output: Path | None, *, force: bool) -> AbstractContextManager[None]:
-    """Refuse a file that may not be replaced; beside one that is unfinished, whoever writes the lines decides."""
+def _lines_to(output: Path | None, read: Sequence[Path | None], *, force: bool) -> AbstractContextManager[None]:
+    """Refuse a file that may not be replaced; where a job has left something, whoever writes the lines decides."""
     if output is None:
         return nullcontext()
-    if not output.with_name(output.name + ".partial").exists():
-        check_output(output, force=force)
+    left = output.with_name(f"{output.name}.partial").exists() or output.with_name(f".{output.name}.lock").exists()
+    check_output(output, force=force or left, read=read)
     return writing(output)
 
 
@@ -156,7 +157,7 @@ def score(
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
     check_model(model)
     check_input(*pairs)
-    with _lines_to(output, force=force):
+    with _lines_to(output, pairs, force=force):
         from regard.generation import score_lines, stream_lines
 
         if stream:

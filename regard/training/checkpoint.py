@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.artifacts import FORMAT, checksum, read_json, replacing, sync, write_json
+from regard.artifacts import FORMAT, beside, checksum, read_json, replacing, sync, write_json
 from regard.errors import DamagedError, ModelError, OutputError
 
 WEIGHTS = "model.safetensors"
@@ -172,8 +172,15 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found."""
-    if place.exists():
+    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found.
+
+    One in which someone else has put something is only moved out of the way.
+    """
+    if not place.exists():
+        return
+    if {path.name for path in place.iterdir()} - {WEIGHTS, OPTIMIZER, RANDOM, PROGRESS, beside(place / PROGRESS).name}:
+        place.replace(place.with_name(f"kept-{place.name}"))
+    else:
         shutil.rmtree(place.with_name(OLD), ignore_errors=True)
         place.replace(place.with_name(OLD))
         shutil.rmtree(place.with_name(OLD))
