@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,10 +201,9 @@ def _marked(folder: Path) -> dict[str, Any]:
 
 
 def _forget(folder: Path) -> None:
-    """Remove what an attempt that never trained left: tokens and cache, and nothing else that may lie there."""
+    """Remove the tokens that an attempt that never trained left, and nothing else that may lie there."""
     for name in token_files(folder):
         (folder / name).unlink()
-    shutil.rmtree(folder / "cache", ignore_errors=True)
 
 
 def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:

@@ -326,7 +326,7 @@ def test_other_pictures_under_the_same_names_are_other_data(tmp_path: Path) -> N
     assert len(before) == 6
     shutil.copy(tmp_path / "pictures" / "train" / "000001.png", tmp_path / "pictures" / "valid" / "000002.png")
     after = runner._contents(made)
-    assert [name for name in before if before[name] != after[name]] == ["content of the pictures of data.valid"]
+    assert [name for name in before if before[name] != after[name]] == ["content of data.valid"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"made_from": 3}'])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -17,14 +16,15 @@ from typing import Any
 import torch
 
 import regard
-from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_json, read_mark, write_json
+from regard.artifacts import LOCK, is_empty, locked, mark, read_json, read_mark, write_json
 from regard.compare.cost import Cost, count_cost
 from regard.compare.results import Length, Point, Results, Run
 from regard.data.batches import Position
+from regard.data.content import data_content
 from regard.data.corpora import Example, Files, read_examples, read_files
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
-from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.errors import ConfigError, DamagedError, OutputError
 from regard.evaluation.metrics import bleu_score, chrf_score, exact_match
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
@@ -171,7 +171,7 @@ def _made_from(plan: Plan, entry: Entry, contents: dict[str, str]) -> Fingerprin
     parts = settings_of(config, without=free)
     for part in ("model", "encoder", "decoder"):
         if (start := getattr(config.start, part)) is not None:
-            parts[f"{CONTENT}start.{part}"] = _content_of(Path(start) / WEIGHTS)
+            parts[f"{CONTENT}start.{part}"] = content_of([Path(start) / WEIGHTS])
     budget = {f"budget.{name}": value for name, value in asdict(plan.budget).items() if value}
     return Fingerprint({**parts, **contents, **budget, "groups": [list(group) for group in plan.groups or ()]})
 
@@ -181,25 +181,7 @@ def _contents(plan: Plan) -> dict[str, str]:
     data = plan.entries[0].config.data
     given: dict[str, Files | None] = {f"data.{split}": getattr(data, split) for split in ("train", "valid", "test")}
     given["the lengths"] = plan.lengths
-    found = {}
-    for name, files in given.items():
-        if files is None:
-            continue
-        found[f"{CONTENT}{name}"] = _content_of(*([files] if isinstance(files, str) else files))
-        if data.source == "picture":
-            pictures = hashlib.sha256()
-            for example in read_files(files, data):
-                path = Path(example.source)
-                pictures.update(file_digest(path).encode() if path.is_file() else b"none")
-            found[f"{CONTENT}the pictures of {name}"] = pictures.hexdigest()
-    return found
-
-
-def _content_of(*paths: str | Path) -> str:
-    try:
-        return content_of(paths)
-    except OSError as error:
-        raise DataError(f"cannot read {error.filename} ({error.strerror}); check the path in the config") from None
+    return {f"{CONTENT}{name}": data_content(files, data) for name, files in given.items() if files is not None}
 
 
 def _announced(entry: Entry, budget: Budget, config: Config) -> Iterator[str]:
