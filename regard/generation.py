@@ -117,10 +117,11 @@ def _column(path: Path | None) -> Iterator[str]:
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
     texts = [line.source.text for line in window]
+    told = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
+    bad = list(told)
 
     def problem(index: int, what: str) -> None:
-        if window[index].source.bad is None:
-            warn(f"{name}:{window[index].source.number} {what}; its line of output is empty")
+        told.setdefault(index, f"{name}:{window[index].source.number} {what}")
 
     prefixes = [line.prefix for line in window]
     phrases = [[phrase for phrase in line.phrases.split("\t") if phrase.strip()] for line in window]
@@ -128,10 +129,10 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
         texts, on_problem=problem, prefixes=prefixes if any(prefixes) else None,
         phrases=phrases if any(phrases) else None, first_line=window[0].source.number, **search,
     )  # fmt: skip
-    for index, line in enumerate(window):
-        if line.source.bad is not None:
-            warn(f"{line.source.bad}; its line of output is empty")
-            found[index] = []
+    for index in bad:  # which may have been an empty prompt, from which a language model writes
+        found[index] = []
+    for _, what in sorted(told.items()):
+        warn(f"{what}; its line of output is empty")
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:
         sources = [text for text, outputs in zip(texts, found, strict=True) for _ in outputs]
