@@ -8,10 +8,10 @@ demo: setup
 	$(BIN)/regard demo
 
 test: setup
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: setup
-	REGARD_TEST_ALL=1 $(BIN)/python -m pytest -n auto
+	REGARD_TEST_ALL=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 setup: $(VENV)/.ready
 

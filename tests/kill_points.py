@@ -144,7 +144,7 @@ def chosen(name: str, paths: Sequence[str]) -> list[int]:
     return [
         number
         for number, path in zip(numbers, paths, strict=True)
-        if name != "compare" or "/seed-1/" not in path or Path(path).name in own or number % 12 == 0
+        if name != "compare" or "/seed-1/" not in path or Path(path).name in own or number % 30 == 0
     ]
 
 

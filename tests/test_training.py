@@ -6,9 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,26 +85,6 @@ def records(log: str) -> list[dict[str, Any]]:
     """All that a log says, apart from what a clock said."""
     timed = ("seconds", "tokens_per_second")
     return [{name: x for name, x in json.loads(line).items() if name not in timed} for line in log.splitlines()]
-
-
-def test_a_killed_run_goes_on(folder: Path) -> None:
-    """SIGKILL, at whatever moment: what is on disk is whole, and the same command ends as if nothing had been."""
-    path = folder / "config.json"  # JSON is YAML
-    path.write_text(json.dumps(toy_settings(training={"steps": 60, "save_every": 5, "validate_every": 30})))
-    command = [sys.executable, "-m", "regard", "train", str(path)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
-    until = time.monotonic() + 60
-    while not checkpoints(folder / "run" / "checkpoints") and time.monotonic() < until:
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    assert subprocess.run(command, capture_output=True, check=True, env=env)
-    cut = final(folder)
-    shutil.rmtree(folder / "run")
-    subprocess.run(command, capture_output=True, check=True, env=env)
-    whole = final(folder)
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
