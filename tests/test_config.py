@@ -251,3 +251,15 @@ def test_the_commented_file_documents_every_setting() -> None:
         for name, field in section.model_fields.items():  # type: ignore[union-attr]
             assert f"{name}:" in text
             assert field.description is None or field.description in text
+
+
+@pytest.mark.parametrize("given", [None, "training.steps=1", []])
+def test_settings_that_are_no_settings_are_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=f"settings should be a dict of sections, not {type(given).__name__}"):
+        Config.parse(given)
+
+
+def test_a_temperature_at_which_numbers_overflow_is_refused() -> None:
+    """Divided by it, log-probabilities would be infinite, and every output empty."""
+    with pytest.raises(ConfigError, match="'temperature' in .search. is 1e-38"):
+        Config.parse({"search": {"sample": True, "temperature": 1e-38}})
