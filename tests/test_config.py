@@ -261,5 +261,5 @@ def test_settings_that_are_no_settings_are_refused(given: Any) -> None:
 
 def test_a_temperature_at_which_numbers_overflow_is_refused() -> None:
     """Divided by it, log-probabilities would be infinite, and every output empty."""
-    with pytest.raises(ConfigError, match="'temperature' in .search. is 1e-38"):
+    with pytest.raises(ConfigError, match=r"'temperature' in \[search\] is 1e-38"):
         Config.parse({"search": {"sample": True, "temperature": 1e-38}})
