@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.encoders import Embedding, Memory, rounded
-from regard.nn.attention import Attention, Slots, allowed, sight
+from regard.nn.attention import Attention, Slots, allowed
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout
 from regard.nn.graphed import Graphs, few, recorder
@@ -43,8 +43,8 @@ class State(Protocol):
 
 
 class Decoder(Protocol):
-    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where
-    `__call__` takes values that belong to no sequence, on a GPU."""
+    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where only
+    attention relates positions to each other, and nothing waits for the device."""
 
     bounded: bool
     packed: bool
@@ -389,16 +389,15 @@ class TransformerDecoder(nn.Module):
         self, embedding: Embedding, positions: nn.Module | None, blocks: list[DecoderBlock], final: nn.Module
     ) -> None:
         super().__init__()
-        self.bounded = True
-        self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
+        self.bounded = self.packed = True
         self.embedding, self.positions, self.final = embedding, positions, final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
         source = None if memory is None else memory.states
-        seen = sight(x, x, causal=True, relative=self.blocks[0].self_attention.relative)
-        across = None if source is None else sight(x, source, causal=False)
+        first = self.blocks[0]
+        seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
         for block in self.blocks:
             x = block(x, source, seen, across)
         return x.like(self.final(x.values))

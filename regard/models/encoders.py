@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock
 from regard.nn.cells import lstm_layer
 from regard.nn.dropout import Dropout
@@ -185,7 +184,7 @@ class ConvolutionEncoder(nn.Module):
 class TransformerEncoder(nn.Module):
     """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
 
-    It is `packed`, and takes values that belong to no sequence, where its attention can.
+    It is `packed`: only attention relates positions to each other.
     """
 
     def __init__(
@@ -194,12 +193,11 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.embedding, self.positions = embedding, positions
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.final = final
-        self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
+        self.final, self.packed = final, True
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values, self.positions, source.position, source.longest))
-        seen = sight(x, x, causal=False, relative=self.blocks[0].self_attention.relative)
+        seen = self.blocks[0].self_attention.spans(x)
         for block in self.blocks:
             x = block(x, seen)
         return Memory(x.like(self.final(x.values)))

@@ -39,7 +39,7 @@ class Writer(nn.Module, ABC):
 
     @property
     def packed(self) -> bool:
-        """Whether `states` takes values that belong to no sequence, and asks nothing of the device."""
+        """Whether only attention relates positions to each other in `states`, and nothing waits for the device."""
         return False
 
     def forward(self, source: Ragged, inputs: Ragged) -> Ragged:

@@ -74,7 +74,7 @@ class EncoderBlock(nn.Module):
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
 
     def forward(self, x: Ragged, seen: Spans | None = None) -> Ragged:
-        """`seen` is what `sight` gave for the rows, if it did."""
+        """`seen` is what `self_attention.spans` gave for the rows."""
 
         def attend(values: Tensor) -> Tensor:
             return self.self_attention(x.like(values), seen=seen).values
@@ -106,7 +106,7 @@ class DecoderBlock(nn.Module):
     def forward(
         self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None
     ) -> Ragged:
-        """`seen` and `across` are what `sight` gave for the rows of the target, and of target and source."""
+        """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""
 
         def look_back(values: Tensor) -> Tensor:
             return self.self_attention(x.like(values), seen=seen).values
@@ -130,9 +130,9 @@ class DecoderBlock(nn.Module):
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
             queries = x.unflatten(0, (len(mask), -1)).flatten(1, 2)  # (sources, rows of one, d_model)
-            return self.cross_attention.look_across(queries, source, mask).view_as(x)
+            return self.cross_attention.cached_cross_attention(queries, source, mask).view_as(x)
 
-        x = self.around_self(x, lambda x: self.self_attention.look_back(x, cache, slots))
+        x = self.around_self(x, lambda x: self.self_attention.cached_self_attention(x, cache, slots))
         if self.cross:
             x = self.around_cross(x, look_across)
         return self.around_feed_forward(x, self.feed_forward)

@@ -19,7 +19,7 @@ from regard.ragged import Ragged
 IGNORED = -100  # the target of a position that does not count, as in torch
 WIDEST = 128  # of a head
 _INSTALLED = importlib.util.find_spec("triton") is not None
-_KINDS = (torch.bfloat16, torch.float16, torch.float32)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Spans(NamedTuple):
@@ -42,7 +42,7 @@ def available(device: torch.device) -> bool:
 
 def usable(x: Tensor) -> bool:
     """Whether the kernels take this tensor: where they run, in single or half precision."""
-    return x.dtype in _KINDS and available(x.device)
+    return x.dtype in DTYPES and available(x.device)
 
 
 def spans(q: Ragged, k: Ragged, causal: bool) -> Spans:
@@ -87,7 +87,9 @@ def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequen
     return triton_decoding.embed(tokens, table, scale, position, frequencies)
 
 
-def recall(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor) -> Tensor:
+def cached_self_attention(
+    q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor
+) -> Tensor:
     """`softmax(q kᵀ / √d_head) v` of one new position a row, `(rows, heads, d_head)`, over itself and its past.
 
     `cache` `(rows, slots, 2, heads, d_head)` holds keys and values of the past; those of the new position are put into
@@ -97,10 +99,10 @@ def recall(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen:
     from regard.nn import triton_decoding
 
     assert cache.is_contiguous(), f"the cache should be contiguous, got strides {cache.stride()}"
-    return triton_decoding.recall(_dense(q), _dense(k), _dense(v), cache, origin, seen, at)
+    return triton_decoding.cached_self_attention(_dense(q), _dense(k), _dense(v), cache, origin, seen, at)
 
 
-def consult(q: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+def cached_cross_attention(q: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
     """`softmax(q kᵀ / √d_head) v` of queries `(groups, queries, heads, d_head)`, all of a group over the same source.
 
     `memory` `(groups, source, 2, heads, d_head)` holds keys and values, of which those are seen where `mask`
@@ -108,7 +110,7 @@ def consult(q: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
     """
     from regard.nn import triton_decoding
 
-    return triton_decoding.consult(_dense(q), _dense(memory), mask)
+    return triton_decoding.cached_cross_attention(_dense(q), _dense(memory), mask)
 
 
 def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:

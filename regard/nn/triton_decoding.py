@@ -43,14 +43,14 @@ def _embed(
     tl.store(vectors + row * width + columns, x.to(vectors.dtype.element_ty), mask=inside)
 
 
-def recall(
+def cached_self_attention(
     q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor, warps: int = 1
 ) -> Tensor:
-    """Contexts `(rows, heads, d_head)`; see `kernels.recall`."""
+    """Contexts `(rows, heads, d_head)`; see `kernels.cached_self_attention`."""
     rows, heads, d_head = q.shape
     context = q.new_empty(q.shape)
     with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
-        _recall[(rows * heads,)](
+        _self_attention[(rows * heads,)](
             q, k, v, cache, origin, origin if seen is None else seen, at, context,
             heads, cache.shape[1], origin.stride(0), 0 if seen is None else seen.stride(0),
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
@@ -61,7 +61,7 @@ def recall(
 
 
 @triton.jit(do_not_specialize=["heads", "slots", "origin_row", "seen_row"])
-def _recall(
+def _self_attention(
     q, k, v, cache, origin, seen, at, context, heads, slots, origin_row, seen_row,
     q_row, q_head, k_row, k_head, v_row, v_head,
     scale: tl.constexpr, masked: tl.constexpr, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
@@ -107,13 +107,13 @@ def _recall(
     tl.store(context + (row * heads + head) * d_head + columns, mixed.to(context.dtype.element_ty), mask=inside)
 
 
-def consult(q: Tensor, memory: Tensor, mask: Tensor, warps: int | None = None) -> Tensor:
-    """Contexts `(groups, queries, heads, d_head)`; see `kernels.consult`."""
+def cached_cross_attention(q: Tensor, memory: Tensor, mask: Tensor, warps: int | None = None) -> Tensor:
+    """Contexts `(groups, queries, heads, d_head)`; see `kernels.cached_cross_attention`."""
     groups, queries, heads, d_head = q.shape
     context = q.new_empty(q.shape)
     tile_q = 16  # the least that a tensor core takes
     with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
-        _consult[(groups * heads, triton.cdiv(queries, tile_q))](
+        _cross_attention[(groups * heads, triton.cdiv(queries, tile_q))](
             q, memory, mask, context, queries, heads, memory.shape[1], q.stride(0), q.stride(1), q.stride(2),
             memory.stride(0), memory.stride(1), memory.stride(2), memory.stride(3), mask.stride(0), mask.stride(-1),
             scale=d_head**-0.5, d_head=d_head, d_tile=_padded(d_head), tile_q=tile_q, tile_k=32,
@@ -123,7 +123,7 @@ def consult(q: Tensor, memory: Tensor, mask: Tensor, warps: int | None = None) -
 
 
 @triton.jit(do_not_specialize=["queries", "heads", "source", "mask_group"])
-def _consult(
+def _cross_attention(
     q, memory, mask, context, queries, heads, source, q_group, q_query, q_head,
     m_group, m_source, m_kind, m_head, mask_group, mask_source,
     scale: tl.constexpr, d_head: tl.constexpr, d_tile: tl.constexpr, tile_q: tl.constexpr, tile_k: tl.constexpr,

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
+from regard.nn.attention import takes_filled
 from regard.nn.graphed import few, upward
-from regard.nn.kernels import available, usable
+from regard.nn.kernels import usable
 from regard.ragged import Ragged
 from regard.search.choice import Choice, Chooser, Diverse
 from regard.search.constraints import Constrained
@@ -226,7 +227,7 @@ def _begin(
         return recorded(model, turn.key, again, tree)
 
     if isinstance(state, Beginning):
-        if getattr(model, "packed", False) and available(state.device):
+        if takes_filled(model, state.device):
             given, start = (state.filled(size), limits), state.start
             found = recorded(model, ("begin", most, turn.key), lambda given: first(start(given[0]), given[1]), given)
             begun: Recording[tuple[_Board, Any]] = found()

@@ -45,11 +45,6 @@ class Likelihood:
         self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
         self.memory: dict[str, float] = {}
 
-    @property
-    def packed(self) -> bool:
-        """Whether batches may be filled up with what belongs to no sequence, and nothing waits for the device."""
-        return self.model.packed
-
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
             return self._hard(batch, done)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from regard.data.batches import IGNORED, Batch
 from regard.errors import ConfigError
 from regard.models.decoding import changed
+from regard.nn.attention import takes_filled
 from regard.nn.blocks import DecoderBlock, EncoderBlock
 from regard.nn.graphed import Graphs, recording
-from regard.nn.kernels import available
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
 from regard.training.optim import learning_rate, make_optimizer
@@ -49,8 +49,7 @@ class Updater:
         self.optimizer = make_optimizer(model, settings, device)
         self.frozen = _frozen(model, settings.freeze)
         fast = device.type == "cuda" and settings.compile
-        alike = type(objective) is Likelihood and objective.packed and settings.accumulate == 1
-        self.size = -(-settings.batch_tokens // 64) * 64 if fast and alike and available(device) else None
+        self.size = filled_size(model, objective, settings, device)
         self.compiled = _compiled(model) if fast else []
         self.graphs = Graphs() if fast else None
         self.warm, self.recording = 0, None  # type: int, _Recording | None
@@ -117,6 +116,12 @@ class Updater:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
+
+
+def filled_size(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> int | None:
+    """How many tokens a side of every batch is filled up to, so that a whole update is recorded; None: it is not."""
+    alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
+    return -(-settings.batch_tokens // 64) * 64 if alike and takes_filled(model, device) else None
 
 
 def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
