@@ -16,7 +16,9 @@ from torch import Tensor
 from regard.data.batches import make_batch
 from regard.models.encoders import Embedding
 from regard.nn import kernels
-from regard.nn.attention import Backend, MultiHeadAttention, attend, choose_backend, takes_filled
+from regard.nn.attention import Backend, MultiHeadAttention, attend, capture, choose_backend, takes_filled
+from regard.nn.blocks import Block
+from regard.nn.graphs import cloned
 from regard.nn.kernels import (
     Spans,
     attend_spans,
@@ -28,7 +30,6 @@ from regard.nn.kernels import (
 )
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
-from regard.search.replay import cloned
 from regard.settings import Objective as Settings
 from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
@@ -789,3 +790,27 @@ def test_heads_that_are_too_wide_for_the_kernels_are_padded(pair: Pair, request:
     if expected is not None:
         agree(found, expected, 1e-4)
     assert all(x.isfinite().all() for x in found)
+
+
+def test_blocks_compiled_for_training_run_as_written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In validation and under `capture`; and a copy is not compiled, for that would be with the weights of another."""
+    ran: list[Callable[..., Ragged]] = []
+
+    def compiled(run: Callable[..., Ragged]) -> Callable[..., Ragged]:
+        return lambda *given: ran.append(run) or run(*given)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    model = deepcopy(tiny(("transformer-rotary", "transformer-rotary")))
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for block in blocks:
+        block.compile_for_training()
+    source, target = Ragged.of([[3, 4, 5], [6]]), Ragged.of([[1, 4], [1, 5, 7]])
+    expected = model(source, target).values
+    with capture(model) as trace:
+        model(source, target)
+    assert trace.found.keys() >= {"encoder.blocks.0.self_attention", "decoder.blocks.1.cross_attention"}
+    assert not ran
+    torch.testing.assert_close(deepcopy(model).train()(source, target).values, expected)
+    assert not ran
+    torch.testing.assert_close(model.train()(source, target).values, expected)
+    assert ran == [block.run for block in blocks]

@@ -78,12 +78,12 @@ def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_new_numbers_of_rows_take_no_more_memory() -> None:
     """What a layer of a search is given rows by, after it has seen the few numbers that they are filled up to."""
     words = (
-        "from regard.nn.graphed import few\n"
+        "from regard.ragged import bucket\n"
         "from regard.nn.linear import PARTS\n"
         "from tests.test_memory import *\n"
         "layer = Packed(torch.nn.Linear(64, 64))\n"
         "with torch.inference_mode():\n"
-        "    for rows in sorted({few(i, PARTS) for i in range(1, 513)}):\n"
+        "    for rows in sorted({bucket(i, PARTS) for i in range(1, 513)}):\n"
         "        layer(torch.ones(rows, 64))\n"
         "    before = held()\n"
         "    for rows in range(1, 513):\n"

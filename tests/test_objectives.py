@@ -396,7 +396,7 @@ def test_risk_is_the_formula_over_what_was_drawn(likelihood: float) -> None:
     limits = Limits(torch.tensor([2 * len(y) + 5 for y in targets]), BOS, EOS, (PAD, UNK, BOS, SEP, MASK))
     model.eval()
     with torch.no_grad():
-        found = sample(model.step, model.start(examples_.source), limits=limits, count=6, keys=keys)
+        found = sample(model, model.start(examples_.source), limits=limits, count=6, keys=keys)
     expected = 0.0
     for row, (x, y) in enumerate(zip(examples_.source.tolist(), targets, strict=True)):
         tried = {tuple(y), *(tuple(hypothesis.tokens) for hypothesis in found[row])}

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from regard.models.decoders import TransformerState
 from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
+from regard.nn.graphs import cloned
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, distances
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
-from regard.search.replay import cloned
 from tests import equations as eq
 from tests.equations import Array
 from tests.test_equations import agree, randomised, vectors

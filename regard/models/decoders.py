@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory, rounded
+from regard.models.encoders import Embedding, Memory, source_bucket
 from regard.nn.attention import Attention, Slots, allowed
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout
-from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.graphs import Graphs, Looped
 from regard.nn.recurrence import Recurrence, Steps
 from regard.nn.repeated import applied, kind_of, loop
-from regard.ragged import Ragged, gathered
+from regard.ragged import Ragged, bucket, gathered, round_up
 
 
 class State(Protocol):
@@ -100,7 +100,7 @@ class RecurrentState:
         return self
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Looped):
     """`s_t = f(x_t, s_{t-1})`, and an output of it, under one of six ways to look at the source:
 
     - `none`: a language model; `x_t = y_{t-1}`, the output is `s_t`
@@ -161,7 +161,7 @@ class RecurrentDecoder(nn.Module):
         if memory is None:
             return self.read(tokens, self.alone(len(tokens)))[0]
         y = tokens.like(self.embedding(tokens.values))
-        graphs = recorder() if self.way in ("recurrence", "feeding") and y.longest else None
+        graphs = self.recorder if self.way in ("recurrence", "feeding") and y.longest else None
         if graphs is not None and self.attention is not None and not self.attention.draws:
             return self._replay(y, memory, graphs)
         state = self.start(memory)
@@ -193,8 +193,8 @@ class RecurrentDecoder(nn.Module):
 
     def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The same as a recording, in one of few shapes: rows, steps and places are added that nobody looks at."""
-        (rows, source), kind = rounded(memory.states), kind_of(y.values)
-        grid = y.grid(rows, few(y.longest, 16, 2), by_step=True)
+        (rows, source), kind = source_bucket(memory.states), kind_of(y.values)
+        grid = y.grid(rows, bucket(y.longest, 16, 2), by_step=True)
         states = memory.grid
         if states is None:
             flat = memory.states.grid(rows, source).padded(memory.states.values.to(kind))
@@ -204,7 +204,7 @@ class RecurrentDecoder(nn.Module):
         lengths = F.pad(memory.states.lengths, (0, more))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
         inputs = (grid.padded(y.values.to(kind)), bank, states.to(kind), lengths)
-        (found,) = graphs("decoder", self._all_rows, inputs, used)
+        (found,) = graphs.loop(self._all_rows, inputs, used)
         return y.like(grid.cut(found))
 
     def _all_rows(self, y: Tensor, bank: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:
@@ -311,7 +311,7 @@ class TransformerState:
         slots = self.caches[0].shape[1]
         if isinstance(self.at, Tensor):
             return self._grown(slots + tokens)
-        window = max(slots, -(-(self.at + tokens) // 32) * 32)  # in few sizes
+        window = max(slots, round_up(self.at + tokens, 32))  # in few sizes
         if slots:
             grown = self._grown(window)
         else:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from regard.nn.blocks import EncoderBlock
 from regard.nn.cells import lstm_layer
 from regard.nn.dropout import Dropout
-from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.graphs import Graphs, Looped
 from regard.nn.kernels import embed, usable
 from regard.nn.positions import Sinusoidal
 from regard.nn.recurrence import Recurrence
 from regard.nn.repeated import kind_of
-from regard.ragged import Ragged, gathered
+from regard.ragged import Ragged, bucket, gathered
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Embedding(nn.Module):
         return not torch.is_grad_enabled() and not self.dropout.training and usable(self.table.weight)
 
 
-def rounded(source: Ragged) -> tuple[int, int]:
+def source_bucket(source: Ragged) -> tuple[int, int]:
     """Rows and places of a source in a recording of a decoder, which does not mind empty places."""
-    return few(len(source), 16, 16), few(max(source.longest, 1), 8, 8)
+    return bucket(len(source), 16, 16), bucket(max(source.longest, 1), 8, 8)
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(Looped):
     """A stack of recurrent layers, each reading one way or both (Schuster and Paliwal 1997).
 
     Both ways, each direction has half of `d_model` and the joined states go to the next layer. The summary is the last
@@ -95,7 +95,7 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, source: Ragged) -> Memory:
         x = source.like(self.embedding(source.values))
-        if (graphs := recorder()) is not None and self.cell == "lstm" and source.longest:
+        if (graphs := self.recorder) is not None and self.cell == "lstm" and source.longest:
             return self._replay(x, graphs)
         x = x.reversed() if self.reverse else x
         ends = []
@@ -114,12 +114,12 @@ class RecurrentEncoder(nn.Module):
 
     def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
         """The same as a recording, in one of few shapes: rows and steps are added that nobody looks at."""
-        (rows, places), steps = rounded(x), few(x.longest, 16, 2)
+        (rows, places), steps = source_bucket(x), bucket(x.longest, 16, 2)
         kind = x.values.dtype if x.values.device.type == "cpu" else kind_of(x.values)
         inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
         lengths = F.pad(x.lengths, (0, rows - len(x)))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
-        states, end, carry = graphs("encoder", self._all_rows, (inputs, lengths), used)
+        states, end, carry = graphs.loop(self._all_rows, (inputs, lengths), used)
         values = x.grid(rows, places).cut(states.flatten(0, 1))
         return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
 
@@ -143,7 +143,7 @@ class RecurrentEncoder(nn.Module):
                 ends.append(end.permute(2, 0, 1, 3).flatten(2))  # (rows, parts, d_model)
         carry = torch.stack(ends, dim=1)
         x = self.dropout(gathered(x, reverse, reverse) if self.reverse else x)
-        more = few(steps, 8, 8) - steps  # as many places as `rounded` says
+        more = bucket(steps, 8, 8) - steps  # as many places as `source_bucket` says
         states = F.pad(x.view(steps, rows, -1).transpose(0, 1), (0, 0, 0, more))
         return states, self.dropout(carry[:, -1, 0]), carry
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.models.decoders import Decoder, State
 from regard.models.encoders import Embedding, Memory
 from regard.nn.dropout import Dropout
+from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
 
 
@@ -36,6 +37,7 @@ class Writer(nn.Module, ABC):
 
     decoder: Decoder
     head: Head
+    graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
 
     @property
     def packed(self) -> bool:
@@ -72,7 +74,7 @@ class Writer(nn.Module, ABC):
         return self.predict(output), state
 
     def logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same before it is normalised."""
+        """Like `step`, but returns logits."""
         output, state = self.advance(tokens, state)
         return self.head(output), state
 

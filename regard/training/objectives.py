@@ -162,7 +162,7 @@ class MinimumRisk:
                 limits = Limits(self._room(batch, targets), self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
                 keys = torch.randint(2**62, (len(targets),))  # from torch's generator, which is saved with the run
                 found = sample(
-                    self.model.step, self.model.start(batch.source), limits=limits, keys=keys,
+                    self.model, self.model.start(batch.source), limits=limits, keys=keys,
                     count=self.settings.samples,
                 )  # fmt: skip
         finally:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -133,7 +133,7 @@ class Trainer:
         prune(self.checkpoints, self.settings.keep_last)
         if not progress.finished:
             opened = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
-            with opened as log, _stop_on_signal(self), kept():
+            with opened as log, _stop_on_signal(self), kept(), closing(self.updater):
                 self._loop(log)
                 if self.stop is None:
                     self._average()
