@@ -22,8 +22,6 @@ from regard.nn.graphs import cloned
 from regard.nn.kernels import (
     Spans,
     attend_spans,
-    cached_cross_attention,
-    cached_self_attention,
     softmax_agreement_,
     softmax_cross_entropy_,
     spans,
@@ -316,7 +314,7 @@ def test_the_loss_in_place_compiles() -> None:
     given = (randn(7, 13), drawn(7, 13))
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
     agree(compiled(*given), run(*given), 1e-6)
-    torch.library.opcheck(kernels._softmax_cross_entropy, (*given, 0.1))
+    torch.library.opcheck(kernels.softmax_cross_entropy_, (*given, 0.1))
 
 
 def whole(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -518,7 +516,7 @@ def test_two_passes_in_place_compile() -> None:
     given = (randn(2, 7, 13), drawn(7, 13))
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
     agree(compiled(*given), run(*given), 1e-6)
-    torch.library.opcheck(kernels._softmax_agreement, (*given, 0.1, 3.0))
+    torch.library.opcheck(kernels.softmax_agreement_, (*given, 0.1, 3.0))
 
 
 def two_passes(dtype: torch.dtype = torch.float64, tokens: int = 11) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -611,6 +609,8 @@ def test_a_query_recalls_its_own_past(
 ) -> None:
     """Slots of a row lie in the caches of others, beyond those that are taken there is rubbish, and the new one is kept
     where it belongs."""
+    from regard.nn.triton_decoding import cached_self_attention
+
     window = 40
     q, k, v = randn(rows_, 3, heads, d_head, seed=2).unbind(1)
     cache = randn(rows_, window, 2, heads, d_head, seed=3)
@@ -643,6 +643,8 @@ def test_a_query_recalls_its_own_past(
 def test_queries_consult_the_source_of_their_group(
     kernel: None, groups: int, queries: int, heads: int, d_head: int, source: int, dtype: torch.dtype
 ) -> None:
+    from regard.nn.triton_decoding import cached_cross_attention
+
     q = randn(groups, queries, 2, heads, d_head, seed=2, dtype=dtype)[:, :, 1]
     memory = randn(groups, source, 2, heads, d_head, seed=3, dtype=dtype)
     mask = (torch.rand(groups, 1, 1, source, generator=torch.Generator().manual_seed(4)) < 0.5).to(DEVICE)
@@ -800,7 +802,7 @@ def test_blocks_compiled_for_training_run_as_written_elsewhere(monkeypatch: pyte
         return lambda *given: ran.append(run) or run(*given)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(torch, "compile", compiled)
-    model = deepcopy(tiny(("transformer-rotary", "transformer-rotary")))
+    model = deepcopy(tiny(("transformer-rotary", "transformer-rotary"), dropout=0.0))
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
         block.compile_for_training()

@@ -23,7 +23,7 @@ from regard.errors import ModelError
 from regard.exchange.ct2_engine import load_engine
 from regard.exchange.ctranslate2 import Report as Export
 from regard.exchange.ctranslate2 import export
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.system import System
 from regard.tasks.writing import Writing
 
@@ -141,7 +141,7 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
 
     def regard(precision: str) -> Work:
         decode = make_decode(sides.task, precision, beam=beam, length=plan.length)
-        return replace(work(sides, decode, batch, beam), inside=kept)  # as where a task writes its outputs
+        return replace(work(sides, decode, batch, beam), inside=retain_memory)  # as where a task writes its outputs
 
     def marian(name: str) -> Work:
         model = sides.marian

@@ -21,7 +21,7 @@ from regard.bench.report import Report
 from regard.bench.workload import DROPOUT, LONGEST, MEAN, SIGMA, SMOOTHING, STRETCH, WINDOW, Shape, Window, pad
 from regard.data.batches import Index
 from regard.errors import TrainingError
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.models.build import count_parameters
 from regard.parts import Model
 
@@ -156,7 +156,7 @@ def regard_work(load: Load, precision: str) -> Work:
     task = make_task(load.shape, plan.device, plan.seed, precision=precision, batch_tokens=plan.budget)
     prepare, update = make_update(task)
     batches = [prepare(task.batch(*load.window.pairs(x))) for x in load.packed]
-    return replace(work(update, batches, load, load.packed), inside=kept)  # as in the trainer
+    return replace(work(update, batches, load, load.packed), inside=retain_memory)  # as in the trainer
 
 
 def peer_work(load: Load, name: str) -> Work:

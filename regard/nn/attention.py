@@ -263,7 +263,9 @@ class MultiHeadAttention(nn.Module):
         queries = self.queries(x)  # (groups, queries, heads, d_head)
         alike = queries.dtype == memory.dtype and not queries.requires_grad
         if alike and self.backend(queries.device, queries.dtype) is Backend.TRITON:
-            return self.output(kernels.cached_cross_attention(queries, memory, mask).flatten(2))
+            from regard.nn import triton_decoding
+
+            return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
         context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         return self.output(context.transpose(1, 2).flatten(2))
@@ -279,8 +281,10 @@ class MultiHeadAttention(nn.Module):
             q, k = self.relative.turn(q, k, slots.new)
         if slots.at is not None and x.shape[1] == 1 and self.backend(q.device, q.dtype) is Backend.TRITON:
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
+            from regard.nn import triton_decoding
+
             one = (q.squeeze(1), k.squeeze(1), v.squeeze(1))
-            context = kernels.cached_self_attention(*one, cache, slots.origin, slots.real, slots.at)
+            context = triton_decoding.cached_self_attention(*one, cache, slots.origin, slots.real, slots.at)
             return self.output(context.flatten(1).unsqueeze(1))
         both = three[..., 1:, :, :] if self.relative is None else torch.stack((k, v), dim=-3)
         cache.index_copy_(1, slots.new, both.to(cache.dtype))

@@ -18,7 +18,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import alignment_error_rate, links, merge_words, pointing
 from regard.evaluation.exposure import Exposure, exposure
 from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, perplexity, text_scores
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.models.model import OneNetwork, Writer
 from regard.parts import NoEncoder
@@ -91,7 +91,7 @@ class Writing(Task):
 
     # Decoding
 
-    @kept()
+    @retain_memory()
     def outputs(
         self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,

@@ -73,7 +73,7 @@ class Likelihood:
         softly, at first all of them, at the end `soft`, and teaches by its exact gradient (theirs was half throughout).
         """
         share = 1.0 - (1.0 - self.settings.soft) * done
-        with choices(len(batch.inputs), share, batch.inputs.values.device) as made:
+        with choices(self.model, len(batch.inputs), share, batch.inputs.values.device) as made:
             logits = self.model(batch.source, batch.inputs).values
         loss = cross_entropy(logits, batch.outputs.values, self.smoothing)
         log_alpha, entropy = made.laid_out(batch.outputs)
