@@ -20,7 +20,7 @@ from regard.errors import ConfigError
 from regard.search.beam import _merge, beam_search
 from regard.search.constraints import Constrained
 from regard.search.contrastive import contrastive_search
-from regard.search.ensemble import EnsembleState, ensemble
+from regard.search.ensemble import EnsembleState, mean_step
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import minimum_bayes_risk
 from regard.search.sample import line_keys, sample
@@ -488,21 +488,19 @@ def spelled(chain: Chain) -> tuple[Any, Spelled]:
 
 def test_an_ensemble_of_one_is_the_model() -> None:
     chain, rules = random_chain(6, seed=1), limits([5, 3] * 3)
-    step, state = ensemble([chain.step], [chain.start()], [7.0])
+    step, state = mean_step([chain.step]), EnsembleState((chain.start(),))
     assert beam_search(Steps(step), state, limits=rules, width=3, nbest=3) == search(chain, rules, width=3, nbest=3)
 
 
-@pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
-def test_an_ensemble_finds_the_optimum_of_the_mean(weights: list[float] | None) -> None:
+def test_an_ensemble_finds_the_optimum_of_the_mean() -> None:
     one, other, rules = random_chain(3, seed=1), random_chain(3, seed=2), limits([3, 1, 3])
     other_step, other_state = spelled(other)
-    step, state = ensemble([one.step, other_step], [one.start(), other_state], weights)
-    share = [x / sum(weights) for x in weights] if weights else [0.5, 0.5]
+    step, state = mean_step([one.step, other_step]), EnsembleState((one.start(), other_state))
     for source, hypotheses in enumerate(beam_search(Steps(step), state, limits=rules, width=ALL, nbest=5)):
         expected = []
         for tokens in allowed(rules, source):
             rows = zip(one.rows(source, tokens), other.rows(source, tokens), [*tokens, EOS], strict=True)
-            p = math.prod(share[0] * math.exp(a[token]) + share[1] * math.exp(b[token]) for a, b, token in rows)
+            p = math.prod((math.exp(a[token]) + math.exp(b[token])) / 2 for a, b, token in rows)
             expected.append(Hypothesis(tokens, math.log(p), math.log(p)))
         same(hypotheses, sorted(expected, key=lambda x: -x.score)[:5])
 
@@ -511,7 +509,7 @@ def test_an_ensemble_is_searched_alike_in_any_batch() -> None:
     one, other, longest = random_chain(4, seed=3, sharpness=2.0), random_chain(4, seed=4), [5, 2, 6, 4]
 
     def run(first: Chain, second: Chain, longest: list[int]) -> list[list[Hypothesis]]:
-        step, state = ensemble([first.step, second.step], [first.start(), second.start()])
+        step, state = mean_step([first.step, second.step]), EnsembleState((first.start(), second.start()))
         return beam_search(Steps(step), state, limits=limits(longest), width=3, nbest=3)
 
     together = run(one, other, longest)
@@ -522,25 +520,10 @@ def test_an_ensemble_is_searched_alike_in_any_batch() -> None:
 def test_an_impossible_token_stays_impossible_and_one_model_suffices() -> None:
     one = markov({BOS: {A: 1.0}, A: {EOS: 1.0}})
     other = markov({BOS: {B: 1.0}, A: {EOS: 0.5, C: 0.5}, B: {EOS: 1.0}})
-    step, state = ensemble([one.step, other.step], [one.start(), other.start()])
+    step, state = mean_step([one.step, other.step]), EnsembleState((one.start(), other.start()))
     log_probs, after = step(torch.tensor([BOS]), state)
     assert log_probs.exp()[0].tolist() == pytest.approx([0, 0, 0.5, 0.5, 0])
     assert isinstance(after, EnsembleState)
-
-
-@pytest.mark.parametrize(
-    ("models", "weights", "message"),
-    [
-        (0, None, "an ensemble of 0 models has 1 states and 0 weights"),
-        (1, [1.0, 2.0], "an ensemble of 1 models has 1 states and 2 weights"),
-        (1, [0.0], "the weights of an ensemble have to be above 0, and one is 0.0"),
-    ],
-)
-def test_an_ensemble_that_cannot_be_is_said_so(models: int, weights: list[float] | None, message: str) -> None:
-    chain = random_chain(1, seed=1)
-    with pytest.raises(ConfigError) as error:
-        ensemble([chain.step] * models, [chain.start()], weights)
-    assert str(error.value) == message
 
 
 # Contrastive search

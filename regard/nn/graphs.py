@@ -42,46 +42,39 @@ def exclusive(device: torch.device) -> AbstractContextManager[bool]:
 # Trees of tensors
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def _leaves(tree: Any) -> Iterator[Any]:
+    """The tensors and plain values of a tree, in a fixed order, those of each part after its kind."""
+    if not isinstance(tree, tuple) and not is_dataclass(tree):
+        yield tree
+        return
+    parts = tree if isinstance(tree, tuple) else [getattr(tree, field.name) for field in fields(tree)]
+    yield type(tree), len(parts)
+    for part in parts:
+        yield from _leaves(part)
+
+
+def tensors(tree: Any) -> list[Tensor]:
     """All tensors of a tree, in a fixed order."""
-    match tree:
-        case Tensor():
-            yield tree
-        case tuple():
-            for part in tree:
-                yield from tensors(part)
-        case _ if is_dataclass(tree):
-            for field in fields(tree):
-                yield from tensors(getattr(tree, field.name))
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def signature(tree: Any) -> Hashable:
     """What a tree holds beside tensors, and their shapes: two of the same can share a recording."""
-    match tree:
-        case Tensor():
-            return (tree.shape, tree.dtype, tree.device)
-        case tuple():
-            return tuple(signature(part) for part in tree)
-        case _ if is_dataclass(tree):
-            return (type(tree), *(signature(getattr(tree, field.name)) for field in fields(tree)))
-        case _:
-            return tree
+    return tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in _leaves(tree))
 
 
 def cloned(tree: Tree, device: torch.device | None = None) -> Tree:
     """A tree of new tensors with the same numbers, on a device; without what was worked out of them and cached."""
-    match tree:
-        case Tensor():
-            return tree.new_empty(tree.shape, device=device).copy_(tree)  # type: ignore[return-value]
-        case tuple():
-            return tuple(cloned(part, device) for part in tree)  # type: ignore[return-value]
-        case _ if is_dataclass(tree):
-            made = copy.copy(tree)
-            vars(made).clear()
-            vars(made).update({field.name: cloned(getattr(tree, field.name), device) for field in fields(tree)})
-            return made
-        case _:
-            return tree
+    if isinstance(tree, Tensor):
+        return tree.new_empty(tree.shape, device=device).copy_(tree)  # type: ignore[return-value]
+    if isinstance(tree, tuple):
+        return tuple(cloned(part, device) for part in tree)  # type: ignore[return-value]
+    if not is_dataclass(tree):
+        return tree
+    made = copy.copy(tree)
+    vars(made).clear()
+    vars(made).update({field.name: cloned(getattr(tree, field.name), device) for field in fields(tree)})
+    return made
 
 
 def copy_into(own: Any, given: Any) -> None:

@@ -41,7 +41,7 @@ class Choices:
 
 @contextmanager
 def choices(model: nn.Module, rows: int, soft: float, device: torch.device) -> Iterator[Choices]:
-    """Inside this, hard attention of a model in training leaves what it drew; a share of rows attends softly instead."""
+    """Inside this, hard attention that trains leaves what it drew; a share of rows attends softly instead."""
     made = Choices(torch.rand(rows, device=device) < soft)
     hard = [module for module in model.modules() if isinstance(module, HardAttention)]
     for module in hard:

@@ -7,7 +7,7 @@ has one beam, or as many as there are groups. Greedy search is a beam of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,32 +48,21 @@ class _Board:
     @staticmethod
     def new(limits: Limits, groups: int, open_: int, width: int, most: int) -> _Board:
         """With one hypothesis in each beam, the first of `open_`."""
-        device = limits.longest.device
-        beams = torch.arange(len(limits.longest) * groups, device=device)
-        count = len(beams)
+        beams = torch.arange(len(limits.longest) * groups, device=limits.longest.device)
         limits = limits.keep(beams // groups) if groups > 1 else limits
         over = limits.longest < 0
-        log_prob = torch.full((count, open_), -math.inf, device=device)
+        written = torch.full((len(beams), open_, most + 2), limits.bos, device=beams.device)
+        log_prob, score = (torch.full((len(beams), n), -math.inf, device=beams.device) for n in (open_, width))
         log_prob[:, 0].masked_fill_(~over, 0.0)
-        written = torch.full((count, open_, most + 2), limits.bos, device=device)
-        nothing = torch.full((count, width), -math.inf, device=device)
         return _Board(
-            number=beams,
-            limits=limits,
-            length=torch.ones(1, dtype=torch.long, device=device),
-            token=written[..., 0].clone(),
-            written=written,
-            log_prob=log_prob,
-            over=over,
-            last=written[:, 0].clone(),
-            last_length=torch.zeros_like(beams),
-            closed=written.new_zeros(count, width, most + 1),
-            closed_length=written.new_zeros(count, width),
-            closed_log_prob=nothing,
-            closed_score=nothing.clone(),
-        )
+            number=beams, limits=limits, length=beams.new_ones(1), token=written[..., 0].clone(), written=written,
+            log_prob=log_prob, over=over, last=written[:, 0].clone(), last_length=torch.zeros_like(beams),
+            closed=beams.new_zeros(len(beams), width, most + 1), closed_length=beams.new_zeros(len(beams), width),
+            closed_log_prob=score, closed_score=score.clone(),
+        )  # fmt: skip
 
     def keep(self, stay: Tensor) -> _Board:
+        """Some of the beams, in this order."""
         rows = {name: x[stay] for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
         return replace(self, limits=self.limits.keep(stay), **rows)
 
@@ -83,19 +72,58 @@ class _Board:
         log_prob = self.log_prob.masked_fill(beyond[:, None], -math.inf)
         return replace(self, number=self.number.masked_fill(beyond, -1), over=self.over | beyond, log_prob=log_prob)
 
+    def rows(self, beams: Tensor) -> Tensor:
+        """The rows of the model's state that belong to some beams."""
+        return torch.arange(self.log_prob.numel(), device=beams.device).view_as(self.log_prob)[beams].flatten()
+
     def close(self, log_prob: Tensor, parent: Tensor, penalty: Tensor) -> _Board:
         """With new closed hypotheses (log p at -inf: none) among the best closed so far."""
         score = torch.cat((self.closed_score, log_prob / penalty), dim=1)
         score, best = score.topk(self.closed_score.shape[1], dim=1)
-        new = self.written[..., 1:].gather(1, parent.unsqueeze(-1).expand(-1, -1, self.closed.shape[-1]))
+        new = _picked(self.written[..., 1:], parent)
         length = (self.length - 1).expand_as(parent)
         return replace(
             self,
-            closed=torch.cat((self.closed, new), dim=1).gather(1, best.unsqueeze(-1).expand(-1, -1, new.shape[-1])),
+            closed=_picked(torch.cat((self.closed, new), dim=1), best),
             closed_length=torch.cat((self.closed_length, length), dim=1).gather(1, best),
             closed_log_prob=torch.cat((self.closed_log_prob, log_prob), dim=1).gather(1, best),
             closed_score=score,
         )
+
+
+def _picked(x: Tensor, index: Tensor) -> Tensor:
+    """`(beams, some, tokens)` of `(beams, all, tokens)`."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+@dataclass(frozen=True)
+class _Results:
+    """What each beam has found, under the limits that were asked for."""
+
+    limits: Limits
+    groups: int
+    nbest: int
+    found: list[list[Hypothesis]]
+
+    def collect(self, board: _Board, beams: Tensor | None = None) -> None:
+        """Take in the hypotheses of some beams, or of all, whose search is over."""
+        best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
+        parts = (board.number, *(x[:, : self.nbest] for x in best))
+        here = _arriving(*(parts if beams is None else (x[beams] for x in parts)))()  # at once: each waits for a device
+        lost = []
+        for i, (number, *closed) in enumerate(zip(*(x.tolist() for x in here), strict=True)):
+            if 0 <= number < len(self.found):
+                every = zip(*closed, strict=True)
+                self.found[number] = [Hypothesis(x[:n], p, score) for x, n, p, score in every if score > -math.inf]
+                if not self.found[number]:
+                    lost.append(i)
+        if lost:
+            rows = torch.tensor(lost, device=board.last.device)
+            rows = rows if beams is None else beams[rows]
+            left = (x[rows].tolist() for x in (board.number, board.last, board.last_length))
+            for number, tokens, end in zip(*left, strict=True):
+                tokens = self.limits.begin(tokens[1 : end + 1], number // self.groups)
+                self.found[number] = [Hypothesis(tokens, -math.inf, -math.inf)]
 
 
 def beam_search(
@@ -133,79 +161,49 @@ def beam_search(
     limits = limits.to(device) if graphs is None else limits
     chooser = _chooser(limits, width, constraints, groups, diversity)
     turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised=model.logits is None)
-    results: list[list[Hypothesis]] = [[] for _ in range(len(limits.longest) * groups)]
+    results = _Results(limits, groups, nbest, [[] for _ in range(len(limits.longest) * groups)])
     if graphs is not None:
         with exclusive(device):
-            _replay(_Recorder(graphs, turn, device), state, results, limits, nbest)
-        return results
+            _replay(graphs, device, turn, state, results)
+        return results.found
     state = started(state)
     board = _Board.new(limits, groups, 1, width // groups, most)
     state = state.select(board.number // groups) if groups > 1 else state
-    _search(turn, *turn(board, state), results, limits, nbest)  # the first turn has but one open hypothesis
-    return [_merge(results[i : i + groups], nbest) for i in range(0, len(results), groups)]
+    _search(turn, *turn(board, state), results)  # the first turn has but one open hypothesis
+    return [_merge(results.found[i : i + groups], nbest) for i in range(0, len(results.found), groups)]
 
 
-def _search(
-    turn: _Turn, board: _Board, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int
-) -> None:
+def _search(turn: _Turn, board: _Board, state: Any, results: _Results) -> None:
     """Turn after turn; a source leaves as soon as its search is over."""
-    groups = len(results) // len(limits.longest)
+    groups = results.groups
     while True:
         left = (~board.over).view(-1, groups).any(1)  # (sources,)
         if not left.all():
-            _collect(board, (~left).repeat_interleave(groups).nonzero().flatten(), results, limits, nbest)
+            results.collect(board, (~left).repeat_interleave(groups).nonzero().flatten())
             stay = left.repeat_interleave(groups).nonzero().flatten()
             if not len(stay):
                 return
-            board, state = board.keep(stay), state.select(_rows(board, stay), left.nonzero().flatten())
+            board, state = board.keep(stay), state.select(board.rows(stay), left.nonzero().flatten())
             turn.chooser.keep(stay)
         board, state = turn(board, state)
 
 
-@dataclass(frozen=True)
-class _Recorder:
-    """Turns, and what precedes the first, as recordings."""
-
-    graphs: Graphs
-    turn: _Turn
-    device: torch.device
-
-    def __call__(self, board: _Board, state: Any) -> Recording[tuple[_Board, Any]]:
-        """The recording of a turn, set to go on from here: it writes what it gives over what it was given."""
-
-        def again(tree: tuple[_Board, Any]) -> None:
-            copy_into(tree, self.turn(*tree))
-
-        return self.graphs.recording(self.turn.key, again, (board, state), self.device)
-
-    def first(self, state: Any, limits: Limits, size: int) -> Recording[tuple[_Board, Any]]:
-        """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, if it can.
-
-        All but the first hypothesis of a beam idle.
-        """
-        count, width, most = len(limits.longest), self.turn.chooser.width, round_up(self.turn.most, 32)
-        limits = limits.filled(size)
-
-        def begin(state: Any, limits: Limits) -> Recording[tuple[_Board, Any]]:
-            rows = torch.arange(size * width, device=self.device) // width
-            return self(_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
-
-        if isinstance(state, LazyStart) and self.graphs.filled:
-            given, start, key = (state.filled(size), limits), state.start, ("begin", most, self.turn.key)
-            found = self.graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given, self.device)
-            begun: Recording[tuple[_Board, Any]] = found()
-            return begun
-        sources = torch.arange(size, device=self.device).clamp(max=count - 1)
-        state = started(state)
-        return begin(state if count == size else state.select(sources, sources), limits.to(self.device))
+Recorded = Recording[tuple[_Board, Any]]  # a turn, which writes what it gives over what it was given
 
 
-def _replay(recorder: _Recorder, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
+def _replay(graphs: Graphs, device: torch.device, turn: _Turn, state: Any, results: _Results) -> None:
     """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
     until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
-    size, left, turns, done = bucket(len(results)), len(results), recorder.turn.most + 1, 0
-    recording, room = recorder.first(state, limits, size), WINDOW
-    arriving: Arriving | None = None
+
+    def again(tree: tuple[_Board, Any]) -> None:
+        copy_into(tree, turn(*tree))
+
+    def recorded(board: _Board, state: Any) -> Recorded:
+        return graphs.recording(turn.key, again, (board, state), device)
+
+    size, left, turns, done = bucket(len(results.found)), len(results.found), turn.most + 1, 0
+    recording, room = _first_turn(graphs, device, turn, state, results.limits, size, recorded), WINDOW
+    arriving: Callable[[], list[Tensor]] | None = None
     while left and done < turns:  # by then all are as long as can be
         board, state = recording.inputs
         if not room or bucket(left) * 2 <= size:
@@ -214,40 +212,57 @@ def _replay(recorder: _Recorder, state: Any, results: list[list[Hypothesis]], li
                 break
             if bucket(left) * 2 <= size:
                 size = bucket(left)
-                _collect(board, (board.over & (board.number >= 0)).nonzero().flatten(), results, limits, nbest)
+                results.collect(board, (board.over & (board.number >= 0)).nonzero().flatten())
                 open_ = (~board.over).nonzero().flatten()
                 stay = torch.cat((open_, open_[:1].expand(size - left)))
-                board, state = board.keep(stay).idle(left), state.select(_rows(board, stay), stay)
+                board, state = board.keep(stay).idle(left), state.select(board.rows(stay), stay)
             if not room:
                 room, state = done, state.fixed(done)
-            recording, arriving = recorder(board, state), None
+            recording, arriving = recorded(board, state), None
         recording()
         room, done = room - 1, done + 1
-        before, arriving = arriving, Arriving(recording.inputs[0].over)
+        before, arriving = arriving, _arriving(recording.inputs[0].over)
         if before is not None:  # what was over a turn ago: so nothing waits for the device, which is a turn behind
             left = int((~before()[0]).sum())
-    _collect(recording.inputs[0], None, results, limits, nbest)
+    results.collect(recording.inputs[0])
 
 
-class Arriving:
-    """Some numbers on their way from the device, which goes on meanwhile."""
+def _first_turn(
+    graphs: Graphs, device: torch.device, turn: _Turn, state: Any, limits: Limits, size: int,
+    recorded: Callable[[_Board, Any], Recorded],
+) -> Recorded:  # fmt: skip
+    """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can.
 
-    def __init__(self, *given: Tensor) -> None:
-        self.given = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
-        self.event = torch.cuda.Event() if given[0].is_cuda else None
-        if self.event is not None:
-            self.event.record()
+    All but the first hypothesis of a beam idle.
+    """
+    count, width, most = len(limits.longest), turn.chooser.width, round_up(turn.most, 32)
+    limits = limits.filled(size)
 
-    def __call__(self) -> list[Tensor]:
-        """Waits until they are here."""
-        if self.event is not None:
-            self.event.synchronize()
-        return self.given
+    def begin(state: Any, limits: Limits) -> Recorded:
+        rows = torch.arange(size * width, device=device) // width
+        return recorded(_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
+
+    if isinstance(state, LazyStart) and graphs.filled:
+        given, start, key = (state.filled(size), limits), state.start, ("begin", most, turn.key)
+        first: Recorded = graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given, device)()
+        return first
+    state, sources = started(state), torch.arange(size, device=device).clamp(max=count - 1)
+    return begin(state if count == size else state.select(sources, sources), limits.to(device))
 
 
-def _rows(board: _Board, beams: Tensor) -> Tensor:
-    """The rows of the state that belong to some beams."""
-    return torch.arange(board.log_prob.numel(), device=beams.device).view_as(board.log_prob)[beams].flatten()
+def _arriving(*given: Tensor) -> Callable[[], list[Tensor]]:
+    """Send tensors on their way from the device, which goes on meanwhile; what is given back waits for them."""
+    sent = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
+    event = torch.cuda.Event() if given[0].is_cuda else None
+    if event is not None:
+        event.record()
+
+    def wait() -> list[Tensor]:
+        if event is not None:
+            event.synchronize()
+        return sent
+
+    return wait
 
 
 @dataclass(frozen=True)
@@ -305,7 +320,7 @@ class _Turn:
         mildest = self._divisor(torch.full_like(length, self.most + 1) if self.exact else length)
         over = _hope(board, choice, self.exact) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
-        written = board.written.gather(1, choice.parent.unsqueeze(-1).expand(-1, -1, board.written.shape[-1]))
+        written = _picked(board.written, choice.parent)
         written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
         rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
         board = replace(
@@ -344,30 +359,6 @@ def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
         enough = board.closed_score[:, -1:] > -math.inf
         hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
     return hope.amax(1)
-
-
-def _collect(board: _Board, beams: Tensor | None, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
-    """Hand in the hypotheses of some beams, or of all, whose search is over."""
-    groups = len(results) // len(limits.longest)
-    best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
-    parts = (board.number, *(x[:, :nbest] for x in best))
-    here = Arriving(
-        *(parts if beams is None else (x[beams] for x in parts))
-    )()  # all at once: each waits for the device
-    numbers, closed, lengths, log_probs, scores = (x.tolist() for x in here)
-    lost = []
-    for i, number in enumerate(numbers):
-        if 0 <= number < len(results):
-            found = zip(closed[i], lengths[i], log_probs[i], scores[i], strict=True)
-            results[number] = [Hypothesis(x[:n], p, score) for x, n, p, score in found if score > -math.inf]
-            if not results[number]:
-                lost.append(i)
-    if lost:
-        rows = torch.tensor(lost, device=board.last.device)
-        rows = rows if beams is None else beams[rows]
-        left = (x[rows].tolist() for x in (board.number, board.last, board.last_length))
-        for number, tokens, end in zip(*left, strict=True):
-            results[number] = [Hypothesis(limits.begin(tokens[1 : end + 1], number // groups), -math.inf, -math.inf)]
 
 
 def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:

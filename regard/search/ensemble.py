@@ -30,26 +30,18 @@ class EnsembleState:
         return EnsembleState(tuple(state.fixed(tokens) for state in self.states))
 
 
-def ensemble(
-    steps: Sequence[Step], states: Sequence[Any], weights: Sequence[float] | None = None
-) -> tuple[Step, EnsembleState]:
-    """One step and one state of several models over the same tokens: `p = Σ_k w_k p_k`, the weights made to sum to 1.
+def mean_step(steps: Sequence[Step]) -> Step:
+    """One step of several models over the same tokens, `p = 1/K Σ_k p_k`, for an `EnsembleState`.
 
     Averaging networks is of Hansen and Salamon 1990; Sutskever et al. 2014 translate with it.
     """
-    weights = [1.0] * len(steps) if weights is None else weights
-    if not len(steps) == len(states) == len(weights) > 0:
-        raise ConfigError(f"an ensemble of {len(steps)} models has {len(states)} states and {len(weights)} weights")
-    if min(weights) <= 0:
-        raise ConfigError(f"the weights of an ensemble have to be above 0, and one is {min(weights)}")
-    shares = [math.log(weight / sum(weights)) for weight in weights]
 
     def step(tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         found = [one(tokens, part) for one, part in zip(steps, state.states, strict=True)]
-        log_probs = torch.stack([x + share for (x, _), share in zip(found, shares, strict=True)])
-        return log_probs.logsumexp(0), EnsembleState(tuple(part for _, part in found))
+        log_probs = torch.stack([x for x, _ in found]).logsumexp(0) - math.log(len(found))
+        return log_probs, EnsembleState(tuple(part for _, part in found))
 
-    return step, EnsembleState(tuple(states))
+    return step
 
 
 class Ensemble(Writer):
@@ -74,8 +66,7 @@ class Ensemble(Writer):
         return EnsembleState(tuple(model.start(source) for model in self.models))
 
     def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:  # type: ignore[override]
-        together, _ = ensemble([model.step for model in self.models], state.states)
-        return together(tokens, state)
+        return mean_step([model.step for model in self.models])(tokens, state)
 
     def logits(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:  # type: ignore[override]
         return self.step(tokens, state)  # what is normalised already stays as it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -60,28 +60,26 @@ class Limits:
 
     def keep(self, sources: Tensor) -> Limits:
         """The same rules for some of the sources, in this order."""
-        kept = copy.copy(self)
-        for name in ("longest", "_prefix"):
-            object.__setattr__(kept, name, getattr(self, name)[sources])
-        object.__setattr__(kept, "prefix", None)  # from here on the table tells
-        return kept
+        return self._with(lambda table: table[sources])
 
     def to(self, device: torch.device) -> Limits:
         """The same rules on another device."""
-        moved = copy.copy(self)
-        for name in ("longest", "_prefix", "_forbidden"):
-            object.__setattr__(moved, name, getattr(self, name).to(device))
+        moved = self._with(lambda table: table.to(device))
+        object.__setattr__(moved, "_forbidden", self._forbidden.to(device))
+        object.__setattr__(moved, "prefix", self.prefix)
         return moved
 
     def filled(self, sources: int) -> Limits:
         """For so many sources, of which nothing may be written to those that are added."""
         more = sources - len(self.longest)
-        kept = copy.copy(self)
-        for name in ("longest", "_prefix"):
-            table = getattr(self, name)
-            object.__setattr__(kept, name, torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
-        object.__setattr__(kept, "prefix", None)
-        return kept
+        return self._with(lambda table: torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Limits:
+        """With other tables, which tell of the prefix from there on."""
+        made = copy.copy(self)
+        for name, table in (("longest", change(self.longest)), ("_prefix", change(self._prefix)), ("prefix", None)):
+            object.__setattr__(made, name, table)
+        return made
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
         """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`.
@@ -142,9 +140,7 @@ class Limits:
         grams = written.unfold(-1, size, 1)  # (sources, width, places, size)
         begin = torch.arange(places, device=written.device)
         tail = length - size + 1 + torch.arange(size - 1, device=written.device)
-        now = written.index_select(-1, tail.clamp(min=0)).unsqueeze(
-            -2
-        )  # the last tokens, which a gram would go on from
+        now = written.index_select(-1, tail.clamp(min=0)).unsqueeze(-2)  # which a gram would go on from
         seen = (grams[..., :-1] == now).all(-1) & (begin + size <= length)
         banned = torch.where(seen, -math.inf, math.inf).to(log_probs.dtype)
         closing = log_probs[..., self.eos].clone()
