@@ -49,19 +49,19 @@ def corpus_settings(corpus: str) -> dict[str, Any]:
         case "phrasebook":
             own = {"preset": "transformer-mini", "tokens": {"kind": "unigram", "size": 3500}}
         case "text":
-            own = {"preset": "gpt-mini", "data": {"source": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
+            own = {"preset": "gpt-mini", "source": {"kind": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
         case "tags":
             own = {
                 "preset": "bert-mini",
-                "data": {"source": "text"},
+                "source": {"kind": "text"},
+                "target": {"kind": "tags"},
                 "tokens": {"kind": "unigram", "size": 2000},
-                "model": {"head": "tags"},
                 "training": {"steps": 300, "validate_every": 100, "warmup": 50, "learning_rate": 2e-3},
             }
         case _:
             own = {
                 "preset": "xu2015",
-                "data": {"source": "picture"},
+                "source": {"kind": "image"},
                 "tokens": {"kind": "word"},
                 "model": {"d_model": 128},
                 "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "warmup": 100, "steps": 3600,
@@ -129,7 +129,7 @@ def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> No
 
 
 def run_captions(run: Path, overrides: list[str], train: Train) -> None:
-    """The same with pictures: make the scenes, train, score, show captions, draw where each word looked."""
+    """Make the scenes, train, score, show captions, draw where each word looked."""
     corpus = run.with_name("scenes")
     show(Rule("1. pictures of things, with captions and the box of each thing named", align="left"))
     made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1, otherwise=OTHERWISE)

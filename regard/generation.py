@@ -13,8 +13,9 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.artifacts import file_digest
-from regard.data.corpora import Example, Files, SourceLine, read_files, read_lines, read_sources
+from regard.data.examples import Example, Files, SourceLine, read_files, read_sources
+from regard.data.lines import read_lines
+from regard.data.modality import Modality
 from regard.data.tokens import clean
 from regard.display import counting
 from regard.errors import DataError
@@ -67,7 +68,7 @@ def generate_lines(
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
     """
-    settings = system.search(**search)
+    settings = system.search_settings(**search)
     name = str(file or "standard input")
     live = file is None and sys.stdin is not None and sys.stdin.isatty()
     made_from = Fingerprint(
@@ -77,9 +78,8 @@ def generate_lines(
     with ExitStack() as stack:
         sink = stack.enter_context(_sink(output, made_from, 1 if live else WINDOW, force=force))
         progress = stack.enter_context(counting("generating", _count(file)))
-        columns = read_sources(file, system.config.data), _column(prefixes), _column(phrases)
-        pictures = system.config.data.source == "picture"
-        lines = (Line(*both, pictures=pictures) for both in zip(*columns, strict=False))
+        columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
+        lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
         rest = sink.take_up(lines, lambda line: line.content, name)
         progress.advance(progress.task_ids[0], sink.written)
         for window in _windows(rest, 1 if live else WINDOW):
@@ -95,13 +95,12 @@ class Line:
     source: SourceLine
     prefix: str
     phrases: str
-    pictures: bool  # the source is the path of one
+    reads: Modality
 
     @property
     def content(self) -> bytes:
         """All that its output is made from."""
-        picture = Path(self.source.text)
-        seen = file_digest(picture) if self.pictures and picture.is_file() else ""
+        seen = "" if self.source.bad is not None else self.reads.digest(self.source.field)
         return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode(), seen.encode()))
 
 
@@ -116,7 +115,7 @@ def _column(path: Path | None) -> Iterator[str]:
 
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
-    texts = [line.source.text for line in window]
+    texts = [line.source.field for line in window]
     told = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
     bad = list(told)
 
@@ -153,7 +152,7 @@ def score_lines(
     with ExitStack() as stack:
         sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
         progress = stack.enter_context(counting("scoring", _count(Path(first))))
-        examples = iter(system.task.checked(read_files(files, system.config.data)))
+        examples = iter(system.task.checked(read_files(files, system.task.sides.form)))
         rest = sink.take_up(examples, _content, first)
         progress.advance(progress.task_ids[0], sink.written)
         for window in _windows(rest, WINDOW):
@@ -179,11 +178,11 @@ def stream_lines(
         name, given = str(file or "standard input"), deque[bytes]()
 
         def texts() -> Iterator[str]:
-            for line in read_sources(file, system.config.data):
+            for line in read_sources(file, system.task.sides.form):
                 if line.bad is not None:
                     raise line.bad
                 given.append(line.raw)
-                yield line.text
+                yield line.field
 
         # The state is not kept with the lines, so an interrupted text is read again from its beginning.
         scored = ((given.popleft(), log_probs) for log_probs in system.stream(texts()))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings as hypothesis_settings
 from torch import Tensor, nn
 
-from regard import parts as config
+from regard import model_settings as config
 from regard.models.build import build
 from regard.models.model import EncoderDecoder
 from regard.nn.scores import SCORES

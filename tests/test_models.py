@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard import parts as config
+from regard import model_settings as config
 from regard.config import parse
 from regard.errors import ConfigError, DataError
 from regard.models.build import build, count_parameters

@@ -209,7 +209,7 @@ def evaluate(
             "model": str(model),
             "data": files,
             "examples": len(result.examples),
-            "search": system.search(**search).model_dump(),
+            "search": system.search_settings(**search).model_dump(),
             "scores": {name: score.to_json() for name, score in result.scores.items()},
             "exposure": result.exposure.to_json() if result.exposure else None,
             "classes": {x.label: x.to_json() for x in result.classes},
@@ -268,18 +268,18 @@ def space(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Draw sentences where the encoder puts them: its summaries, projected to the plane."""
+    """Draw sentences where the encoder puts them: its sentence embeddings, projected to the plane."""
     check_model(model)
     check_input(file)
     check_output(output, force=force)
     import regard
-    from regard.data.corpora import read_lines
+    from regard.data.lines import read_lines
     from regard.explain.space import space_plot
 
     cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
     texts = [row[0] for row in cells]
     groups = [row[1] if len(row) > 1 else "" for row in cells]
-    vectors = regard.load(model, device=device).summaries(texts)
+    vectors = regard.load(model, device=device).sentence_embeddings(texts)
     with writing(output):
         space_plot(vectors, texts, groups if any(groups) else None, output)
     typer.echo(f"wrote {output}")

@@ -21,7 +21,7 @@ from regard.compare.cost import Cost, count_cost
 from regard.compare.results import Length, Point, Results, Run
 from regard.data.batches import Position
 from regard.data.content import data_content
-from regard.data.corpora import Example, Files, read_examples, read_files
+from regard.data.examples import Example, Files, read_examples, read_files
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError

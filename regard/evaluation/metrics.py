@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from regard.registry import METRICS, Family, register
 
 
 @dataclass(frozen=True)
@@ -29,37 +32,75 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-def text_scores(outputs: Sequence[str], references: Sequence[str], *, tokenize: str | None = None) -> dict[str, Score]:
-    """BLEU, chrF and TER by sacrebleu, and the share of outputs that are the reference to the letter.
+class Metric(ABC):
+    """How good outputs are, held against references: made without arguments and called with both."""
 
-    `tokenize` is sacrebleu's BLEU tokenizer (13a by default; `none` for text that is tokenised already).
-    """
-    bleu, chrf = bleu_score(outputs, references, tokenize), chrf_score(outputs, references)
-    from sacrebleu.metrics.ter import TER
+    family: ClassVar[Family] = METRICS
 
-    ter = TER()
-    value = ter.corpus_score(list(outputs), [list(references)])
-    ter_score = Score("TER", value.score, str(ter.get_signature()), higher_is_better=False)
-    return {"bleu": bleu, "chrf": chrf, "ter": ter_score, "exact": exact_match(outputs, references)}
+    @abstractmethod
+    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
+        """The score of all outputs, with the signature that makes it comparable."""
 
 
-def bleu_score(outputs: Sequence[str], references: Sequence[str], tokenize: str | None = None) -> Score:
-    """Papineni et al. 2002."""
-    from sacrebleu.metrics.bleu import BLEU
+class _Sacrebleu(Metric):
+    """A metric of sacrebleu (Post 2018), with its signature."""
 
-    bleu = BLEU(tokenize=tokenize, force=True)
-    return Score("BLEU", bleu.corpus_score(list(outputs), [list(references)]).score, str(bleu.get_signature()))
+    name: str
+    higher_is_better = True
+
+    def make(self) -> Any:
+        """Sacrebleu's own object."""
+        raise NotImplementedError
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
+        metric = self.make()
+        value = metric.corpus_score(list(outputs), [list(references)]).score
+        return Score(self.name, value, str(metric.get_signature()), self.higher_is_better)
 
 
-def chrf_score(outputs: Sequence[str], references: Sequence[str]) -> Score:
+@register("bleu")
+class Bleu(_Sacrebleu):
+    """Papineni et al. 2002. `tokenize` is sacrebleu's tokenizer (13a by default; `none` for text that is tokenised)."""
+
+    name = "BLEU"
+
+    def __init__(self, tokenize: str | None = None) -> None:
+        self.tokenize = tokenize
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        return BLEU(tokenize=self.tokenize, force=True)
+
+
+@register("chrf")
+class Chrf(_Sacrebleu):
     """Popović 2015."""
-    from sacrebleu.metrics.chrf import CHRF
 
-    chrf = CHRF()
-    return Score("chrF", chrf.corpus_score(list(outputs), [list(references)]).score, str(chrf.get_signature()))
+    name = "chrF"
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF()
 
 
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Score:
+@register("ter")
+class Ter(_Sacrebleu):
+    """Snover et al. 2006."""
+
+    name, higher_is_better = "TER", False
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.ter import TER
+
+        return TER()
+
+
+@register("exact")
+class Exact(Metric):
     """Percent of outputs equal to the reference."""
-    same = sum(output == reference for output, reference in zip(outputs, references, strict=True))
-    return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
+        same = sum(output == reference for output, reference in zip(outputs, references, strict=True))
+        return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from regard.config import parse, read_yaml, resolve_paths
-from regard.data.corpora import Example
+from regard.data.examples import Example
 from regard.data.sources import Item, Text
 from regard.data.tokens import EOS, MARKS, Subwords, Tokenizer
 from regard.errors import ConfigError, ModelError

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
-from regard.data.corpora import Example, read_examples
+from regard.data.examples import Example, read_examples
 from regard.data.sources import Item
 from regard.data.tokens import BOS, EOS, MARKS, UNK, Tokenizer, clean
 from regard.errors import ConfigError, DataError, ModelError, OutputError

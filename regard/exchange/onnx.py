@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
-from regard.data.corpora import read_examples
+from regard.data.examples import read_examples
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, DataError, ModelError

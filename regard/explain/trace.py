@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,16 @@ class Layer:
     name: str  # the module, e.g. decoder.blocks.1.cross_attention
     kind: Kind
     weights: Weights
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which pieces are of one source, where there are several; and its picture, if it is one."""
+
+    name: str
+    start: int
+    end: int
+    picture: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ class Explanation:
     given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
     places: list[int] = field(default_factory=list)  # what was read that each target piece is told of; -1: the whole
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
+    parts: list[Part] = field(default_factory=list)  # of several sources
 
     def __post_init__(self) -> None:
         if not self.inputs and not self.places:  # where something is told, nothing is written
@@ -78,6 +89,19 @@ class Explanation:
     def side(self) -> int:
         """How many cells of a picture lie side by side."""
         return math.isqrt(len(self.source))
+
+    def part(self, number: int) -> Explanation:
+        """What was attended to of one of several sources (from 1), as if it were the only one."""
+        if not 1 <= number <= len(self.parts):
+            raise ConfigError(f"no source {number} in this explanation; there are {max(len(self.parts), 1)}")
+        part = self.parts[number - 1]
+        cut = slice(part.start, part.end)
+        first = min((word for word in self.source_word[cut] if word >= 0), default=0)
+        layers = [replace(x, weights=x.weights[:, :, cut]) for x in self.layers if x.kind == "cross"]
+        return replace(
+            self, source=self.source[cut], source_word=[max(word - first, -1) for word in self.source_word[cut]],
+            layers=layers, picture=part.picture, parts=[],
+        )  # fmt: skip
 
     def sees(self, layer: Layer) -> bool:
         """Whether a layer looks at a picture, to be shown on it, and not at pieces in a row."""
@@ -170,7 +194,16 @@ class Explanation:
         }
         plain |= {"log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
         candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
-        some = {"given": self.given, "places": self.places, "candidates": candidates}
+        parts = [
+            {
+                "name": x.name,
+                "start": x.start,
+                "end": x.end,
+                **({} if x.picture is None else {"picture": _to_png(x.picture)}),
+            }
+            for x in self.parts
+        ]
+        some = {"given": self.given, "places": self.places, "candidates": candidates, "parts": parts}
         plain |= {name: value for name, value in some.items() if value}
         return {"format": FORMAT, **plain, **({} if self.picture is None else {"picture": _to_png(self.picture)})}
 
@@ -186,6 +219,10 @@ class Explanation:
         return Explanation(
             layers=layers, inputs=data.get("inputs", []), picture=picture, given=data.get("given", 0),
             places=data.get("places", []), candidates=candidates, **plain,
+            parts=[
+                Part(x["name"], x["start"], x["end"], _from_png(x["picture"]) if "picture" in x else None)
+                for x in data.get("parts", [])
+            ],
         )  # fmt: skip
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory, rounded
+from regard.models.encoders import Memory, rounded
+from regard.models.stems import Embedding
 from regard.nn.attention import Attention, Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
 from regard.nn.dropout import Dropout

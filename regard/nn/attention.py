@@ -6,11 +6,12 @@ attend nowhere gets a context of zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,9 +51,12 @@ _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 @contextmanager
-def capture(model: nn.Module) -> Iterator[Trace]:
-    """Inside this, every attention in `model` also leaves its weights in the trace; outputs do not change."""
-    trace = Trace(names={module: name for name, module in model.named_modules()})
+def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace]:
+    """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
+    trace; or only those in `layers`. Outputs do not change."""
+    network: nn.Module = model if isinstance(model, nn.Module) else model.model
+    names = {module: name for name, module in network.named_modules() if layers is None or name in layers}
+    trace = Trace(names)
     token = _trace.set(trace)
     try:
         yield trace

@@ -12,11 +12,15 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from regard import registry
 from regard.nn.repeated import applied, product
+from regard.registry import register
 
 
 class Score(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
+
+    family = registry.SCORES
 
     def keys(self, states: Tensor) -> Tensor:
         """What the score needs of the encoder states `h`, computed once."""
@@ -113,3 +117,5 @@ SCORES: dict[str, type[Dot] | type[Bilinear] | type[Additive] | type[Perceptron]
     "mlp": Perceptron,
     "scaled_dot": ScaledDot,
 }
+for _kind, _score in SCORES.items():
+    register(_kind, _score)

@@ -1,18 +1,18 @@
-"""Filling in blanks: an encoder alone, which says what stood at `<mask>`."""
+"""Masked language modelling: an encoder alone, which says what stood at `<mask>`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Blanks
-from regard.data.corpora import Example
-from regard.data.sources import Item
-from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK, clean
+from regard.data.batches import Batch, Masked
+from regard.data.examples import Example
+from regard.data.side import Field, Item
+from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import FillIn
@@ -20,6 +20,7 @@ from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.task import (
     Advance,
+    Encoded,
     Evaluation,
     Given,
     Output,
@@ -31,20 +32,21 @@ from regard.tasks.task import (
     Tokens,
     Warn,
     chosen,
+    windows,
 )
 
 CANDIDATES = 5  # of a blank, to show
 
 
 @dataclass
-class FillingIn(Task):
+class MaskedLanguageModeling(Task):
     """Texts with blanks in, texts without out. The text is the target: there is no other source."""
 
     model: FillIn
 
     @property
-    def layout(self) -> Blanks:
-        return Blanks(self.config.training.objective.blanks, self.target.size)
+    def layout(self) -> Masked:
+        return Masked(self.config.training.objective.masked, self.target.size)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         """Whole texts, nothing asked."""
@@ -54,9 +56,9 @@ class FillingIn(Task):
     def length(self, side: str, source: Item, target: Tokens) -> int:
         return len(target) + 2
 
-    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+    def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source is the text with its blanks, and the target what they are filled with."""
-        ids = self.read(text)
+        ids = self.read(field)
         places, odds = self._odds([ids])
         blanks = places.tolist()[0]
         said = [target[place - 1] for place in blanks]
@@ -81,8 +83,8 @@ class FillingIn(Task):
         """Tokens that do not stand side by side, in pieces."""
         return [piece for token in tokens for piece in self.target.pieces([token])]
 
-    def forced(self, text: str, target: str) -> Tokens:
-        raise ConfigError("a model without a decoder fills in the blanks of a text itself; leave out the target")
+    def forced(self, field: Field, target: str) -> Tokens:
+        raise ConfigError("a model without a decoder fills in the masks of a text itself; leave out the target")
 
     def read(self, text: str) -> list[int]:
         """Token ids of a text in which `<mask>` stands for one token."""
@@ -93,17 +95,17 @@ class FillingIn(Task):
         return ids
 
     def outputs(
-        self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
     ) -> list[list[Output]]:  # fmt: skip
         """Each blank filled with its likeliest token, all at once."""
         if given is not None and (given.prefixes or given.phrases):
-            raise ConfigError("a model without a decoder fills in blanks; it takes no prefixes or phrases")
-        results: list[list[Output]] = [[] for _ in texts]
-        items, usable = [self.read(text) for text in texts], []
+            raise ConfigError("a model without a decoder fills in masks; it takes no prefixes or phrases")
+        results: list[list[Output]] = [[] for _ in fields]
+        items, usable = [self.read(field) for field in fields], []
         for i, ids in enumerate(items):
             if MASK not in ids:
-                problem(i, f"has no blank to fill in; write {MARKS[MASK]} where one is")
+                problem(i, f"has no mask to fill in; write {MARKS[MASK]} where one is")
             elif len(ids) + 2 > self.longest:
                 problem(i, f"has {len(ids)} tokens, more than {self.longest - 2}; split it")
             else:
@@ -149,42 +151,42 @@ class FillingIn(Task):
             results.append(PairScore(math.fsum(found), found))
         return results
 
-    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
-        return self.target.encode_many(texts), lambda items: self.batch(items, items).source
+    def readable(self, fields: Sequence[Field]) -> tuple[Sequence[Item], Pack]:
+        return self.target.encode_many(fields), lambda items: self.batch(items, items).source
 
     def evaluate(
-        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
     ) -> Evaluation:
-        """How many blanks are filled in right (drawn as in training, from a fixed seed), and pseudo-perplexity."""
-        usable = [x for x in examples if 0 < len(self.target.encode(x.target)) <= self.longest - 2]
-        if not usable:
-            raise DataError(f"none of the {len(examples)} texts can be used")
-        if len(usable) < len(examples):
-            warn(f"{len(examples) - len(usable)} texts are empty or too long; left out")
-        right, total, _ = self._blanks(usable)
-        scored = self.score([""] * len(usable), [clean(x.target) for x in usable])
-        advance(len(usable))
-        loss = -math.fsum(x.log_prob for x in scored) / sum(len(x.tokens) for x in scored)
-        share = self.config.training.objective.blanks
-        return Evaluation(
-            {
-                "accuracy": Score("accuracy", 100.0 * right / total, f"percent|blanks:{share}|seed:0"),
-                "pseudo_perplexity": Score(
-                    "pseudo-perplexity", perplexity(loss), f"per:token|tokens:{self.config.tokens.kind}|one blank each",
-                    higher_is_better=False,
-                ),
-            },
-            [],
-            usable,
+        """How many masked tokens are predicted right (drawn as in training, from a fixed seed), and pseudo-perplexity."""
+        seen: list[Example] = []
+        right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
+        for window in windows(examples):
+            targets = self.target.encode_many([x.target for x in window])
+            usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - 2]
+            hits, asked, _ = self._masked([targets[i] for i in usable])
+            for pair in self.score_items([[]] * len(usable), [targets[i] for i in usable]):
+                log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.tokens)
+            seen, count = seen + [window[i] for i in usable], count + len(window)
+            right, total = right + hits, total + asked
+            advance(len(usable))
+        if not seen:
+            raise DataError(f"none of the {count} texts can be used")
+        if len(seen) < count:
+            warn(f"{count - len(seen)} texts are empty or too long; left out")
+        share, kind = self.config.training.objective.masked, (self.config.target.own_tokens or self.config.tokens).kind
+        accuracy = Score("accuracy", 100.0 * right / total, f"percent|masked:{share}|seed:0")
+        value = perplexity(-log_prob / tokens)
+        pseudo = Score(
+            "pseudo-perplexity", value, f"per:token|tokens:{kind}|one mask each", higher_is_better=False
         )  # fmt: skip
+        return Evaluation({"accuracy": accuracy, "pseudo_perplexity": pseudo}, [], seen)
 
-    def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
-        right, total, loss = self._blanks(examples)
+    def validate(self, examples: Encoded) -> dict[str, float]:
+        right, total, loss = self._masked(examples.targets)
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
-    def _blanks(self, examples: Sequence[Example]) -> tuple[int, int, float]:
-        """Over the same blanks each time: how many are told right, how many there are, the sum of `-log p`."""
-        targets = self.target.encode_many([x.target for x in examples])
+    def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:
+        """Over masks that are the same each time: how many tokens are right, how many there are, the sum of `-log p`."""
         right, total, loss = 0, 0, 0.0
         for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
             draw = np.random.default_rng((0, number))

@@ -1,28 +1,27 @@
-"""Writing: a text to each source, or a text from nothing but how it begins."""
+"""Text generation: a text for each source, by search or by sampling."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
 
+import numpy as np
 import torch
 
-from regard.data.batches import Batch, Pairs, make_batch
-from regard.data.corpora import Example
-from regard.data.sources import Item
+from regard.data.batches import Batch, Pairs, make_batch, pack
+from regard.data.examples import Example
+from regard.data.side import Field, Item
+from regard.data.target import measure
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
 from regard.errors import ConfigError, DataError
-from regard.evaluation.alignment import alignment_error_rate, links, merge_words, pointing
-from regard.evaluation.exposure import Exposure, exposure
-from regard.evaluation.metrics import Score, bleu_score, chrf_score, exact_match, perplexity, text_scores
+from regard.evaluation.alignment import AlignmentCounts, links, merge_words
+from regard.evaluation.exposure import ExposureCounts
+from regard.evaluation.metrics import Score, perplexity
 from regard.memory import kept
 from regard.models.decoding import for_decoding
-from regard.models.model import OneNetwork, Writer
-from regard.parts import NoEncoder
-from regard.ragged import Ragged
+from regard.models.model import Writer
 from regard.search.beam import Beginning, beam_search
 from regard.search.constraints import owed_after
 from regard.search.contrastive import contrastive_search
@@ -32,10 +31,10 @@ from regard.search.sample import line_keys, sample
 from regard.settings import Search
 from regard.tasks.task import (
     Advance,
+    Encoded,
     Evaluation,
     Given,
     Output,
-    Pack,
     PairScore,
     Problem,
     Shown,
@@ -44,21 +43,22 @@ from regard.tasks.task import (
     Warn,
     chosen,
     inference,
+    windows,
 )
 
 UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 
 
 @dataclass
-class Writing(Task):
-    """Text from a source: a text, a picture."""
+class TextGeneration(Task):
+    """Text from a source of any kind."""
 
     model: Writer  # type: ignore[assignment]  # narrower: this task needs one that writes
 
     begins = "prefix"  # what the user calls how an output begins
 
     def __post_init__(self) -> None:
-        if isinstance(self.config.model.encoder, NoEncoder) and self.config.data.source == "text":
+        if self.config.model.decoder_only and self.config.sources[0].given:
             self.first = SEP  # source and target are one text, with this between
 
     @property
@@ -74,7 +74,7 @@ class Writing(Task):
             return given
         return len(target) + 1 + (given if self.first == SEP else 0)
 
-    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
+    def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         pieces = [*self.target.pieces(target), MARKS[EOS]]
         given = [*self.source.pieces(source), MARKS[SEP]] if self.first == SEP else []
         return Shown(
@@ -92,14 +92,14 @@ class Writing(Task):
 
     @kept()
     def outputs(
-        self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
     ) -> list[list[Output]]:  # fmt: skip
-        items = self._read(texts, problem)
+        items = self._read(fields, problem)
         given = given or Given()
-        if given.prefixes and any(self.source.prompt(text) for text in texts):
+        if given.prefixes and any(self.source.prompt(field) for field in fields):
             raise ConfigError("what a language model is given is how its output begins; leave out the prefixes")
-        prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(text) for text in texts])
+        prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(field) for field in fields])
         phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
         usable = []
         for i, item in items.items():
@@ -107,10 +107,9 @@ class Writing(Task):
                 problem(i, what)
             else:
                 usable.append(i)
-        results: list[list[Output]] = [[] for _ in texts]
+        results: list[list[Output]] = [[] for _ in fields]
         width = search.nbest if search.sample else search.mbr or search.beam
-        lengths = [items[i] if len(items[i]) else [0] * search.max_length for i in usable]
-        for group in self.groups(lengths, search.batch_tokens // width):
+        for group in self._shared_out([items[i] for i in usable], search, search.batch_tokens // width):
             members = [usable[k] for k in group]
             found = self.search(
                 [items[i] for i in members], search, prefixes=[prefixes[i] for i in members],
@@ -123,6 +122,11 @@ class Writing(Task):
             advance(len(members))
         return results
 
+    def _shared_out(self, items: Sequence[Item], search: Search, budget: int) -> list[list[int]]:
+        """Groups to search for at once; where there is no source, the output is what takes room."""
+        lengths = np.array([self.source.length(item) or search.max_length for item in items], np.int64) + 1
+        return [group.tolist() for group in pack([lengths], [budget])] if items else []
+
     def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
         """Why nothing can be written for a source, or not what is asked for; None if it can."""
         if what := self.source.problem(item, search.max_source) or self.unfit(item, []):
@@ -133,7 +137,7 @@ class Writing(Task):
         limit = self._limit(item, room, search)
         start, within = f"a {self.begins} of {len(prefix)} tokens", f"more than the {room} that {limit} allows"
         if room < 1:
-            return f"has {len(item)} tokens, after which {limit} leaves no room for an output; split it"
+            return f"has {self.source.length(item)} tokens, after which {limit} leaves no room for an output; split it"
         for name, given in ((self.begins, [prefix]), ("phrase", phrases)):
             if marks := sorted({MARKS[token] for tokens in given for token in tokens if token in UNWRITTEN}):
                 return f"has a {name} that holds {' and '.join(marks)}, which no output does"
@@ -146,7 +150,7 @@ class Writing(Task):
     def room(self, sources: Sequence[Item], search: Search) -> list[int]:
         """The most tokens of an output for each source."""
         left, together = self.longest - 1, self.first == SEP
-        rooms = [min(search.max_length, left - (len(item) if together else 0)) for item in sources]
+        rooms = [min(search.max_length, left - (self.source.length(item) if together else 0)) for item in sources]
         return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
 
     def _limit(self, item: Item, room: int, search: Search) -> str:
@@ -159,9 +163,9 @@ class Writing(Task):
 
     def unfit(self, source: Item, target: Tokens) -> str | None:
         """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
-        given = len(source) if self.source.tokenizer is not None else 0
+        given = self.source.length(source)
         most = f"more than a model of {self.longest} positions can read"
-        if given >= self.longest:
+        if self.source.places(source) > self.longest:
             return f"has {given} tokens, {most}"
         if len(target) >= self.longest:
             return f"has a target of {len(target)} tokens, {most}"
@@ -220,11 +224,10 @@ class Writing(Task):
             raise ConfigError("search.coverage needs a model with attention over its source; set it to 0")
         ranked = []
         for item, hypotheses in zip(sources, found, strict=True):
-            attended = self.attention([item] * len(hypotheses), [h.tokens for h in hypotheses])
-            scored = [
-                replace(h, score=h.score + coverage_penalty(torch.from_numpy(a[layer].mean(0)), settings.coverage))
-                for h, a in zip(hypotheses, attended, strict=True)
-            ]
+            scored = list(hypotheses)
+            for i, attended in self.attention([item] * len(scored), [h.tokens for h in hypotheses], [layer]):
+                penalty = coverage_penalty(torch.from_numpy(attended[layer].mean(0)), settings.coverage)
+                scored[i] = replace(scored[i], score=scored[i].score + penalty)
             ranked.append(sorted(scored, key=lambda h: -h.score)[: settings.nbest])
         return ranked
 
@@ -245,18 +248,14 @@ class Writing(Task):
         layer = self.best_layer
         if layer is None:
             raise ConfigError("this model has no attention over its source, so it aligns nothing")
-        found = []
-        for x, y, attended in zip(sources, targets, self.attention(sources, targets), strict=True):
-            weights = attended[layer].mean(0)
-            found.append(links(merge_words(weights, [*self.target.words(y), -1], self.source.words(x))))
+        found: list[list[tuple[int, int]]] = [[] for _ in sources]
+        for i, attended in self.attention(sources, targets, [layer]):
+            source_word, target_word = self.source.words(sources[i]), [*self.target.words(targets[i]), -1]
+            found[i] = links(merge_words(attended[layer].mean(0), target_word, source_word))
         return found
 
-    def exposure(self, examples: Sequence[Example]) -> Exposure:
+    def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
         """Quality after true prefixes against quality in free running, by position."""
-        items = self.source.encode_many([x.source for x in examples])
-        targets = self.target.encode_many([x.target for x in examples])
-        forced: list[list[int]] = [[] for _ in examples]
-        free: list[list[int]] = [[] for _ in examples]
         greedy = Search(beam=1, max_length=self.config.search.max_length, max_ratio=self.config.search.max_ratio)
         for group in self.groups(items, self.config.training.batch_tokens, targets):
             batch = self.batch([items[i] for i in group], [targets[i] for i in group]).to(self.device)
@@ -264,186 +263,83 @@ class Writing(Task):
                 guesses = batch.outputs.like(self.model(batch.source, batch.inputs).values.argmax(-1)).tolist()
             found = self.search([items[i] for i in group], greedy)
             for row, i in enumerate(group):
-                forced[i] = guesses[row]
-                free[i] = [*found[row][0].tokens, EOS] if found[row] else []
-        return exposure([[*y, EOS] for y in targets], forced, free)
+                free = [*found[row][0].tokens, EOS] if found[row] else []
+                counts.add([*targets[i], EOS], guesses[row], free)
 
     # Scores
 
     def evaluate(
-        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
     ) -> Evaluation:
         """All scores of the examples. One that cannot be used counts as an empty output, and `warn` hears of it."""
-        sources, references = [x.source for x in examples], [clean(x.target) for x in examples]
-        found = self.outputs(
-            sources, search, lambda index, what: warn(f"{examples[index].place} {what}; scored as empty"), advance
-        )
-        outputs = [clean(best[0].text) if best else "" for best in found]
-        scores = text_scores(outputs, references)
-        usable = []
-        written = [x for x, best in zip(examples, found, strict=True) if best]
-        items = self.source.encode_many([x.source for x in written])
-        for x, item, target in zip(written, items, self.target.encode_many([x.target for x in written]), strict=True):
-            if what := self.unfit(item, target):
-                warn(f"{x.place} {what}; left out of perplexity and attention")
-            else:
-                usable.append(x)
-        if not usable:
-            raise DataError(f"none of the {len(examples)} examples can be used")
-        scores["perplexity"] = self._perplexity(self.loss(usable))
-        scores |= self._attention_scores(usable)
-        return Evaluation(scores, outputs, list(examples), self.exposure(usable))
+        seen: list[Example] = []
+        outputs: list[str] = []
+        loss, tokens, exposed, aligned = 0.0, 0, ExposureCounts(), AlignmentCounts()
+        for window in windows(examples):
 
-    def _attention_scores(self, examples: Sequence[Example]) -> dict[str, Score]:
+            def problem(index: int, what: str, window: Sequence[Example] = window) -> None:
+                warn(f"{window[index].place} {what}; scored as empty")
+
+            found = self.outputs([x.source for x in window], search, problem, advance)
+            outputs += [clean(best[0].text) if best else "" for best in found]
+            seen += window
+            written = [x for x, best in zip(window, found, strict=True) if best]
+            items = self.source.encode_many([x.source for x in written])
+            targets = self.target.encode_many([x.target for x in written])
+            usable = []
+            for i, x in enumerate(written):
+                if what := self.unfit(items[i], targets[i]):
+                    warn(f"{x.place} {what}; left out of perplexity and attention")
+                else:
+                    usable.append(i)
+            items, targets = [items[i] for i in usable], [targets[i] for i in usable]
+            for pair in self.score_items(items, targets):
+                loss, tokens = loss - pair.log_prob, tokens + len(pair.tokens)
+            self._count_exposure(items, targets, exposed)
+            self._count_links([written[i] for i in usable], items, targets, aligned)
+        if not tokens:
+            raise DataError(f"none of the {len(seen)} examples can be used")
+        scores = self.target.scores(outputs, [x.target for x in seen])
+        scores["perplexity"] = self._perplexity(loss / tokens)
+        scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
+        return Evaluation(scores, outputs, seen, exposed.result())
+
+    def _count_links(
+        self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts
+    ) -> None:
         """How well the attention agrees with gold alignments, where there are any."""
-        gold = [(x, truth) for x in examples if (truth := self.source.gold(x)) is not None]
-        if not gold or self.best_layer is None:
-            return {}
-        items = self.source.encode_many([x.source for x, _ in gold])
-        found = self.align(items, self.target.encode_many([x.target for x, _ in gold]))
-        truths = [truth for _, truth in gold]
-        signature = f"layer:{self.best_layer}|heads:mean|forced:reference"
-        places = [max(self.source.words(item), default=-1) + 1 for item in items]
-        rate, luck = pointing(found, truths, places)
-        scores = {"pointing": Score("pointing", rate, f"{signature}|percent|chance:{luck:.1f}")}
-        if any(truth.sure for truth in truths):
-            error = alignment_error_rate(found, truths)
-            scores["aer"] = Score("AER", error, signature, higher_is_better=False)
-        return scores
+        truths = [self.source.gold(x) for x in examples]
+        some = [i for i, truth in enumerate(truths) if truth is not None]
+        if not some or self.best_layer is None:
+            return
+        for i, found in zip(some, self.align([items[i] for i in some], [targets[i] for i in some]), strict=True):
+            truth = truths[i]
+            assert truth is not None, "those without one are left out"
+            counts.add(found, truth, max(self.source.words(items[i]), default=-1) + 1)
 
     def _perplexity(self, loss: float) -> Score:
-        signature = f"per:token|tokens:{self.config.tokens.kind}|end:counted"
+        tokens = self.config.target.own_tokens or self.config.tokens
+        signature = f"per:token|tokens:{tokens.kind}|end:counted"
         return Score("perplexity", perplexity(loss), signature, higher_is_better=False)
 
-    def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
+    def validate(self, examples: Encoded) -> dict[str, float]:
         """Loss over all examples, the rest from greedy outputs of some."""
-        some = examples[:sentences]
         greedy = self.config.search.model_copy(
             update={"beam": 1, "nbest": 1, "groups": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0}
         )
-        found = self.outputs([x.source for x in some], greedy, lambda *_: None)
+        found = self.outputs([x.source for x in examples.some], greedy, lambda *_: None)
         outputs = [clean(best[0].text) if best else "" for best in found]
-        references = [clean(x.target) for x in some]
-        metrics = (bleu_score, chrf_score, exact_match)
-        bleu, chrf, exact = (metric(outputs, references).value for metric in metrics)
-        return {"loss": self.loss(examples), "bleu": bleu, "chrf": chrf, "exact": exact}
+        references = [clean(x.target) for x in examples.some]
+        names = dict.fromkeys((*self.config.target.steering, *([self.config.metric] * (self.config.metric != "loss"))))
+        return {"loss": self.loss(examples), **{name: measure(name, outputs, references).value for name in names}}
 
-
-@dataclass
-class LanguageModel(Writing):
-    """Text from nothing: what a user gives is how it begins."""
-
-    model: OneNetwork
-
-    begins = "prompt"
-
-    def evaluate(
-        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
-        """Perplexity by token, by word and in bits by character: the last two compare models of different tokens."""
-        usable = []
-        for example in examples:
-            count = len(self.target.encode(example.target))
-            if 0 < count < self.longest:
-                usable.append(example)
-            else:
-                warn(f"{example.place} is {'empty' if not count else f'{count} tokens long'}; left out")
-        if not usable:
-            raise DataError(f"none of the {len(examples)} texts can be used")
-        total, tokens, texts = 0.0, 0, [clean(x.target) for x in usable]
-        for pair in self.score([x.source for x in usable], texts):
-            total, tokens = total - pair.log_prob, tokens + len(pair.tokens)
-        advance(len(usable))
-        words = sum(len(text.split()) + 1 for text in texts)
-        characters = sum(len(text) + 1 for text in texts)
-        scores = {
-            "perplexity": self._perplexity(total / tokens),
-            "word_perplexity": Score(
-                "word perplexity",
-                perplexity(total / words),
-                "per:word|words:blanks|end:counted",
-                higher_is_better=False,
-            ),
-            "bits": Score(
-                "bits", total / characters / math.log(2), "per:character|end:counted", higher_is_better=False
-            ),
-        }
-        return Evaluation(scores, [], usable)
-
-    def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
-        loss = self.loss(examples)
-        return {"loss": loss, "perplexity": perplexity(loss)}
-
-    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
-        """The source is the prompt, and the target what was written after it."""
-        prompt = self.target.encode(text)
-        same = (a == b for a, b in zip(prompt, target, strict=False))
-        count = sum(takewhile(bool, same))  # a given target may be cut differently where the prompt ends
-        pieces = [*self.target.pieces([BOS, *target]), MARKS[EOS]]
-        return Shown(
-            source=pieces[: count + 1],
-            source_word=[-1, *self.target.words(target[:count])],
-            target=pieces[count + 1 :],
-            target_word=[*self.target.words(target[count:]), -1],
-            inputs=pieces[:-1],
-            log_probs=self.score_items([source], [target])[0].tokens[count:],
-            tokens=target,
-            given=count + 1,
-        )
-
-    def forced(self, text: str, target: str) -> Tokens:
-        if not clean(target).startswith(clean(text)):
-            raise DataError(f"the target should begin with the prompt '{clean(text)}', as what is generated does")
-        return self.target.encode(target)
-
-    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
-        return self.target.encode_many(texts), lambda items: self.batch(items, items).inputs
-
-    def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
-        """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
-
-        A recurrent model carries its state without end. A Transformer looks back at most as far as it has positions:
-        before they run out, it reads its latest half again and goes on from there.
-        """
-        if self.model.decoder.bounded:
-            chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit
-        reader = _Reader(self, chunk)
-        waiting: list[list[int]] = []
-        for line in lines:
-            waiting.append([*self.target.encode(line), EOS])
-            if sum(map(len, waiting)) >= chunk:
-                yield from reader.read(waiting)
-                waiting = []
-        yield from reader.read(waiting)
-
-
-class _Reader:
-    """A language model in the middle of a long text."""
-
-    def __init__(self, task: LanguageModel, chunk: int) -> None:
-        self.task, self.chunk = task, min(chunk, task.longest // 2)
-        self.state = task.model.decoder.alone(1)
-        self.seen = [BOS]  # the latest tokens, of which the last has not been read yet
-
-    def read(self, lines: Sequence[Tokens]) -> list[list[float]]:
-        """`log p` of each token of some more lines."""
-        tokens = [token for line in lines for token in line]
-        found: list[float] = []
-        with self.task.inference():
-            for start in range(0, len(tokens), self.chunk):
-                found += self._read(tokens[start : start + self.chunk])
-        rest = iter(found)
-        return [list(islice(rest, len(line))) for line in lines]
-
-    def _read(self, tokens: Tokens) -> list[float]:
-        task, model = self.task, self.task.model
-        if model.decoder.bounded and len(self.seen) + len(tokens) > task.longest:
-            self.seen = self.seen[-(task.longest // 2) :]
-            self.state = model.start(Ragged.of([self.seen[:-1]], task.device))
-        outputs, self.state = model.read(Ragged.of([[self.seen[-1], *tokens[:-1]]], task.device), self.state)
-        self.seen = [*self.seen, *tokens][-task.longest :]
-        chosen = torch.tensor(tokens, device=task.device)[:, None]
-        return model.predict(outputs.values).gather(1, chosen).squeeze(1).tolist()
+    def loss(self, examples: Encoded) -> float:
+        """The mean of `-log p` over all target tokens."""
+        total, tokens = 0.0, 0
+        for batch, logits in self.losses(examples.sources, examples.targets):
+            total -= math.fsum(math.fsum(row) for row in chosen(logits, batch))
+            tokens += batch.tokens
+        return total / tokens
 
 
 def least_risk(outputs: list[Output], search: Search) -> list[Output]:
