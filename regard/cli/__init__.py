@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from regard.cli import making, shipping, using
-from regard.cli.shared import app
+from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError
 
 __all__ = ["app", "making", "run", "shipping", "using"]
@@ -20,6 +20,7 @@ __all__ = ["app", "making", "run", "shipping", "using"]
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and give its exit code; what goes wrong in it is raised, as typer's own `main` would not."""
+    arguments = brought_forward(arguments, "--import")
     if sys.stdout is None:
         raise OutputError("standard output is closed; point it at a file, or at /dev/null")
     command = get_command(app)

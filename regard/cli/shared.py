@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,13 +53,48 @@ Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step (1:
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module of yours that registers parts; see the docs."),
+    ] = None,
 ) -> None:
+    for module in modules or []:
+        bring_in(module)
     if version:
         import regard
 
         typer.echo(f"regard {regard.__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def brought_forward(arguments: Sequence[str], option: str) -> list[str]:
+    """Arguments with an option of the program itself, which may stand anywhere, before the command."""
+    first, rest = list[str](), list[str]()
+    given = iter(arguments)
+    for word in given:
+        if word == "--":
+            rest += [word, *given]
+        elif word == option:
+            first += [word, *([value] if (value := next(given, None)) is not None else [])]
+        else:
+            (first if word.startswith(f"{option}=") else rest).append(word)
+    return [*first, *rest]
+
+
+def bring_in(module: str) -> None:
+    """Import a user's module, which may lie where the user stands."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(f"--import '{module}': give the name of a module, such as my_parts")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"--import {module}: there is no such module here or among those installed") from None
 
 
 def train_shown(config: Config) -> System:

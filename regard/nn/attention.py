@@ -21,7 +21,7 @@ from regard.nn.kernels import WIDEST, Spans, attend_spans, available, consult, r
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
 from regard.nn.repeated import applied, look, looks, product
-from regard.nn.scores import Multiplied, Score
+from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
 
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
     draws = False  # whether it leaves to chance where to look, while training
 
-    def __init__(self, score: Score, heads: int | None = None, d_model: int | None = None) -> None:
+    def __init__(self, score: AttentionScore, heads: int | None = None, d_model: int | None = None) -> None:
         super().__init__()
         self.score, self.heads = score, heads
         if heads is not None:

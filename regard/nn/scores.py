@@ -17,7 +17,7 @@ from regard.nn.repeated import applied, product
 from regard.registry import register
 
 
-class Score(nn.Module, ABC):
+class AttentionScore(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
 
     family = registry.SCORES
@@ -31,7 +31,7 @@ class Score(nn.Module, ABC):
         """How well each query fits each key."""
 
 
-class Multiplied(Score):
+class Multiplied(AttentionScore):
     """A score that is the product of a key and something made of the query."""
 
     def query(self, queries: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Bilinear(Multiplied):
         return self.weight(states)  # h W
 
 
-class Additive(Score):
+class Additive(AttentionScore):
     """Bahdanau et al. 2015: `e = vᵀ tanh(W [h; s])`, with `W [h; s] = W_h h + W_s s`."""
 
     def __init__(self, d_model: int) -> None:
@@ -77,7 +77,7 @@ class Additive(Score):
         return self.v(pairs).squeeze(-1)  # (batch, heads, target, source, d_model) -> (batch, heads, target, source)
 
 
-class Perceptron(Score):
+class Perceptron(AttentionScore):
     """A multi-layer perceptron on the pair: `e = vᵀ tanh(W₂ relu(W₁ [h; s] + b₁) + b₂)`."""
 
     def __init__(self, d_model: int) -> None:
