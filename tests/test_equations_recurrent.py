@@ -108,8 +108,8 @@ def test_recurrent_encoders(name: str) -> None:
 
 
 def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, carries: list[Carry]) -> list[Array]:
-    """Outputs for embedded tokens `ys`, by the way the decoder looks at states `h` with summary `c`."""
-    kind, way = part["kind"], part.get("place") or part["context"]
+    """Outputs for embedded tokens `ys`, by the context mode, over states `h` with summary `c`."""
+    kind, mode = part["kind"], part.get("place") or part["context"]
     recurrent = layers(w, "recurrence.layers", part["layers"])
     outputs, fed = [], np.zeros(D_MODEL)
 
@@ -127,7 +127,7 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
         return y
 
     for y in ys:
-        match way:
+        match mode:
             case "last":  # Sutskever et al. 2014: the source is in s_0 alone
                 s, carries = eq.stack(kind, recurrent, y, carries)
                 outputs.append(s)
@@ -150,7 +150,7 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
 
 @pytest.mark.parametrize("name", RECURRENT_DECODERS)
 def test_recurrent_decoders(name: str) -> None:
-    """Each cell, score and way to use the context; the state starts from the summary, or as the encoder's end."""
+    """Each cell, score and context mode; the state starts from the summary, or as the encoder's end."""
     part = DECODERS[name]
     model = tiny((f"{part['kind']}-bi", name))
     w = weights(model.decoder)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.nn.attention import Attention, attention_weights
 from regard.nn.cells import lstm, lstm_layer
-from regard.nn.repeated import look, looks, loop
+from regard.nn.deferred import defer_gradients, fused_step_attention, step_attention_fuses
 from regard.nn.scores import Bilinear, Dot, ScaledDot
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -80,9 +80,9 @@ def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> Non
     mask = torch.arange(source, device=DEVICE) < torch.tensor([source, 0, 3], device=DEVICE)[:, None]
     laid_keys, laid_values = keys.transpose(1, 2), values.transpose(1, 2)
     scale = d_head**-0.5
-    with loop():
-        assert looks(queries[0])
-        found = [look(q * scale, laid_keys, laid_values, mask) for q in queries]
+    with defer_gradients():
+        assert step_attention_fuses(queries[0])
+        found = [fused_step_attention(q * scale, laid_keys, laid_values, mask) for q in queries]
     double = [x.detach().double().requires_grad_() for x in (keys, values, *queries)]
     k, v = (x.transpose(1, 2) for x in double[:2])
     expected = [attention_weights(q * scale @ k.mT, mask[:, None, None]) @ v for q in double[2:]]
@@ -106,7 +106,7 @@ def test_attention_looks_in_a_loop(score: type[Dot | Bilinear | ScaledDot], head
         return attention(queries, attention.keys(states), attention.values(states), mask, rows)
 
     expected = contexts()
-    with loop():
+    with defer_gradients():
         found = contexts()
     agree([found], [expected], 1e-5)
     weights = randn(*found.shape, seed=9).detach()

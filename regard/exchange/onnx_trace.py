@@ -11,7 +11,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -81,20 +80,6 @@ class Growing:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A vector for each source that can be repeated so often as is not known before; the exporter's own way cannot."""
-
-    vectors: Tensor  # (sources, d_model)
-
-    def repeat_interleave(self, count: int, dim: int) -> Tensor:
-        """Each `count` times."""
-        return self.vectors[:, None].expand(-1, count, -1).flatten(0, 1)
-
-    def __len__(self) -> int:
-        return self.vectors.shape[0]
 
 
 def recur(self: Recurrence, x: Rectangle, carry: Tensor) -> tuple[Rectangle, Tensor]:

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from regard import parts as config
-from regard.models.decoders import RecurrentDecoder, TransformerDecoder
+from regard.models.decoders import TransformerDecoder
 from regard.models.encoders import ConvolutionEncoder, Embedding, RecurrentEncoder, TransformerEncoder
 from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork, Pool, Reader
+from regard.models.recurrent import RecurrentDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock, EncoderBlock, make_norm
 from regard.nn.hard import HardAttention
@@ -89,7 +90,7 @@ def build_decoder(settings: config.Model, embedding: Embedding, longest: int) ->
             context = "none" if alone else part.context or "attention"
             attends = context == "attention"
             return RecurrentDecoder(
-                embedding, part.kind, d_model, part.layers, way=(part.place or "feeding") if attends else context,
+                embedding, part.kind, d_model, part.layers, mode=(part.place or "feeding") if attends else context,
                 attention=_attention(part, d_model) if attends else None, bridge=part.bridge, dropout=dropout,
             )  # fmt: skip
         case config.TransformerDecoder() as part:

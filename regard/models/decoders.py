@@ -9,22 +9,17 @@ rows of one source stand together, as many for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Protocol, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding, Memory, rounded
-from regard.nn.attention import Attention, Slots, allowed, sight
+from regard.models.encoders import Embedding, Memory
+from regard.nn.attention import Slots, allowed, sight
 from regard.nn.blocks import DecoderBlock
-from regard.nn.dropout import Dropout
-from regard.nn.graphed import Graphs, few, recorder
-from regard.nn.recurrence import Recurrence, Steps
-from regard.nn.repeated import applied, kind_of, loop
-from regard.ragged import Ragged, gathered
+from regard.ragged import Ragged
 
 
 class State(Protocol):
@@ -68,215 +63,6 @@ class Decoder(Protocol):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """One token a row, `(rows,)`, to `(rows, d_model)` and the state after it."""
         ...
-
-
-@dataclass(frozen=True)
-class View:
-    """What a recurrent decoder sees of the source: the summary, or states to attend to."""
-
-    summary: Tensor  # (sources, d_model)
-    values: Tensor  # (sources, heads, source, d_head)
-    keys: Tensor  # (sources, heads, source, d_key)
-    mask: Tensor  # (sources, source)
-    number: Tensor  # (sources,): which row of the batch each is
-
-    def select(self, sources: Tensor | slice) -> View:
-        return View(*(getattr(self, field.name)[sources] for field in fields(self)))
-
-
-@dataclass(frozen=True)
-class RecurrentState:
-    """A recurrent decoder between two tokens."""
-
-    carry: Tensor  # (rows, layers, parts, d_model)
-    fed: Tensor  # (rows, d_model): the last output, for input feeding
-    view: View | None  # None: a language model
-
-    def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
-        view = self.view if sources is None or self.view is None else self.view.select(sources)
-        return RecurrentState(self.carry[rows], self.fed[rows], view)
-
-    def fixed(self, tokens: int) -> RecurrentState:
-        return self
-
-
-class RecurrentDecoder(nn.Module):
-    """`s_t = f(x_t, s_{t-1})`, and an output of it, under one of six ways to look at the source:
-
-    - `none`: a language model; `x_t = y_{t-1}`, the output is `s_t`
-    - `last` (Sutskever et al. 2014): `x_t = y_{t-1}`; only `s_0` knows the source; the output is `s_t`
-    - `every` (Cho et al. 2014): `x_t = [y_{t-1}; c]`, output `tanh(W [s_t; c])`, `c` the summary
-    - `recurrence` (Bahdanau et al. 2015): `c_t` attended to from `s_{t-1}`; `x_t = [y_{t-1}; c_t]`, output
-      `tanh(W [s_t; c_t])`
-    - `output` (Luong et al. 2015): `x_t = y_{t-1}`; `c_t` attended to from `s_t`; output `o_t = tanh(W [s_t; c_t])`
-    - `feeding` (Luong et al. 2015, 3.3): the same with `x_t = [y_{t-1}; o_{t-1}]`
-    """
-
-    def __init__(
-        self, embedding: Embedding, cell: str, d_model: int, layers: int, *, way: str, attention: Attention | None,
-        bridge: str, dropout: float,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.bounded = self.packed = False
-        self.way, self.embedding, self.attention = way, embedding, attention
-        d_input = d_model if way in ("none", "last", "output") else 2 * d_model
-        self.recurrence = Recurrence(cell, d_input, d_model, layers, dropout)
-        self.carry_shape = (layers, self.recurrence.parts, d_model)
-        dense = bridge == "dense" and way != "none"
-        self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if dense else None
-        self.join = nn.Linear(2 * d_model, d_model, bias=False) if way not in ("none", "last") else None
-        self.dropout = Dropout(dropout)
-
-    def start(self, memory: Memory) -> RecurrentState:
-        carry = self._bridged(self._bank(memory))
-        states = memory.states.padded()
-        keys = values = states.unsqueeze(1)
-        if self.attention is not None:
-            keys, values = self.attention.keys(states), self.attention.values(states)
-        number = torch.arange(len(values), device=values.device)
-        view = View(memory.summary, values, keys, memory.states.mask, number)
-        return RecurrentState(carry, torch.zeros_like(memory.summary), view)
-
-    def _bank(self, memory: Memory) -> Tensor:
-        """Where the bridge from the source begins."""
-        if self.bridge is not None:
-            return memory.summary
-        assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
-        return memory.carry
-
-    def _bridged(self, bank: Tensor) -> Tensor:
-        """The carry before the first token."""
-        return bank if self.bridge is None else torch.tanh(self.bridge(bank)).unflatten(-1, self.carry_shape)
-
-    def alone(self, rows: int) -> RecurrentState:
-        weight = self.embedding.table.weight
-        return RecurrentState(self.recurrence.start(rows, weight), weight.new_zeros(rows, 0), None)
-
-    def read(self, tokens: Ragged, state: RecurrentState) -> tuple[Ragged, RecurrentState]:
-        y = tokens.like(self.embedding(tokens.values))
-        states, carry = self.recurrence(y, state.carry)
-        return y.like(self.dropout(states.values)), replace(state, carry=carry)
-
-    def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
-        if memory is None:
-            return self.read(tokens, self.alone(len(tokens)))[0]
-        y = tokens.like(self.embedding(tokens.values))
-        graphs = recorder() if self.way in ("recurrence", "feeding") and y.longest else None
-        if graphs is not None and self.attention is not None and not self.attention.draws:
-            return self._replay(y, memory, graphs)
-        state = self.start(memory)
-        match self.way:
-            case "last":
-                states, _ = self.recurrence(y, state.carry)
-                return y.like(self.dropout(states.values))
-            case "every":
-                c = memory.summary[y.row]
-                states, _ = self.recurrence(y.like(torch.cat((y.values, c), dim=-1)), state.carry)
-                return y.like(self._output(states.values, c))
-            case "output":
-                states, _ = self.recurrence(y, state.carry)
-                assert state.view is not None, "attention needs an encoder"
-                contexts = self._attend(states.padded(), state.view)
-                return y.like(self._output(states.values, y.unpadded(contexts).values))
-            case _:
-                return self._unroll(y, state)
-
-    def _unroll(self, y: Ragged, state: RecurrentState) -> Ragged:
-        """A step at a time, where a step needs the one before it; rows that have ended drop out."""
-        assert state.view is not None, "attention needs an encoder"
-        if not y.longest:
-            return y
-        index, going, rows = y.by_step
-        first = gathered(y.values, index, y.in_steps)
-        flat = self._loop(first, going.tolist(), state.carry[rows], state.view.select(rows))
-        return y.like(gathered(flat, y.in_steps, index))
-
-    def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
-        """The same as a recording, in one of few shapes: rows, steps and places are added that nobody looks at."""
-        (rows, source), kind = rounded(memory.states), kind_of(y.values)
-        grid = y.grid(rows, few(y.longest, 16, 2), by_step=True)
-        states = memory.grid
-        if states is None:
-            flat = memory.states.grid(rows, source).padded(memory.states.values.to(kind))
-            states = flat.unflatten(0, (rows, source))
-        bank, more = self._bank(memory), rows - len(y)
-        bank = torch.cat((bank, bank.new_zeros(more, *bank.shape[1:]))) if more else bank
-        lengths = F.pad(memory.states.lengths, (0, more))
-        used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
-        inputs = (grid.padded(y.values.to(kind)), bank, states.to(kind), lengths)
-        (found,) = graphs("decoder", self._all_rows, inputs, used)
-        return y.like(grid.cut(found))
-
-    def _all_rows(self, y: Tensor, bank: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:
-        """The loop over steps that all have the same rows."""
-        assert self.attention is not None, "only what attends needs the step before"
-        keys, values, carry = self.attention.keys(states), self.attention.values(states), self._bridged(bank)
-        mask = torch.arange(states.shape[1], device=y.device) < lengths[:, None]
-        view = View(carry, values, keys, mask, torch.arange(len(carry), device=y.device))
-        return (self._loop(y, [len(carry)] * (len(y) // len(carry)), carry, view),)
-
-    def _loop(self, y: Tensor, going: Sequence[int], carry: Tensor, view: View) -> Tensor:
-        """From embedded tokens `(total, d_model)`, all first ones, then all second ones, and so on: `going` says how
-        many rows there still are at each. Outputs are in the same order."""
-        view = replace(view, keys=view.keys.to(kind_of(view.keys)), values=view.values.to(kind_of(view.values)))
-        outputs, contexts = [], []
-        with loop():
-            steps = Steps(self.recurrence, y)
-            parts, fed = steps.start(carry), carry.new_zeros(carry.shape[0], carry.shape[-1])
-            for ahead in steps.ahead.split(going):
-                if (count := len(ahead)) < len(fed):
-                    parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
-                    view = view.select(slice(count))
-                if self.way == "recurrence":
-                    contexts.append(self._attend_rows(parts[-1][0], view))
-                    s, parts = steps(ahead, contexts[-1], parts)
-                    outputs.append(s)
-                else:
-                    s, parts = steps(ahead, fed, parts)
-                    fed = self._output(s, self._attend_rows(s, view))
-                    outputs.append(fed)
-        return self._output(torch.cat(outputs), torch.cat(contexts)) if contexts else torch.cat(outputs)
-
-    def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        return self._advance(self.embedding(tokens), state)
-
-    def _advance(self, y: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """One step from `(rows, d_model)` embedded tokens."""
-        view, carry = state.view, state.carry
-        if self.way in ("none", "last"):
-            s, carry = self.recurrence.step(y, carry)
-            output = self.dropout(s)
-            return output, replace(state, carry=carry)
-        assert view is not None, "this way of looking at the source needs an encoder"
-        width = len(y) // len(view.summary)  # rows of one source
-        match self.way:
-            case "every":
-                c = view.summary.repeat_interleave(width, dim=0)
-                s, carry = self.recurrence.step(torch.cat((y, c), dim=-1), carry)
-                output = self._output(s, c)
-            case "recurrence":
-                c = self._attend_rows(carry[:, -1, 0], view)
-                s, carry = self.recurrence.step(torch.cat((y, c), dim=-1), carry)
-                output = self._output(s, c)
-            case "output":
-                s, carry = self.recurrence.step(y, carry)
-                output = self._output(s, self._attend_rows(s, view))
-            case _:
-                s, carry = self.recurrence.step(torch.cat((y, state.fed), dim=-1), carry)
-                output = self._output(s, self._attend_rows(s, view))
-        return output, replace(state, carry=carry, fed=output)
-
-    def _attend_rows(self, queries: Tensor, view: View) -> Tensor:
-        grouped = queries.unflatten(0, (len(view.summary), -1))  # (sources, rows of one, d_model)
-        return self._attend(grouped, view).flatten(0, 1)
-
-    def _attend(self, queries: Tensor, view: View) -> Tensor:
-        assert self.attention is not None, "this way of looking at the source needs attention"
-        return self.attention(queries.to(view.values.dtype), view.keys, view.values, view.mask, view.number)
-
-    def _output(self, s: Tensor, c: Tensor) -> Tensor:
-        assert self.join is not None, "this way of looking at the source has nothing to join"
-        return self.dropout(torch.tanh(applied(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
 
 
 @dataclass(frozen=True)

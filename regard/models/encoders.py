@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock
 from regard.nn.cells import lstm_layer
+from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphed import Graphs, few, recorder
 from regard.nn.kernels import embed, usable
 from regard.nn.positions import Sinusoidal
 from regard.nn.recurrence import Recurrence
-from regard.nn.repeated import kind_of
 from regard.ragged import Ragged, gathered
 
 
@@ -116,7 +116,7 @@ class RecurrentEncoder(nn.Module):
     def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
         """The same as a recording, in one of few shapes: rows and steps are added that nobody looks at."""
         (rows, places), steps = rounded(x), few(x.longest, 16, 2)
-        kind = x.values.dtype if x.values.device.type == "cpu" else kind_of(x.values)
+        kind = x.values.dtype if x.values.device.type == "cpu" else autocast_dtype(x.values)
         inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
         lengths = F.pad(x.lengths, (0, rows - len(x)))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
