@@ -72,8 +72,8 @@ def test_a_layer_of_lstms(ways: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(("heads", "source", "d_head"), [(1, 5, 8), (2, 33, 24), (1, 70, 512), (1, 9, 1024)])
-def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> None:
-    """Several steps in a loop, over rows of which one may look nowhere."""
+def test_fused_step_attention(heads: int, source: int, d_head: int, dtype: torch.dtype) -> None:
+    """Several steps in a loop, over rows of which one may attend nowhere."""
     rows, steps = 3, 2
     keys, values = (randn(rows, source, heads, d_head, seed=i, dtype=dtype) for i in (1, 2))
     queries = [randn(rows, heads, 1, d_head, seed=3 + i, dtype=dtype) for i in range(steps)]
@@ -95,7 +95,7 @@ def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("heads", [None, 2])
 @pytest.mark.parametrize("score", [Dot, Bilinear, ScaledDot])
-def test_attention_looks_in_a_loop(score: type[Dot | Bilinear | ScaledDot], heads: int | None) -> None:
+def test_attention_is_fused_in_a_loop(score: type[Dot | Bilinear | ScaledDot], heads: int | None) -> None:
     torch.manual_seed(1)
     attention = Attention(score(8 // (heads or 1)), heads, 8).to(DEVICE)
     states, queries, rows = randn(3, 5, 8), randn(3, 1, 8, seed=2), torch.arange(3, device=DEVICE)

@@ -88,6 +88,7 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         self.bounded = self.packed = False
         self.mode, self.embedding, self.attention = CONTEXT_MODES[mode], embedding, attention
+        self.feeds = self.mode.enters == "output"
         self.recurrence = Recurrence(cell, 2 * d_model if self.mode.enters else d_model, d_model, layers, dropout)
         self.carry_shape = (layers, self.recurrence.parts, d_model)
         dense = bridge == "dense" and mode != "none"
@@ -96,9 +97,24 @@ class RecurrentDecoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def start(self, memory: Memory) -> RecurrentState:
-        carry = self._bridged(self._bridge_input(memory))
-        fed = torch.zeros_like(memory.summary if self.mode.enters == "output" else memory.summary[:, :0])
-        return RecurrentState(carry, fed, self._view(memory.summary, memory.states.padded(), memory.states.mask))
+        states = memory.states
+        return self._start(self._bridge_input(memory), memory.summary, states.padded(), states.mask)
+
+    def _start(self, bridge_input: Tensor, summary: Tensor, states: Tensor, mask: Tensor) -> RecurrentState:
+        """From padded states `(sources, source, d_model)`."""
+        carry, keys, values = bridge_input, states.unsqueeze(1), states.unsqueeze(1)
+        if self.bridge is not None:
+            carry = torch.tanh(self.bridge(bridge_input)).unflatten(-1, self.carry_shape)
+        if self.attention is not None:
+            keys, values = self.attention.keys(states), self.attention.values(states)
+        view = View(summary, values, keys, mask, torch.arange(mask.shape[0], device=mask.device))
+        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), view)
+
+    def _bridge_input(self, memory: Memory) -> Tensor:
+        if self.bridge is not None:
+            return memory.summary
+        assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
+        return memory.carry
 
     def alone(self, rows: int) -> RecurrentState:
         weight = self.embedding.table.weight
@@ -116,13 +132,12 @@ class RecurrentDecoder(nn.Module):
             return self._full(y, self.start(memory))[0]
         if not y.longest:
             return y
-        assert self.attention is not None, "only what attends needs the step before"
-        if (graphs := recorder()) is not None and not self.attention.draws:
+        graphs = recorder()
+        if graphs is not None and self.attention is not None and not self.attention.draws:
             return self._replay(y, memory, graphs)
-        state, (index, going, rows) = self.start(memory), y.by_step
-        assert state.view is not None, "what attends needs an encoder"
-        first = gathered(y.values, index, y.in_steps)
-        flat = self._loop(first, going.tolist(), state.carry[rows], state.view.select(rows))
+        index, going, rows = y.by_step
+        state = self.start(memory).select(rows, rows)
+        flat = self._loop(gathered(y.values, index, y.in_steps), going.tolist(), state)
         return y.like(gathered(flat, y.in_steps, index))
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
@@ -133,7 +148,7 @@ class RecurrentDecoder(nn.Module):
 
         s, c, after = self._advance(cell, state.view, carry[:, -1, 0], state.fed)
         output = self._output(s, c)
-        return output, RecurrentState(after, output if self.mode.enters == "output" else state.fed, state.view)
+        return output, RecurrentState(after, output if self.feeds else state.fed, state.view)
 
     def _advance(
         self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor
@@ -155,25 +170,26 @@ class RecurrentDecoder(nn.Module):
             c = y.unpadded(self._context(state.view, states.padded())).values
         return y.like(self._output(states.values, c)), carry
 
-    def _loop(self, y: Tensor, going: Sequence[int], carry: Tensor, view: View) -> Tensor:
+    def _loop(self, y: Tensor, going: Sequence[int], state: RecurrentState) -> Tensor:
         """A step at a time, from embedded tokens `(total, d_model)`, all first ones, then all second ones, and so on,
         to outputs in that order. `going` says how many rows there still are at each step."""
-        keys, values = (x.to(autocast_dtype(x)) for x in (view.keys, view.values))
-        view, feeds = replace(view, keys=keys, values=values), self.mode.enters == "output"
+        assert state.view is not None, "what loops attends to an encoder's states"
+        keys, values = (x.to(autocast_dtype(x)) for x in (state.view.keys, state.view.values))
+        view, fed = replace(state.view, keys=keys, values=values), state.fed
         states, contexts = [], []  # outputs that are fed stand in place of the states
         with defer_gradients():
             unrolled = UnrolledRecurrence(self.recurrence, y)
-            parts, fed = unrolled.start(carry), carry.new_zeros(carry.shape[0], carry.shape[-1])
+            parts = unrolled.start(state.carry)
             for ahead in unrolled.ahead.split(going):
                 if (count := len(ahead)) < len(fed):  # rows that have ended drop out
                     parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
                     view = view.select(slice(count))
                 s, c, parts = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed)
-                if feeds:
+                if self.feeds:
                     s = fed = self._output(s, c)
                 states.append(s)
                 contexts.append(c)
-        return torch.cat(states) if feeds else self._output(torch.cat(states), torch.cat(contexts))
+        return torch.cat(states) if self.feeds else self._output(torch.cat(states), torch.cat(contexts))
 
     def _output(self, s: Tensor, c: Tensor | None) -> Tensor:
         if self.join is None or c is None:
@@ -188,23 +204,6 @@ class RecurrentDecoder(nn.Module):
             return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape)
         found = self.attention(grouped.to(view.values.dtype), view.keys, view.values, view.mask, view.number)
         return found.reshape(queries.shape)
-
-    def _view(self, summary: Tensor, states: Tensor, mask: Tensor) -> View:
-        """Of padded states `(sources, source, d_model)`."""
-        keys = values = states.unsqueeze(1)
-        if self.attention is not None:
-            keys, values = self.attention.keys(states), self.attention.values(states)
-        return View(summary, values, keys, mask, torch.arange(mask.shape[0], device=mask.device))
-
-    def _bridge_input(self, memory: Memory) -> Tensor:
-        if self.bridge is not None:
-            return memory.summary
-        assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
-        return memory.carry
-
-    def _bridged(self, x: Tensor) -> Tensor:
-        """The carry before the first token, from the bridge's input."""
-        return x if self.bridge is None else torch.tanh(self.bridge(x)).unflatten(-1, self.carry_shape)
 
     def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The loop as a recorded CUDA graph, in one of few shapes: rows, steps and source positions are padded, and
@@ -225,6 +224,6 @@ class RecurrentDecoder(nn.Module):
 
     def _padded_loop(self, y: Tensor, bridge_input: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:
         """The loop over steps that all have the same rows, from tensors alone."""
-        mask, carry = torch.arange(states.shape[1], device=y.device) < lengths[:, None], self._bridged(bridge_input)
-        view = self._view(carry, states, mask)  # what loops uses no summary
-        return (self._loop(y, [len(carry)] * (len(y) // len(carry)), carry, view),)
+        rows, mask = len(lengths), torch.arange(states.shape[1], device=y.device) < lengths[:, None]
+        state = self._start(bridge_input, states[:, 0], states, mask)  # what loops uses no summary
+        return (self._loop(y, [rows] * (len(y) // rows), state),)

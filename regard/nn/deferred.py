@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -23,22 +22,16 @@ WIDEST = 1024  # head that `fused_step_attention` takes
 CHUNKS = 16  # into which a long sum is divided
 
 
-@dataclass
-class _Pending:
-    """For the gradient of a matrix: each step's input and the gradient of its output. Steps multiply by the matrix or
-    by its transpose."""
-
-    transposed: bool
-    steps: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+Pending = list[tuple[Tensor, Tensor]]  # of each step its input, and the gradient of its output
 
 
 class _Shared(NamedTuple):
-    """A matrix and a bias that all steps use. Holding those given keeps their `id` from being taken by others."""
+    """A matrix and a bias that all steps use: they compute `x Mᵀ + b`. Holding what was given keeps its `id` taken."""
 
     given: tuple[Tensor, Tensor | None]
-    matrix: Tensor  # what stands in for those given
+    matrix: Tensor
     bias: Tensor | None
-    pending: _Pending
+    pending: Pending
 
 
 _loop: ContextVar[dict[tuple[int, bool], _Shared] | None] = ContextVar("loop", default=None)
@@ -60,12 +53,12 @@ def _deferring() -> bool:
 
 def deferred_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x Wᵀ + b` of `(…, d_input)`; the leading axes of `W` are those of `x`, or none. A bias needs a `W` without."""
-    return _product(x, weight, bias, transposed=True)
+    return _product(x, _share(weight, bias, transpose=False)) if _deferring() else _linear(x, weight, bias)
 
 
 def deferred_matmul(x: Tensor, matrix: Tensor) -> Tensor:
     """`x M` of `(…, d_input)`; the leading axes of `M` are those of `x`, or none."""
-    return _product(x, matrix, None, transposed=False)
+    return _product(x, _share(matrix, None, transpose=True)) if _deferring() else x @ matrix
 
 
 def deferred_apply(linear: nn.Module, x: Tensor) -> Tensor:
@@ -84,7 +77,7 @@ def fused_step_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) 
     One kernel instead of the several of a softmax and two products; the gradients of keys and values are deferred. A
     query that may attend nowhere gets zeros.
     """
-    k, v = _share(keys, None, transposed=True), _share(values, None, transposed=False)
+    k, v = _share(keys, None, transpose=False), _share(values, None, transpose=True)
     context: Tensor = _StepAttention.apply(q.to(k.matrix.dtype), k.matrix, v.matrix, mask, k.pending, v.pending)
     return context
 
@@ -106,81 +99,75 @@ def column_sums(x: Tensor) -> Tensor:
     return torch.bmm(ones, chunks)[:, 0].view(*x.shape[:-2], CHUNKS, -1).sum(-2, dtype=full)
 
 
-def _product(x: Tensor, matrix: Tensor, bias: Tensor | None, *, transposed: bool) -> Tensor:
-    if not _deferring():
-        return _multiply(x, matrix, bias, transposed)
-    shared = _share(matrix, bias, transposed=transposed)
+def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, matrix, bias) if matrix.dim() == 2 else x @ matrix.mT
+
+
+def _product(x: Tensor, shared: _Shared) -> Tensor:
     found: Tensor = _Product.apply(x.to(shared.matrix.dtype), shared.matrix, shared.bias, shared.pending)
     return found
 
 
-def _multiply(x: Tensor, matrix: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    if transposed and matrix.dim() == 2:
-        return F.linear(x, matrix, bias)
-    return x @ (matrix.mT if transposed else matrix)
-
-
-def _share(matrix: Tensor, bias: Tensor | None, *, transposed: bool) -> _Shared:
+def _share(matrix: Tensor, bias: Tensor | None, *, transpose: bool) -> _Shared:
+    """What the steps use in place of these, the same for all steps of a loop."""
     steps = _loop.get()
     assert steps is not None, "gradients are deferred inside `defer_gradients`"
-    key = (id(matrix), transposed)
+    key = (id(matrix), transpose)
     if key not in steps:
-        pending = _Pending(transposed)
-        own, own_bias = _Share.apply(matrix, bias, autocast_dtype(matrix), pending)
+        pending: Pending = []
+        own, own_bias = _Share.apply(matrix, bias, transpose, pending)
         steps[key] = _Shared((matrix, bias), own, own_bias, pending)
     return steps[key]
 
 
 class _Share(torch.autograd.Function):
-    """What stands in for a matrix and a bias. Its backward pass comes after those of all products with them."""
+    """Its backward pass comes after those of all products with what it gives."""
 
     @staticmethod
     def forward(
-        ctx: Any, matrix: Tensor, bias: Tensor | None, dtype: torch.dtype, pending: _Pending
+        ctx: Any, matrix: Tensor, bias: Tensor | None, transpose: bool, pending: Pending
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.pending, ctx.dtypes = pending, (matrix.dtype, None if bias is None else bias.dtype)
+        ctx.pending, ctx.transpose, dtype = pending, transpose, autocast_dtype(matrix)
+        ctx.dtypes = matrix.dtype, None if bias is None else bias.dtype
         ctx.set_materialize_grads(False)
-        return matrix.view_as(matrix).to(dtype), None if bias is None else bias.view_as(bias).to(dtype)
+        own = matrix.view_as(matrix).to(dtype)
+        return own.mT if transpose else own, None if bias is None else bias.view_as(bias).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
-        pending: _Pending = ctx.pending
-        if not pending.steps:
+        if not ctx.pending:
             return None, None, None, None
-        x, gradient = (torch.cat(each, -2) if len(each) > 1 else each[0] for each in zip(*pending.steps, strict=True))
-        pending.steps.clear()
-        matrix = gradient.mT @ x if pending.transposed else x.mT @ gradient
+        x, gradient = (torch.cat(each, -2) if len(each) > 1 else each[0] for each in zip(*ctx.pending, strict=True))
+        ctx.pending.clear()
+        matrix = x.mT @ gradient if ctx.transpose else gradient.mT @ x
         bias = None if ctx.dtypes[1] is None else column_sums(gradient).to(ctx.dtypes[1])
         return matrix.to(ctx.dtypes[0]), bias, None, None
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, pending: _Pending) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, pending: Pending) -> Tensor:
         ctx.pending = pending
         ctx.save_for_backward(x, matrix)
-        return _multiply(x, matrix, bias, pending.transposed)
+        return _linear(x, matrix, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, matrix = ctx.saved_tensors
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             flat = matrix.dim() == 2
-            ctx.pending.steps.append((x.flatten(0, -2), gradient.flatten(0, -2)) if flat else (x, gradient))
-        back = matrix if ctx.pending.transposed else matrix.mT
-        return gradient @ back if ctx.needs_input_grad[0] else None, None, None, None
+            ctx.pending.append((x.flatten(0, -2), gradient.flatten(0, -2)) if flat else (x, gradient))
+        return gradient @ matrix if ctx.needs_input_grad[0] else None, None, None, None
 
 
 class _StepAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, of_keys: _Pending, of_values: _Pending
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *pending: Pending) -> Tensor:
         from regard.nn import triton_steps
 
-        q, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values))
+        q, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values.mT))
         context, scores, sums = triton_steps.look(q, keys, values, mask.contiguous())
-        ctx.pending = of_keys, of_values
+        ctx.pending = pending
         ctx.save_for_backward(q, keys, values, context, scores, sums)
         return context
 
@@ -194,5 +181,5 @@ class _StepAttention(torch.autograd.Function):
         steps = ((q, dscores), (weights, dcontext))
         for needed, pending, step in zip(ctx.needs_input_grad[1:3], ctx.pending, steps, strict=True):
             if needed:
-                pending.steps.append(step)
+                pending.append(step)
         return dq, *[None] * 5
