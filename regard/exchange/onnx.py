@@ -35,9 +35,10 @@ from regard.errors import ConfigError, DataError, ModelError
 from regard.exchange.onnx_runner import RUNNER, Found, Runner
 from regard.exchange.onnx_runner import Search as RunnerSearch
 from regard.exchange.onnx_trace import Growing, Rectangle, prepare, traceable
-from regard.models.decoders import State, TransformerDecoder, TransformerState
+from regard.models.decoders import State
 from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
+from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
 from regard.system import CONFIG, System, save_tokenizers

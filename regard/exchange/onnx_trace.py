@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models import decoders, encoders
+from regard.models import encoders, transformer
 from regard.models import model as models
 from regard.models.encoders import ConvolutionEncoder, Memory
 from regard.nn import blocks
@@ -146,7 +146,7 @@ def traceable() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.__trace", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with ExitStack() as stack:
-        for module in (decoders, encoders, models, blocks):
+        for module in (transformer, encoders, models, blocks):
             stack.enter_context(patch.object(module, "len", _length, create=True))
         stack.enter_context(patch.object(Recurrence, "forward", recur))
         stack.enter_context(patch.object(ConvolutionEncoder, "forward", look))

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from regard import parts as config
-from regard.models.decoders import TransformerDecoder
 from regard.models.encoders import ConvolutionEncoder, Embedding, RecurrentEncoder, TransformerEncoder
 from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork, Pool, Reader
 from regard.models.recurrent import RecurrentDecoder
+from regard.models.transformer import TransformerDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock, EncoderBlock, make_norm
 from regard.nn.hard import HardAttention
