@@ -34,9 +34,11 @@ from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, DataError, ModelError
 from regard.exchange.onnx_runner import RUNNER, Found, Runner
 from regard.exchange.onnx_runner import Search as RunnerSearch
-from regard.exchange.onnx_trace import Growing, Rectangle, Spread, prepare, traceable
-from regard.models.decoders import RecurrentDecoder, RecurrentState, State, TransformerDecoder, TransformerState, View
+from regard.exchange.onnx_trace import Growing, Rectangle, prepare, traceable
+from regard.models.decoders import State
 from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
+from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
+from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
 from regard.system import CONFIG, System, save_tokenizers
@@ -149,15 +151,15 @@ class Layout(ABC):
 
 
 class RecurrentLayout(Layout):
-    """A carry, and what the way of looking at the source needs."""
+    """A carry, and what the context mode needs."""
 
     def __init__(self, decoder: RecurrentDecoder, *, source: bool) -> None:
         d_model, attention = decoder.carry_shape[-1], decoder.attention
         begins = "encoder" if source else "zeros"
         self.kept = [Kept("carry", "row", ("rows", *decoder.carry_shape), begins)]
-        if decoder.way == "feeding":
+        if decoder.mode.enters == "output":
             self.kept.append(Kept("fed", "row", ("rows", d_model), "zeros"))
-        if decoder.way == "every":
+        if decoder.mode.context == "summary":
             self.kept.append(Kept("summary", "source", ("sources", d_model), begins))
         if attention is not None:
             heads = attention.heads or 1
@@ -174,8 +176,7 @@ class RecurrentLayout(Layout):
         # A view has all of these; what its decoder does not look at is left out of the graph.
         summary = given.get("summary", given["values"][:, 0, 0] if "values" in given else carry)
         values, keys, mask = (given.get(name, summary) for name in ("values", "keys", "mask"))
-        spread: Any = Spread(summary)
-        return RecurrentState(carry, given.get("fed", carry), View(spread, values, keys, mask, mask))
+        return RecurrentState(carry, given.get("fed", carry), View(summary, values, keys, mask, mask))
 
 
 class TransformerLayout(Layout):

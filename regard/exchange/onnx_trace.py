@@ -11,7 +11,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models import decoders, encoders
+from regard.models import encoders, transformer
 from regard.models import model as models
 from regard.models.encoders import ConvolutionEncoder, Memory
 from regard.nn import blocks
@@ -81,20 +80,6 @@ class Growing:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A vector for each source that can be repeated so often as is not known before; the exporter's own way cannot."""
-
-    vectors: Tensor  # (sources, d_model)
-
-    def repeat_interleave(self, count: int, dim: int) -> Tensor:
-        """Each `count` times."""
-        return self.vectors[:, None].expand(-1, count, -1).flatten(0, 1)
-
-    def __len__(self) -> int:
-        return self.vectors.shape[0]
 
 
 def recur(self: Recurrence, x: Rectangle, carry: Tensor) -> tuple[Rectangle, Tensor]:
@@ -161,7 +146,7 @@ def traceable() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.__trace", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with ExitStack() as stack:
-        for module in (decoders, encoders, models, blocks):
+        for module in (transformer, encoders, models, blocks):
             stack.enter_context(patch.object(module, "len", _length, create=True))
         stack.enter_context(patch.object(Recurrence, "forward", recur))
         stack.enter_context(patch.object(ConvolutionEncoder, "forward", look))

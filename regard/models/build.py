@@ -17,10 +17,11 @@ from regard.model_settings import (
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
-from regard.models.decoders import RecurrentDecoder, TransformerDecoder
 from regard.models.encoders import SeveralEncoders, absolute_positions, final_norm, relative_positions
 from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork, Pool, Reader
+from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem
+from regard.models.transformer import TransformerDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
 from regard.nn.hard import HardAttention
@@ -92,7 +93,7 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
             context = "none" if alone else part.context or "attention"
             attends = context == "attention"
             return RecurrentDecoder(
-                embedding, part.kind, d_model, part.layers, way=(part.place or "feeding") if attends else context,
+                embedding, part.kind, d_model, part.layers, mode=(part.place or "feeding") if attends else context,
                 attention=_attention(part, d_model) if attends else None, bridge=part.bridge, dropout=dropout,
             )  # fmt: skip
         case TransformerDecoderSettings() as part:

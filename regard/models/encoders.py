@@ -18,11 +18,11 @@ from regard.models.stems import Stem, TokenStem
 from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock, make_norm
 from regard.nn.cells import lstm_layer
+from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphed import Graphs, few, recorder
 from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
 from regard.nn.recurrence import Recurrence
-from regard.nn.repeated import kind_of
 from regard.ragged import Ragged, gathered
 from regard.registry import BODIES, Family, register
 
@@ -115,7 +115,7 @@ class RecurrentEncoder(Body):
     def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
         """Like `forward`, from a recording in one of few shapes: rows and steps are added that nobody looks at."""
         (rows, places), steps = rounded(x), few(x.longest, 16, 2)
-        kind = x.values.dtype if x.values.device.type == "cpu" else kind_of(x.values)
+        kind = x.values.dtype if x.values.device.type == "cpu" else autocast_dtype(x.values)
         inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
         lengths = F.pad(x.lengths, (0, rows - len(x)))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("stem.")]

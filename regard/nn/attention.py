@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn.deferred import deferred_apply, deferred_matmul, fused_step_attention, step_attention_fuses
 from regard.nn.kernels import WIDEST, Spans, attend_spans, available, consult, recall, spans, usable
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
-from regard.nn.repeated import applied, look, looks, product
 from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
@@ -108,15 +108,15 @@ class Attention(nn.Module):
 
         `rows` says which rows of the batch these are, for `capture`.
         """
-        queries = self._split(queries if self.heads is None else applied(self.query, queries))
+        queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
-        if isinstance(self.score, Multiplied) and not self.draws and trace is None and looks(queries):
-            return look(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
+        if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
+            return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
         scores = self.score(queries, keys)  # (rows, heads, target, source)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
-        return product(weights, values, turned=True).transpose(1, 2).flatten(2)
+        return deferred_matmul(weights, values).transpose(1, 2).flatten(2)
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The weights that are used; soft attention uses all of them."""

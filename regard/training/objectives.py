@@ -99,7 +99,7 @@ class Likelihood(Objective):
         log_alpha, entropy = made.laid_out(batch.outputs)
         with torch.no_grad():
             reward = -torch.nn.functional.cross_entropy(logits.float(), batch.outputs.values, reduction="none")
-            if self.model.decoder.way != "output":
+            if self.model.decoder.mode.loops:
                 reward = _from_here_on(batch.outputs, reward)
             credit = self._centred(reward)
         return loss - self.settings.reward * (credit * log_alpha).sum() - self.settings.entropy * entropy.sum()
