@@ -1,24 +1,25 @@
 """What is measured: models of a stated size, and sentences as long as those of a translation corpus.
 
-Tokens are drawn evenly from the vocabulary; only how many there are matters for speed. All of it comes from a seed.
+Tokens are drawn evenly from the vocabulary; only how many there are matters for throughput. All comes from a seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.batches import Index, pack
 from regard.data.tokens import BOS, EOS, MARKS, PAD
 
 MEAN, SIGMA, STRETCH, LONGEST = 24.0, 0.6, 0.15, 256
-WINDOW = 100_000  # sentences that are sorted into like lengths, as in training
+WINDOW = 100_000  # sentences that are sorted by length, as in training
 DROPOUT, SMOOTHING = 0.1, 0.1
+Tokens = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,16 @@ class Shape:
     vocabulary: int = 32_000
     kind: Literal["transformer", "lstm"] = "transformer"
 
-    @property
-    def words(self) -> str:
+    def __str__(self) -> str:
         if self.kind == "lstm":
-            return (
-                f"attentive LSTM, {self.layers} bidirectional layers and {self.layers} with input feeding, "
-                f"d_model {self.d_model}, bilinear score, vocabulary {self.vocabulary:,}"
-            )
-        return (
-            f"Transformer, {self.layers}+{self.layers} layers, d_model {self.d_model}, d_ff {self.d_ff}, {self.heads} "
-            f"heads, post-norm, vocabulary {self.vocabulary:,}"
-        )
+            kind, more = "attentive LSTM, bidirectional and with input feeding", "bilinear score"
+        else:
+            kind, more = "Transformer", f"d_ff {self.d_ff}, {self.heads} heads, post-norm"
+        sizes = f"{self.layers}+{self.layers} layers, d_model {self.d_model}"
+        return f"{kind}, {sizes}, {more}, vocabulary {self.vocabulary:,}"
 
     def settings(self, dropout: float = DROPOUT) -> dict[str, Any]:
-        """As Regard's [model] says it."""
+        """Regard's [model] section."""
         both = {"d_model": self.d_model, "dropout": dropout, "share_embeddings": True}
         if self.kind == "lstm":
             encoder = {"kind": "lstm", "layers": self.layers, "bidirectional": True}
@@ -56,6 +53,7 @@ class Shape:
         return {**both, "encoder": part, "decoder": part}
 
     def like(self, **changes: Any) -> Shape:
+        """A copy with some fields changed."""
         return replace(self, **changes)
 
 
@@ -73,7 +71,7 @@ SHAPES = {
 
 
 def draw_lengths(count: int, seed: int) -> tuple[Index, Index]:
-    """Source and target lengths, without marks: log-normal, the target's a log-normal stretch of the source's."""
+    """Lengths without special tokens: the source's log-normal, the target's a log-normal stretch of them."""
     draw = np.random.default_rng((seed, 1))
     raw = draw.lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, count)
     source = np.clip(np.rint(raw), 1, LONGEST).astype(np.int64)
@@ -83,9 +81,9 @@ def draw_lengths(count: int, seed: int) -> tuple[Index, Index]:
 
 @dataclass(frozen=True)
 class Window:
-    """Sentence pairs, of which batches are cut."""
+    """Sentence pairs that batches are cut from."""
 
-    source: Index  # lengths, without marks
+    source: Index  # lengths, without special tokens
     target: Index
     vocabulary: int
     seed: int
@@ -97,7 +95,7 @@ class Window:
 
     @staticmethod
     def even(vocabulary: int, seed: int, sentences: int, length: int) -> Window:
-        """All of one length, the marks counted."""
+        """All of one length, special tokens counted."""
         lengths = np.full(sentences, max(length - 1, 1))
         return Window(lengths, lengths, vocabulary, seed)
 
@@ -105,26 +103,35 @@ class Window:
         """`count` of Regard's batches at even distances: at most `budget` tokens a side, none of them padding."""
         return spaced(pack(self.source, self.target, budget), count)
 
-    def padded(self, budget: int, count: int) -> list[Index]:
-        """The same for those who pad: rows times the longest of both sides is at most `budget`.
+    def padded(self, budget: int, count: int, *, by_length: bool = True) -> list[Index]:
+        """`count` padded batches at even distances: rows times the longest of both sides is at most `budget`.
 
-        Sorted in the way that pads less: by target and then source length, or by the longer of the two.
+        Sentences are sorted in the way that pads less (by target and then source length, or by the longer of the two);
+        unless `by_length`, they come as they are.
         """
         longer = np.maximum(self.source, self.target)
-        orders = (np.lexsort((self.source, self.target)), np.lexsort((self.source + self.target, longer)))
-        tries = [pack_padded(self.source, self.target, order, budget) for order in orders]
-        return spaced(min(tries, key=self._slots), count)
+        orders = [np.lexsort((self.source, self.target)), np.lexsort((self.source + self.target, longer))]
+        tries = [self._pack(order, budget) for order in (orders if by_length else [np.arange(len(longer))])]
+        return spaced(min(tries, key=self._positions), count)
 
-    def unsorted(self, budget: int, count: int) -> list[Index]:
-        """As `padded`, of sentences in the order in which they come."""
-        return spaced(pack_padded(self.source, self.target, np.arange(len(self.source)), budget), count)
+    def _pack(self, order: Index, budget: int) -> list[Index]:
+        """Batches in this order, each within the budget (EOS and padding counted) unless one sentence alone is over."""
+        longer = np.maximum(self.source, self.target)[order] + 1
+        packs, start = [], 0
+        while start < len(order):
+            width = np.maximum.accumulate(longer[start : start + budget])
+            fits = int((np.arange(1, len(width) + 1) * width <= budget).sum())
+            stop = start + max(fits, 1)
+            packs.append(order[start:stop])
+            start = stop
+        return packs
 
-    def _slots(self, packs: Sequence[Index]) -> int:
+    def _positions(self, packs: Sequence[Index]) -> int:
         """Positions of both sides, padding counted."""
         return sum(len(x) * int(self.source[x].max() + self.target[x].max() + 2) for x in packs)
 
     def pairs(self, index: Index) -> tuple[list[list[int]], list[list[int]]]:
-        """The tokens of some sentences, without marks; the same ones each time."""
+        """The tokens of some sentences, without special tokens; each sentence has the same ones every time."""
         low, high = len(MARKS), self.vocabulary
         sides: tuple[list[list[int]], list[list[int]]] = ([], [])
         for i in index.tolist():
@@ -134,19 +141,6 @@ class Window:
         return sides
 
 
-def pack_padded(source: Index, target: Index, order: Index, budget: int) -> list[Index]:
-    """Groups in this order, each within `budget` positions a side (with marks and padding) unless one alone is over."""
-    longer = np.maximum(source, target)[order] + 1
-    packs, start = [], 0
-    while start < len(order):
-        width = np.maximum.accumulate(longer[start : start + budget])
-        fits = int((np.arange(1, len(width) + 1) * width <= budget).sum())
-        stop = start + max(fits, 1)
-        packs.append(order[start:stop])
-        start = stop
-    return packs
-
-
 def spaced(packs: Sequence[Index], count: int) -> list[Index]:
     """`count` of them at even distances; all if there are fewer."""
     if count >= len(packs):
@@ -154,41 +148,30 @@ def spaced(packs: Sequence[Index], count: int) -> list[Index]:
     return [packs[int((i + 0.5) * len(packs) / count)] for i in range(count)]
 
 
-@dataclass(frozen=True)
-class Padded:
-    """A batch as others want it: rows filled up to the longest."""
+class Padded(NamedTuple):
+    """A padded batch, as peers take it."""
 
     source: Tensor  # (rows, source), each closed by </s>
     source_mask: Tensor  # True where real
     inputs: Tensor  # (rows, target), each begun by <s>
     outputs: Tensor  # (rows, target), each closed by </s>
-    tokens: int  # real target tokens, the closing mark counted
+    tokens: int  # real target tokens, </s> counted
 
-    def to(self, device: torch.device) -> Padded:
-        return self._each(lambda x: x.to(device, non_blocking=True))
-
-    def pinned(self) -> Padded:
-        """In memory from which a GPU can fetch it by itself."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Padded:
-        source, mask, inputs, outputs = map(change, (self.source, self.source_mask, self.inputs, self.outputs))
+    def each(self, change: Callable[[Tensor], Tensor]) -> Padded:
+        """Change all tensors, as to move them."""
+        source, mask, inputs, outputs = map(change, self[:4])
         return Padded(source, mask, inputs, outputs, self.tokens)
 
 
-def pad(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], fill: int = PAD) -> Padded:
-    """Put the marks in place and fill up."""
-    source = _fill([[*x, EOS] for x in sources], fill)
-    outputs = _fill([[*y, EOS] for y in targets], fill)
-    inputs = _fill([[BOS, *y] for y in targets], fill)
+def pad(sources: Tokens, targets: Tokens, fill: int = PAD) -> Padded:
+    """Add <s> and </s>, and pad."""
+
+    def padded(rows: Tokens) -> Tensor:
+        return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
+
+    source, outputs = padded([[*x, EOS] for x in sources]), padded([[*y, EOS] for y in targets])
+    inputs = padded([[BOS, *y] for y in targets])
     return Padded(source, source != fill, inputs, outputs, sum(len(y) + 1 for y in targets))
-
-
-def _fill(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    found = torch.full((len(rows), max(map(len, rows))), fill)
-    for i, row in enumerate(rows):
-        found[i, : len(row)] = torch.tensor(row)
-    return found
 
 
 def sentences(count: int, length: int, vocabulary: int, seed: int) -> list[list[int]]:

@@ -1,15 +1,18 @@
-"""The same models written plainly in torch: `nn.Transformer`, and an attentive LSTM that loops over the target."""
+"""Models written plainly in torch: `nn.Transformer`, and an attentive LSTM that loops over the target."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.bench.peers import Step, smoothed, stepper
-from regard.bench.workload import DROPOUT, LONGEST, Padded, Shape
+from benchmarks.peers.base import Batches, Load, Peer, Step, padded_batches, smoothed, stepper
+from benchmarks.race import UnavailableError
+from benchmarks.workload import DROPOUT, LONGEST, Padded, Shape
 from regard.nn.positions import Sinusoidal
 
 
@@ -29,7 +32,7 @@ class TorchTransformer(nn.Module):
         self.transformer.encoder.norm = self.transformer.decoder.norm = None  # post-norm blocks end in a norm already
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0  # the others drop nothing out of attention, and it would cost time
+                module.dropout = 0.0  # the others have no dropout in attention, and it would cost time
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("positions", Sinusoidal(d)(torch.arange(LONGEST + 2)), persistent=False)
@@ -74,7 +77,7 @@ class LoopedLSTM(nn.Module):
         packed = pack_padded_sequence(self._embed(batch.source), lengths, batch_first=True, enforce_sorted=False)
         states, (last, _) = self.encoder(packed)
         states = self.dropout(pad_packed_sequence(states, batch_first=True)[0])  # (rows, source, d_model)
-        keys, hidden_places = self.score(states), ~batch.source_mask
+        keys, padding = self.score(states), ~batch.source_mask
         start = torch.tanh(self.bridge(torch.cat((last[-2], last[-1]), -1))).chunk(2 * len(self.cells), -1)
         hidden, cell = list(start[0::2]), list(start[1::2])
         fed, outputs = torch.zeros_like(hidden[0]), []
@@ -84,7 +87,7 @@ class LoopedLSTM(nn.Module):
                 hidden[i], cell[i] = layer(self.dropout(x) if i else x, (hidden[i], cell[i]))
                 x = hidden[i]
             scores = torch.bmm(keys, x.to(keys.dtype).unsqueeze(-1)).squeeze(-1)  # (rows, source)
-            weights = scores.masked_fill(hidden_places, -torch.inf).softmax(-1)
+            weights = scores.masked_fill(padding, -torch.inf).softmax(-1)
             context = torch.bmm(weights.unsqueeze(1).to(states.dtype), states).squeeze(1)
             fed = self.dropout(torch.tanh(self.join(torch.cat((x, context), -1))))
             outputs.append(fed)
@@ -94,11 +97,26 @@ class LoopedLSTM(nn.Module):
         return self.dropout(self.embedding(tokens) * self.scale)
 
 
-def torch_step(shape: Shape, device: torch.device, precision: str, *, compiled: bool) -> Step:
-    """A step of one of the two, whichever the shape asks for."""
-    model = (LoopedLSTM(shape) if shape.kind == "lstm" else TorchTransformer(shape)).to(device)
-    if isinstance(model, TorchTransformer) and compiled:
-        for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
-            layer.compile(dynamic=True)  # the layers of a side share what was compiled; all as one takes minutes
-    loss = torch.compile(smoothed, dynamic=True) if compiled else smoothed
-    return stepper(model, lambda batch: loss(model(batch), batch), device, precision)
+@dataclass(frozen=True)
+class Torch(Peer):
+    """`nn.Transformer` or the looped LSTM, whichever the shape asks for."""
+
+    note: str = "nn.Transformer; of an LSTM a Python loop over the target"
+    compiled: bool = False  # each layer, and the loss
+
+    def training(self, load: Load) -> tuple[Batches, Step]:
+        if load.shape.kind == "lstm":
+            if self.compiled:
+                raise UnavailableError("torch.compile would unroll the loop over the target")
+            model: nn.Module = LoopedLSTM(load.shape)
+        else:
+            model = TorchTransformer(load.shape)
+            layers = (*model.transformer.encoder.layers, *model.transformer.decoder.layers)
+            for layer in layers if self.compiled else ():
+                layer.compile(dynamic=True)  # the layers of a side share what was compiled; all as one takes minutes
+        model.to(load.device)
+        loss = torch.compile(smoothed, dynamic=True) if self.compiled else smoothed
+        return padded_batches(load), stepper(model, lambda batch: loss(model(batch), batch), load)
+
+    def start_up(self, case: str, shape: Shape, folder: Path) -> list[str]:
+        return ["-c", "import torch"]

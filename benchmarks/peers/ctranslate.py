@@ -1,0 +1,122 @@
+"""CTranslate2, with weights that Regard has exported; on a CPU, and on a GPU where its libraries are found."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from benchmarks.peers.base import Decode, Job, Peer, need, quiet
+from benchmarks.peers.ours import make_decode
+from benchmarks.race import Role, UnavailableError
+from benchmarks.workload import Tokens
+from regard.exchange.ct2_engine import CTranslate2Engine, load_engine, names
+from regard.exchange.ctranslate2 import export
+from regard.system import System
+from regard.tasks.writing import Writing
+
+ROWS = (32, 128, 512)  # in a batch at most
+TRIES = 3  # of each choice, of which the quickest counts
+
+
+@dataclass(frozen=True)
+class CTranslate2(Peer):
+    """CTranslate2's own translator; it writes no EOS."""
+
+    title: str = "CTranslate2"
+    every_precision: bool = True
+
+    def decoding(self, job: Job) -> tuple[Decode, str]:
+        limits = {"min_decoding_length": job.length, "max_decoding_length": job.length}
+        translator = Translator(_exported(job), job.precision, job.task, beam_size=job.beam, **limits)
+        translator.tune(job.sample)
+        return translator, f"{translator.note}; it writes no EOS"
+
+
+@dataclass(frozen=True)
+class Engine(Peer):
+    """Regard through CTranslate2, as `--engine ctranslate2` decodes."""
+
+    title: str = "Regard via CTranslate2"
+    role: Role = "beside"
+    against: str = "CTranslate2"
+    exact: bool = False  # writes what Regard writes
+
+    def decoding(self, job: Job) -> tuple[Decode, str]:
+        return make_decode(self.open(_exported(job), job.task.device, job.precision), job), self.note
+
+    def open(self, folder: Path, device: torch.device, precision: str) -> CTranslate2Engine:
+        """An export as a task of Regard's."""
+        if self.exact and precision != "float32":
+            raise UnavailableError("what is rounded writes something else")
+        engine = load_engine(folder, device.type, same=self.exact)
+        if not engine.compute_type.startswith(precision):
+            raise UnavailableError(f"CTranslate2 computes in {engine.compute_type} here")
+        return engine
+
+
+def _exported(job: Job) -> Path:
+    """The job's model as `regard export --to ctranslate2` writes it."""
+    model = job.folder / "model"
+    if not model.exists():
+        System(job.task, model).save(model)
+    return export_once(model, job.folder / job.precision, job.precision)
+
+
+def export_once(model: Path, folder: Path, precision: str) -> Path:
+    """Export a saved model, unless that was done before."""
+    need("ctranslate2")
+    if not folder.exists():
+        with quiet():
+            export(regard.load(model, device="cpu"), folder, precision, lines=1)
+    return folder
+
+
+class Translator:
+    """A translator of an exported folder. It sorts sentences by length and makes batches; `tune` chooses how."""
+
+    def __init__(self, folder: Path, precision: str, task: Writing, **options: Any) -> None:
+        assert task.source.tokenizer is not None, "exported models read text"
+        self.ctranslate2 = need("ctranslate2")
+        self.folder, self.precision, self.device, self.options = folder, precision, task.device.type, options
+        self.read, self.write = names(task.source.tokenizer), names(task.target)
+        self.number = {name: i for i, name in enumerate(self.write)}
+        self.threads = torch.get_num_threads()
+        self._choose(1, ROWS[0])
+
+    def _choose(self, parallel: int, rows: int) -> None:
+        """So many batches at a time, which share the threads of a CPU, of so many rows at most."""
+        self.parallel, self.rows = parallel, rows
+        self.translator = self.ctranslate2.Translator(
+            str(self.folder), device=self.device, compute_type=self.precision, inter_threads=parallel,
+            intra_threads=self.threads // parallel if self.device == "cpu" else 0,
+        )  # fmt: skip
+        torch.set_num_threads(self.threads)  # it has set the number for the whole process
+
+    def tune(self, sources: Tokens) -> None:
+        """Keep the choice that is quickest on these."""
+        most = min(self.threads, len(sources))
+        counts = [n for n in range(1, most + 1) if self.threads % n == 0] if self.device == "cpu" else [1, 2, 4]
+        smaller = dict(zip(ROWS[1:], ROWS, strict=False))  # more rows are tried where fewer do not hold all
+        choices = [(n, rows) for n in counts for rows in ROWS if n * smaller.get(rows, 0) < len(sources)]
+        seconds = dict.fromkeys(choices, float("inf"))
+        for choice in [*choices] * TRIES:  # in turns, so that what slows the machine for a while misleads less
+            self._choose(*choice)
+            self(sources)
+            began = time.perf_counter()
+            self(sources)
+            seconds[choice] = min(seconds[choice], time.perf_counter() - began)
+        self._choose(*min(choices, key=lambda choice: seconds[choice]))
+
+    @property
+    def note(self) -> str:
+        return f"batches of at most {self.rows}, {self.parallel} at a time: the quickest it tried"
+
+    def __call__(self, sources: Tokens) -> list[list[int]]:
+        named, share = [[self.read[i] for i in x] for x in sources], -(-len(sources) // self.parallel)
+        found = self.translator.translate_batch(named, max_batch_size=min(self.rows, share), **self.options)
+        return [[self.number[name] for name in x.hypotheses[0]] for x in found]
