@@ -41,7 +41,8 @@ def length_table(results: Results) -> str:
             share = Measure.of(b / a for a, b in scores if a and b is not None)
             row.append(f"{share.mean:.0%}" if share else DASH)
         rows.append(row)
-    header = ["model", *map(span, results.groups), *([f"left of {span(last)} at {span(far)}"] if last and far else [])]
+    header = [f"{metric_name(results.metric)} by source words", *map(span, results.groups)]
+    header += [f"left of {span(last)} at {span(far)}"] if last and far else []
     return markdown(header, rows) if results.groups else ""
 
 
@@ -56,7 +57,7 @@ def by_length(results: Results) -> str:
 def by_cost(results: Results) -> str:
     """Whom no other beats in cost and quality at once, and who is beaten significantly."""
     ranking = results.ranking()
-    text = f"No other model beats {listed(map(code, results.frontier()))} in both cost and quality, by their means."
+    text = f"By their means these are {listed(map(code, results.frontier()))}."
     if all(ranking.differ(x, y) is None for x, y in combinations(ranking.measures, 2)):
         return text
     beaten: dict[str, list[str]] = {}
@@ -86,12 +87,13 @@ def learning(results: Results) -> str:
 def alignment(results: Results) -> str:
     """The order by alignment error rate, and how far the order by quality follows it."""
     aer, ranking, metric = results.ranking("aer"), results.ranking(), metric_name(results.metric)
-    both = list(combinations([x for x in ranking.measures if x in aer.measures], 2))  # the better one first
-    clear = [x for x in both if ranking.differ(*x) and aer.differ(*x)]
-    agree = sum(aer.measures[x].mean < aer.measures[y].mean for x, y in clear)
-    text = f"Pairs of models that differ significantly both in AER and in {metric}: {len(clear)} of {len(both)}; in " \
-           f"{agree} of them the lower AER goes with the higher {metric}."  # fmt: skip
-    return lead(aer, "By alignment error rate") + order(aer) + text * bool(both)
+    both = combinations([x for x in ranking.measures if x in aer.measures], 2)  # the better one first
+    tested = {x: (ranking.differ(*x), aer.differ(*x)) for x in both}
+    tested = {x: verdicts for x, verdicts in tested.items() if None not in verdicts}
+    clear = [aer.measures[x].mean < aer.measures[y].mean for (x, y), verdicts in tested.items() if all(verdicts)]
+    text = f"Pairs of models that differ significantly in both AER and {metric}: {len(clear)} of {len(tested)}; the " \
+           f"lower AER goes with the higher {metric} in {sum(clear)} of them."  # fmt: skip
+    return lead(aer, "By alignment error rate") + order(aer) + text * bool(tested)
 
 
 def lead(ranking: Ranking, start: str) -> str:
