@@ -24,6 +24,7 @@ from regard.errors import ConfigError, OutputError
 from regard.runs import Stopped, prepare
 from regard.settings import Config
 from regard.system import System
+from tests import test_heads as heads
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt
 from tests.toy import toy_config, toy_settings, write_corpus
@@ -189,6 +190,45 @@ def test_a_budget_of_seconds(corpus: Path, tmp_path: Path) -> None:
     results = compared(corpus, tmp_path / "runs", seconds=0.25)
     assert all(0.25 <= x.seconds < 5 and x.steps > 1 for x in results.runs)
     assert results.budget == "0.25 seconds of training"
+
+
+@pytest.mark.parametrize("kind", ["label", "tags"])
+def test_models_that_tell_labels_are_compared_by_accuracy(kind: str, tmp_path: Path) -> None:
+    """Also where one of them leaves an example out, which the other reads: the rest still go together."""
+    room = {"model": {"max_positions": 20}, "data": {"max_length": 16}}
+    models = {
+        "attends": heads.config(tmp_path, kind, **room),
+        "recurs": heads.config(tmp_path, kind, heads.BODIES["lstm"], data=room["data"]),
+    }
+    test = Path(str(models["attends"].data.test))
+    long, right = " ".join(["film"] * 30), " ".join(["O"] * 30) if kind == "tags" else "not so"
+    test.write_text(f"{long}\t{right}\n{test.read_text()}")
+    with pytest.warns(UserWarning, match="left out"):
+        results = compare(models, tmp_path / "runs", Budget(tokens=900), seeds=(1,))
+    assert results.metric == "accuracy"
+    accuracy = {run.model: run.scores["accuracy"] for run in results.runs}
+    whole, *by_length = results.pairs
+    assert whole.difference == pytest.approx(accuracy["attends"] - accuracy["recurs"])
+    assert [x.group for x in by_length] == results.groups
+    assert all(run.score("accuracy", group) is not None for run in results.runs for group in results.groups)
+    known = artifacts.read_json(tmp_path / "runs" / "attends" / "seed-1" / "compared.json")
+    first, *others = known["sentences"][0]["rows"]
+    assert first == [0.0, 0.0]
+    assert len(others) == 60
+    assert all(total >= 1 for _, total in others)
+
+
+def test_pictures_have_no_length_in_words(tmp_path: Path) -> None:
+    scenes.write(tmp_path, train=20, valid=4, test=4)
+    files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
+    small = {"d_model": 16, "encoder": {"kind": "convolution", "channels": 4}}
+    config = parse({
+        "preset": "xu2015", "data": {"source": "picture", "picture": 16, **files}, "model": small,
+        "training": {"device": "cpu", "tensorboard": False}, "search": {"beam": 1, "max_length": 4},
+    })  # fmt: skip
+    results = compare({"a": config}, tmp_path / "runs", Budget(tokens=9), seeds=(1,))
+    assert results.groups == []
+    assert results.runs[0].decode_speed > 0
 
 
 # What a target token costs
