@@ -144,19 +144,45 @@ def compare(
     """Train several models on the same data under the same budget, and show what each gives for it."""
     from regard.config import load
 
+    if lecture == bool(configs):
+        raise ConfigError("give configs to compare, or --lecture")
+    if only and not lecture:
+        raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
+    models: dict[str, Any] = {}
     for path in configs or []:
-        check_config(load(path, settings))
+        name = path.absolute().parent.name if path.stem == "config" else path.stem
+        if name in models:
+            raise ConfigError(f"two models have the same name: {name}")
+        models[name] = load(path, settings)
+        check_config(models[name])
     check_folder(folder)
-    from regard.compare.command import make_plan, run_plan
-    from regard.compare.runner import Budget
+    from regard.compare import lecture as standing
+    from regard.compare.page import check_place, write_page
+    from regard.compare.runner import Budget, folder_name
+    from regard.compare.runner import compare as compare_models
+    from regard.compare.tables import table
+    from regard.display import show
 
-    plan = make_plan(
-        configs or [], standing=lecture, only=only or [], seeds=seeds, folder=folder, settings=settings or [],
-        budget=Budget(tokens, seconds, flops) if tokens or seconds or flops else None,
-        command=shlex.join(["regard", *sys.argv[1:]]),
-    )  # fmt: skip
+    page = page or folder / "compare.md"
+    check_place(page)  # before the work
+    free = lecture and not (tokens or seconds or flops)
+    budget = Budget(standing.TOKENS) if free else Budget(tokens, seconds, flops)
+    for name in models:
+        if folder.absolute() / folder_name(name) == page.with_suffix("").absolute():
+            raise ConfigError(f"runs of the model '{name}' go where figures should; give it, or --page, another name")
     with writing(folder):
-        run_plan(plan, page or folder / "compare.md", train_shown)
+        if lecture:
+            what = standing.lecture(folder, settings or [], only or [])
+        else:
+            data = f"trained on {next(iter(models.values())).data.train}"
+            what = {"models": models, "folder": folder, "ideas": {}, "data": data}
+        results = compare_models(
+            **what, budget=budget, seeds=range(1, seeds + 1), command=shlex.join(["regard", *sys.argv[1:]]),
+            train=train_shown, say=lambda text: typer.echo(text, err=True),
+        )  # fmt: skip
+        show(table(results))
+        write_page(results, page)
+        typer.echo(f"wrote {page}, with figures and results.json in {page.with_suffix('')}")
 
 
 @app.command(short_help="Average the latest checkpoints into a new model.")
