@@ -32,11 +32,11 @@ import torch
 import regard
 from benchmarks.report import mean, measured_on, table
 from regard.config import dump, merge
-from regard.data.corpora import read_files
+from regard.data.examples import read_files
 from regard.data.synthetic import phrasebook
 from regard.errors import ConfigError
 from regard.system import choose_device
-from regard.tasks.writing import Writing
+from regard.tasks.generating import TextGeneration
 
 Settings = dict[str, Any]
 WORDS = (5, 16)  # of a sentence
@@ -161,8 +161,8 @@ def _exposure(folder: Path, objective: str, seed: int) -> dict[str, Any]:
         if "further" in objective:
             own["start"] = {"model": str((folder / f"likelihood-{seed}").absolute())}
         system = regard.train(regard.Config.parse(merge(merge(EXPOSURE, own), {"training": {"seed": seed}})))
-        assert isinstance(system.task, Writing)
-        result = system.task.evaluate(list(read_files(str(fresh), system.config.data)), system.search(), print)
+        assert isinstance(system.task, TextGeneration)
+        result = system.task.evaluate(read_files(str(fresh), system.task.sides.form), system.search_settings(), print)
         assert result.exposure is not None
         return {"bleu": result.scores["bleu"].value, **result.exposure.to_json()}
 

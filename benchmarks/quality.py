@@ -25,15 +25,16 @@ import torch
 import regard
 from benchmarks.peers.ctranslate import Engine, Translator, export_once
 from benchmarks.race import Case, Contender, Role, Work
-from regard.data.corpora import Example, Files, read_files
+from regard.data.examples import Example, Files, read_files
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
-from regard.evaluation.metrics import bleu_score, chrf_score
+from regard.evaluation.metrics import Bleu, Chrf
 from regard.exchange.ct2_search import refuse
 from regard.settings import Search
 from regard.system import System
 from regard.tasks.task import Output, Task
-from regard.tasks.writing import LanguageModel, Writing
+from regard.tasks.generating import TextGeneration
+from regard.tasks.language_model import LanguageModeling
 
 WORKLOAD = (
     "Texts go in and come out. 'tokens' is how many were written, as a share of the first system's: a speed with more "
@@ -70,12 +71,12 @@ def add_options(parser: ArgumentParser, command: str) -> None:
 def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
     """One case: the model's own data, or others."""
     system = regard.load(options.model, device=device.type)
-    if not isinstance(system.task, Writing) or isinstance(system.task, LanguageModel):
+    if not isinstance(system.task, TextGeneration) or isinstance(system.task, LanguageModeling):
         raise ConfigError(f"{options.model} writes nothing to a source, so there is nothing to compare")
     own = system.config.data.test or system.config.data.valid
     files = own if not options.data else options.data[0] if len(options.data) == 1 else options.data
     beam = {"beam": options.beam} if options.command == "precision" and options.beam else {}
-    search = system.search(nbest=1, **beam)
+    search = system.search_settings(nbest=1, **beam)
     examples, left = examples_of(system, files, search, options.lines)
     name = files if isinstance(files, str) else ", ".join(files)
     without = f" ({left} cannot be read and are left out)" if left else ""
@@ -96,7 +97,7 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
 
 def examples_of(system: System, files: Files, search: Search, most: int | None) -> tuple[list[Example], int]:
     """What can be decoded, at even distances if it is more than `most`; and how many lines cannot."""
-    task, read = system.task, list(read_files(files, system.config.data))
+    task, read = system.task, list(read_files(files, system.task.sides.form))
     items = task.source.encode_many([x.source for x in read])
     limit = min(search.max_source, task.longest - 1)
     found = [x for x, item in zip(read, items, strict=True) if not task.source.problem(item, limit)]
@@ -138,7 +139,7 @@ class Written:
 
     def _compared(self, outputs: list[Output], *, first: bool) -> dict[str, float]:
         texts = [clean(x.text) for x in outputs]
-        scores = {"BLEU": bleu_score(texts, self.references), "chrF": chrf_score(texts, self.references)}
+        scores = {"BLEU": Bleu()(texts, self.references), "chrF": Chrf()(texts, self.references)}
         self.signatures |= {f"{score.name}: `{score.signature}`" for score in scores.values()}
         log_probs = [x.log_prob for x in self.task.score_items(self.items, [x.tokens for x in outputs])]
         if first or self.first is None:
@@ -154,7 +155,7 @@ class Written:
 
 
 def _by_search(system: System, settings: dict[str, Any]) -> tuple[Write, str]:
-    return lambda texts, number: _outputs(system.task, texts, system.search(**settings, seed=number + 1)), ""
+    return lambda texts, number: _outputs(system.task, texts, system.search_settings(**settings, seed=number + 1)), ""
 
 
 def _outputs(task: Task, texts: Sequence[str], search: Search) -> list[Output]:
@@ -178,7 +179,7 @@ def precisions(system: System, search: Search, folder: Path, written: Written) -
 
     def alone(precision: str) -> tuple[Write, str]:
         tokenizer = task.source.tokenizer
-        assert isinstance(task, Writing)
+        assert isinstance(task, TextGeneration)
         assert tokenizer is not None, "what is exported reads text"
         translator = Translator(
             exported(precision), precision, task, beam_size=search.beam, no_repeat_ngram_size=search.no_repeat,

@@ -23,7 +23,7 @@ from benchmarks.workload import DROPOUT, LONGEST, MEAN, SHAPES, SIGMA, SMOOTHING
 from regard.data.batches import Index
 from regard.errors import TrainingError
 from regard.models.build import count_parameters
-from regard.parts import Model
+from regard.model_settings import ModelSettings
 
 UNIT = "target tokens/s"
 WORKLOAD = (
@@ -166,7 +166,7 @@ def _meaning(
     lengths = [(load.window.source[x] + 1, load.window.target[x] + 1) for x in packs]
     tflop, floor = sum(step_flop(shape, *both) for both in lengths) / 1e12, 0.0
     if peak and bandwidth:
-        parameters = count_parameters(Model(**shape.settings()), shape.vocabulary)
+        parameters = count_parameters(ModelSettings(**shape.settings()), shape.vocabulary)
         floor = sum(floor_seconds(shape, *both, parameters, 1e12 * peak, 1e12 * bandwidth) for both in lengths)
 
     def found(rate: float) -> dict[str, float]:

@@ -24,8 +24,8 @@ from regard.compare.bootstrap import METRICS, RESAMPLES, paired_tests, scorer, s
 from regard.compare.cost import Cost, count_cost
 from regard.compare.results import Group, Length, Numbers, Pair, Point, Record, Results, Run
 from regard.data.batches import Position
-from regard.data.content import data_content
-from regard.data.examples import Example, Files, read_examples, read_files
+from regard.data.examples import Example, Files, data_content, read_examples, read_files
+from regard.data.sides import Sides
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
@@ -105,7 +105,7 @@ def compare(
     """
     _check(models)
     first = next(iter(models.values()))
-    contents = _contents(first.data, lengths)
+    contents = _contents(first, lengths)
     claim(folder := Path(folder))
     done: dict[str, list[Compared]] = {}
     for name, own in models.items():
@@ -172,7 +172,7 @@ def folder_name(name: str) -> str:
 def _check(models: Mapping[str, Config]) -> None:
     (first, given), *_ = models.items()
     for name, config in models.items():
-        for section in ("data", "tokens"):
+        for section in ("data", "source", "target", "tokens"):
             if getattr(config, section) != getattr(given, section):
                 raise ConfigError(f"{name} and {first} differ in [{section}]; models are compared on the same data")
         if config.data.test is None:
@@ -212,11 +212,12 @@ def _made_from(config: Config, budget: Budget, groups: Sequence[Group], contents
     return Fingerprint({**parts, **contents, **limits, "groups": [list(group) for group in groups]})
 
 
-def _contents(data: Data, lengths: str | None) -> dict[str, str]:
-    """Digests of the data that all models are compared on, with the pictures that they name."""
+def _contents(config: Config, lengths: str | None) -> dict[str, str]:
+    """Digests of the data that all models are compared on, with the files that they name."""
+    data, form = config.data, Sides.of(config).form
     given: dict[str, Files | None] = {f"data.{split}": getattr(data, split) for split in ("train", "valid", "test")}
     given["the lengths"] = lengths
-    return {f"{CONTENT}{name}": data_content(files, data) for name, files in given.items() if files is not None}
+    return {f"{CONTENT}{name}": data_content(files, form) for name, files in given.items() if files is not None}
 
 
 # A training within the budget
@@ -260,9 +261,9 @@ def _score(
     name: str, system: System, cost: Cost, metric: str, lengths: str | None, groups: Sequence[Group]
 ) -> dict[str, Any]:
     """The run, with scores on the test data and by length, and the statistics that the metric adds up from."""
-    task, data = system.task, system.config.data
-    tested, test = system.test(), list(read_examples(data, "test"))
-    many = list(read_files(lengths, data)) if lengths else test
+    task, form = system.task, system.task.sides.form
+    tested, test = system.test(), list(read_examples(system.config.data, "test", form))
+    many = list(read_files(lengths, form)) if lengths else test
     began = time.perf_counter()
     found = task.outputs([x.source for x in many], system.config.search, lambda *_: None)
     seconds = time.perf_counter() - began
