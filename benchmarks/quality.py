@@ -32,9 +32,9 @@ from regard.evaluation.metrics import Bleu, Chrf
 from regard.exchange.ct2_search import refuse
 from regard.settings import Search
 from regard.system import System
-from regard.tasks.task import Output, Task
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
+from regard.tasks.task import Output, Task
 
 WORKLOAD = (
     "Texts go in and come out. 'tokens' is how many were written, as a share of the first system's: a speed with more "

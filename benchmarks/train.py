@@ -22,8 +22,8 @@ from benchmarks.race import Case, Contender, Role, Work
 from benchmarks.workload import DROPOUT, LONGEST, MEAN, SHAPES, SIGMA, SMOOTHING, STRETCH, WINDOW, Shape, Window
 from regard.data.batches import Index
 from regard.errors import TrainingError
-from regard.models.build import count_parameters
 from regard.model_settings import ModelSettings
+from regard.models.build import count_parameters
 
 UNIT = "target tokens/s"
 WORKLOAD = (

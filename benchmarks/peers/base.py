@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.race import Role, UnavailableError
 from benchmarks.workload import SMOOTHING, Padded, Shape, Tokens, Window, pad
 from regard.data.tokens import PAD
-from regard.tasks.writing import Writing
+from regard.tasks.generating import TextGeneration
 
 INSTALL = {
     "transformers": "pip install transformers",
@@ -50,7 +50,7 @@ class Load:
 class Job:
     """What is decoded: Regard's own weights, searched for outputs of exactly `length` tokens."""
 
-    task: Writing
+    task: TextGeneration
     shape: Shape
     folder: Path  # for a peer's files
     precision: str

@@ -17,7 +17,7 @@ from benchmarks.workload import Tokens
 from regard.exchange.ct2_engine import CTranslate2Engine, load_engine, names
 from regard.exchange.ctranslate2 import export
 from regard.system import System
-from regard.tasks.writing import Writing
+from regard.tasks.generating import TextGeneration
 
 ROWS = (32, 128, 512)  # in a batch at most
 TRIES = 3  # of each choice, of which the quickest counts
@@ -79,7 +79,7 @@ def export_once(model: Path, folder: Path, precision: str) -> Path:
 class Translator:
     """A translator of an exported folder. It sorts sentences by length and makes batches; `tune` chooses how."""
 
-    def __init__(self, folder: Path, precision: str, task: Writing, **options: Any) -> None:
+    def __init__(self, folder: Path, precision: str, task: TextGeneration, **options: Any) -> None:
         assert task.source.tokenizer is not None, "exported models read text"
         self.ctranslate2 = need("ctranslate2")
         self.folder, self.precision, self.device, self.options = folder, precision, task.device.type, options

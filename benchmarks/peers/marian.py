@@ -14,7 +14,7 @@ from benchmarks.race import UnavailableError
 from benchmarks.workload import DROPOUT, LONGEST, Padded, Shape, Tokens, pad
 from regard.data.tokens import BOS, EOS, PAD
 from regard.nn.positions import Sinusoidal
-from regard.tasks.writing import Writing
+from regard.tasks.generating import TextGeneration
 
 TRANSLATE = """
 import sys, torch
@@ -112,7 +112,7 @@ class _Close:
         return closed
 
 
-def give_weights(task: Writing, target: Any, shape: Shape) -> None:
+def give_weights(task: TextGeneration, target: Any, shape: Shape) -> None:
     """Write Regard's weights into a Marian, so that both are the same function.
 
     Marian's table of positions has all sines before all cosines; it is replaced by Regard's, where they alternate.

@@ -17,11 +17,12 @@ from benchmarks.race import Role
 from benchmarks.workload import DROPOUT, SMOOTHING, Shape
 from regard.config import parse
 from regard.data.batches import Batch
+from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
 from regard.memory import kept
 from regard.models.model import EncoderDecoder
 from regard.system import System, new_task
-from regard.tasks.writing import Writing
+from regard.tasks.generating import TextGeneration
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 
@@ -56,7 +57,7 @@ class Regard(Peer):
 
 def make_task(
     shape: Shape, device: torch.device, seed: int, dropout: float = DROPOUT, training: dict[str, Any] | None = None
-) -> Writing:
+) -> TextGeneration:
     """A task with random weights, over words that are called by their numbers."""
     words = Symbols("word", [f"w{i}" for i in range(len(MARKS), shape.vocabulary)])
     fixed = {"learning_rate": 1e-4, "warmup": 0, "schedule": "constant", "label_smoothing": SMOOTHING, "clip": 1.0}
@@ -66,12 +67,14 @@ def make_task(
         "training": {**fixed, "device": device.type, "tensorboard": False, **(training or {})},
     }
     torch.manual_seed(seed)
-    task = new_task(parse(settings, "the benchmark's settings"), (words, words), device)
-    assert isinstance(task, Writing), "the benchmarks write"
+    sides = Sides.of(parse(settings, "the benchmark's settings"))
+    sides.use({SHARED: words})
+    task = new_task(sides, device)
+    assert isinstance(task, TextGeneration), "the benchmarks write"
     return task
 
 
-def make_update(task: Writing) -> tuple[Callable[[Batch], Batch], Callable[[Batch], Tensor]]:
+def make_update(task: TextGeneration) -> tuple[Callable[[Batch], Batch], Callable[[Batch], Tensor]]:
     """What the trainer does to a batch ahead of its update, and the update, which returns the loss per token."""
     settings, model = task.config.training, task.model
     assert isinstance(model, EncoderDecoder), "the benchmarks train an encoder and a decoder"
@@ -80,14 +83,14 @@ def make_update(task: Writing) -> tuple[Callable[[Batch], Batch], Callable[[Batc
     return updater.prepare, lambda batch: updater([batch], step=1, done=0.0).loss / batch.tokens
 
 
-def make_decode(task: Writing, job: Job) -> Decode:
+def make_decode(task: TextGeneration, job: Job) -> Decode:
     """The search of a task, which need not be the job's own."""
     limits = {"beam": job.beam, "min_length": job.length, "max_length": job.length}
     settings = parse({"search": {**limits, "precision": job.precision}})
     return lambda sources: [found[0].tokens for found in task.search(sources, settings.search)]
 
 
-def liven(task: Writing, shape: Shape) -> None:
+def liven(task: TextGeneration, shape: Shape) -> None:
     """Make a Transformer of random weights write texts that differ from source to source and from step to step.
 
     As they are drawn, such weights write one token over and over whatever the source, and two programs that agree on
