@@ -63,7 +63,7 @@ _HOMES = {
     "register": "regard.registry",
     "train": "regard.runs",
 }
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

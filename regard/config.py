@@ -48,9 +48,10 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read a config file, apply `a.b=c` overrides, and make its paths absolute (they are relative to the file)."""
+    """Read a config file and apply `a.b=c` overrides. Paths become absolute: those in the file are relative to it,
+    those in overrides to the working directory."""
     path = Path(path)
-    settings = merge(read_yaml(path), override_settings(overrides or []))
+    settings = merge(read_yaml(path), _from_here(override_settings(overrides or [])))
     return resolve_paths(parse(settings, str(path)), path.parent)
 
 
@@ -186,6 +187,22 @@ def override_settings(overrides: list[str]) -> dict[str, Any]:
             value = {part: value}
         settings = merge(settings, value)
     return settings
+
+
+def _from_here(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose paths are relative to where the user stands, made absolute."""
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return os.path.abspath(value) if isinstance(value, str) and "\0" not in value else value  # noqa: PTH100
+
+    paths = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}
+    found = {name: whole(value) if name == "run" else value for name, value in settings.items()}
+    for section, names in paths.items():
+        if isinstance(inner := found.get(section), dict):
+            found[section] = {name: whole(value) if name in names else value for name, value in inner.items()}
+    return found
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class ConvolutionStemSettings(StemSettings):
         if size >= 2**self.halvings:
             return None
         return (
-            f"model.encoder.stem.halvings ({self.halvings}) leaves nothing of images of {size} pixels a side (source.size); "
-            f"use at most {size.bit_length() - 1}"
+            f"model.encoder.stem.halvings ({self.halvings}) leaves nothing of images of {size} pixels a side "
+            f"(source.size); use at most {size.bit_length() - 1}"
         )
 
 
@@ -126,8 +126,8 @@ class TransformerSettings(Section):
             return f"sinusoidal positions need an even d_model, not {d_model}"
         if self.positions == "rotary" and d_model // self.heads % 2:
             return (
-                f"positions 'rotary' turn pairs of numbers, so a head must be of even width; d_model ({d_model}) / heads "
-                f"({self.heads}) is {d_model // self.heads}"
+                f"positions 'rotary' turn pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
+                f"heads ({self.heads}) is {d_model // self.heads}"
             )
         return None
 

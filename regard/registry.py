@@ -1,8 +1,8 @@
 """The one door for new parts, for the package itself and for a user's module: `register(kind, cls)`.
 
-Each family of parts (kinds of source and target, stems, bodies, scores, objectives, metrics) knows its members by the name
-that a config gives them. Built-in members are registered in the same way when their module is first needed, so that
-reading a config imports nothing heavy. A model folder never registers anything: it runs no code.
+Each family of parts (kinds of source and target, stems, bodies, scores, objectives, metrics) knows its members by
+the name that a config gives them. Built-in members are registered in the same way when their module is first needed,
+so that reading a config imports nothing heavy. A model folder never registers anything: it runs no code.
 """
 
 from __future__ import annotations

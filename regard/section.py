@@ -83,7 +83,10 @@ class SideSettings(Section):
     kind: str = "text"
     column: int | str | list[int | str] | None = Field(
         None,
-        description="where it stands in a record: a column number from 1 in .tsv (or a name that the first line holds), a "
+        description="where it stands in a record: a column number
+        from
+        1 in
+        .tsv (or a name that the first line holds), a "
         "key in .jsonl; of a text, several of them may be read as one with <sep> between (default: sources first, then "
         "the target; source and target in .jsonl)",
     )

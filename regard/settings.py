@@ -33,7 +33,8 @@ class Data(Section):
     )
     bad_lines: Literal["skip", "error"] = Field(
         "skip",
-        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file that "
+        description="what to do with lines that cannot
+        be used (blank, malformed, not UTF-8, too long, with a file that "
         "cannot be read): leave them out and say so, or stop",
     )
     bad_limit: float = Field(

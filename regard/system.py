@@ -20,6 +20,7 @@ from regard.data.examples import Files, read_files
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
+from regard.data.target import Scoring
 from regard.errors import ConfigError, DamagedError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
@@ -202,11 +203,12 @@ class System:
         return self.task
 
     def evaluate(
-        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None, **search: Any
-    ) -> Evaluation:
-        """All scores of a file of examples, in the form that the model was trained on."""
+        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None, **search: Any,
+    ) -> Evaluation:  # fmt: skip
+        """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how."""
         examples = read_files(files, self.task.sides.form)
-        return self.task.evaluate(examples, self.search_settings(**search), warn, advance)
+        return self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,13 +21,14 @@ __all__ = ["app", "making", "run", "shipping", "using"]
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and give its exit code; what goes wrong in it is raised, as typer's own `main` would not."""
-    arguments = brought_forward(arguments, "--import")
     if sys.stdout is None:
         raise OutputError("standard output is closed; point it at a file, or at /dev/null")
     command = get_command(app)
+    if "_REGARD_COMPLETE" in os.environ:  # a shell asks how a word might go on
+        command.main(list(arguments), prog_name="regard")
     code = 0
     try:
-        with command.make_context("regard", list(arguments)) as context:
+        with command.make_context("regard", brought_forward(arguments)) as context:
             command.invoke(context)
     except typer.Exit as left:
         code = left.exit_code

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 import regard
 from regard.artifacts import LOCK, is_empty, locked, mark, read_json, read_mark, write_json
-from regard.compare.bootstrap import METRICS, RESAMPLES, paired_tests, scorer, statistics
 from regard.compare.cost import Cost, count_cost
+from regard.compare.paired import paired_tests
 from regard.compare.results import Group, Length, Numbers, Pair, Point, Record, Results, Run
 from regard.data.batches import Position
 from regard.data.examples import Example, Files, data_content, read_examples, read_files
@@ -29,9 +29,10 @@ from regard.data.sides import Sides
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
+from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statistics
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
-from regard.settings import Config, Data
+from regard.settings import Config
 from regard.system import System, choose_device
 from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
@@ -270,10 +271,10 @@ def _score(
     outputs = [clean(best[0].text) if best else "" for best in found]
 
     def rows(metric: str, outputs: Sequence[str], examples: Sequence[Example]) -> Numbers:
-        return statistics(metric, outputs, [clean(x.target) for x in examples], task.target.encode)
+        return statistics(metric, outputs, [[clean(x.target) for x in examples]], task.target.encode)
 
     sentences, by_length = [], []
-    if metric in METRICS:
+    if metric in BOOTSTRAPPED:
         # An example that was left out counts for nothing, so that those of all models still go together.
         scored = rows(metric, tested.outputs, tested.examples).tolist()
         known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
@@ -281,7 +282,7 @@ def _score(
         sentences.append(Sentences(group=None, rows=everything))
     for low, high in groups or _even_groups(task, many):
         members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
-        names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in METRICS and members]
+        names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
         here = {x: rows(x, *zip(*members, strict=True)) for x in names}
         scores = {x: scorer(x)(here[x].sum(0)) for x in names}
         by_length.append(Length(shortest=low, longest=high, sentences=len(members), scores=scores))

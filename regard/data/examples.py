@@ -164,7 +164,9 @@ def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, that of gzip apart."""
+    """The ending of a file's name, that of gzip apart; `-`, standard input, is a table."""
+    if str(path) == "-":
+        return "tsv"
     return "".join(path.suffixes[-2:]).removesuffix(".gz").rpartition(".")[2]
 
 

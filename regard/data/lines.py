@@ -70,6 +70,9 @@ def _bounded(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[bytes]:
 
 def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     """The undecoded lines of a file, numbered from 1."""
+    if str(path) == "-":
+        yield from from_standard_input()
+        return
     number = 0
     for number, raw in enumerate(raw_lines(path), 1):
         yield number, raw

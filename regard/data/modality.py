@@ -1,4 +1,5 @@
-"""A kind of source, as one class that says all there is to know of it. Subclasses are in `modalities/`, or a user's own."""
+"""A kind of source, as one class that says all there is to know of it. Subclasses are in `modalities/`, or a user's
+own."""
 
 from __future__ import annotations
 

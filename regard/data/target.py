@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from regard.data.lines import BLANKS
 from regard.data.side import Item, Side
-from regard.evaluation.metrics import Metric, Score
+from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
+from regard.evaluation.metrics import Bleu, Metric, Score
 from regard.registry import METRICS, TARGETS, Family
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 LABELS = "labels"  # the file that holds what a target learnt, if it is not a tokenizer
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How texts are scored: sacrebleu's BLEU tokenizer, further references (each a list as long as the outputs), and
+    whether to resample the test set for 95 % confidence intervals."""
+
+    tokenize: str | None = None
+    references: Sequence[Sequence[str]] = ()
+    confidence: bool = False
+
+
 class Answer(NamedTuple):
     """One answer of a head: its numbers, and `log p` of it (0 where there is none)."""
 
@@ -32,8 +44,8 @@ class Answer(NamedTuple):
 
 
 class Target(Side):
-    """A kind of target. One that is `written` comes a token at a time out of a search; any other is predicted at once by a
-    head over the source: a vector for the whole, or for each word."""
+    """A kind of target. One that is `written` comes a token at a time out of a search; any other is predicted at
+    once by a head over the source: a vector for the whole, or for each word."""
 
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
@@ -113,7 +125,9 @@ class Target(Side):
 
     # Scores
 
-    def scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    def scores(
+        self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
+    ) -> dict[str, Score]:
         """The metrics that the settings name, or the usual ones."""
         wanted: list[str] | None = self.settings.metrics
         usual = self.usual_scores(outputs, references)
@@ -130,7 +144,12 @@ class Target(Side):
         return ()
 
 
-def measure(name: str, outputs: Sequence[str], references: Sequence[str]) -> Score:
+def measure(name: str, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None) -> Score:
     """The score of a registered metric."""
-    metric: Metric = METRICS.get(name)()
-    return metric(outputs, references)
+    scoring = scoring or Scoring()
+    metric: Metric = Bleu(scoring.tokenize) if name == "bleu" else METRICS.get(name)()
+    score = metric(outputs, references, *scoring.references)
+    if scoring.confidence and name in BOOTSTRAPPED:
+        rows = statistics(name, outputs, [references, *scoring.references], tokenize=scoring.tokenize)
+        return replace(score, interval=interval(name, rows))
+    return score

@@ -109,7 +109,8 @@ class AlignmentCounts:
         return (100.0 * self.pointed / self.linked, 100.0 * self.luck / self.linked) if self.linked else (0.0, 0.0)
 
     def scores(self, signature: str) -> dict[str, Score]:
-        """Pointing and, where some links are sure, the alignment error rate; nothing where no sentence had gold links."""
+        """Pointing and, where some links are sure, the alignment error rate; nothing where no sentence had gold
+        links."""
         if not self.linked and not self.sure:
             return {}
         rate, luck = self.pointing

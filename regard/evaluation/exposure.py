@@ -49,7 +49,8 @@ class Exposure:
 
 @dataclass
 class ExposureCounts:
-    """Token ids counted sentence by sentence: tokens, right when forced, right when free, for each group of positions."""
+    """Token ids counted sentence by sentence: tokens, right when forced, right when free, for each group of
+    positions."""
 
     counts: list[list[int]] = field(default_factory=lambda: [[0, 0, 0] for _ in EDGES[1:]])
     longest: int = 0

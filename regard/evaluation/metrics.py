@@ -19,9 +19,12 @@ class Score:
     value: float
     signature: str
     higher_is_better: bool = True
+    interval: tuple[float, float] | None = None  # 95 % of resampled test sets score between these
 
     def to_json(self) -> dict[str, Any]:
-        return {"score": round(self.value, 4), "signature": self.signature}
+        """Plain data, without the name."""
+        interval = {} if self.interval is None else {"interval": [round(x, 4) for x in self.interval]}
+        return {"score": round(self.value, 4), "signature": self.signature, **interval}
 
 
 def perplexity(loss: float) -> float:
@@ -38,8 +41,8 @@ class Metric(ABC):
     family: ClassVar[Family] = METRICS
 
     @abstractmethod
-    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
-        """The score of all outputs, with the signature that makes it comparable."""
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+        """The score of all outputs, with the signature that makes it comparable; `more` are further references."""
 
 
 class _Sacrebleu(Metric):
@@ -52,9 +55,9 @@ class _Sacrebleu(Metric):
         """Sacrebleu's own object."""
         raise NotImplementedError
 
-    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
         metric = self.make()
-        value = metric.corpus_score(list(outputs), [list(references)]).score
+        value = metric.corpus_score(list(outputs), [list(references), *map(list, more)]).score
         return Score(self.name, value, str(metric.get_signature()), self.higher_is_better)
 
 
@@ -99,8 +102,8 @@ class Ter(_Sacrebleu):
 
 @register("exact")
 class Exact(Metric):
-    """Percent of outputs equal to the reference."""
+    """Percent of outputs equal to a reference."""
 
-    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> Score:
-        same = sum(output == reference for output, reference in zip(outputs, references, strict=True))
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+        same = sum(output in right for output, *right in zip(outputs, references, *more, strict=True))
         return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")

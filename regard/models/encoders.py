@@ -48,8 +48,8 @@ def rounded(source: Ragged) -> tuple[int, int]:
 
 
 class Body(nn.Module, ABC):
-    """What works on the vectors of a stem. Made as `Body(settings, stem, d_model, dropout, longest)`, where no sequence is
-    longer than `longest`."""
+    """What works on the vectors of a stem. Made as `Body(settings, stem, d_model, dropout, longest)`, where no
+    sequence is longer than `longest`."""
 
     family: ClassVar[Family] = BODIES
     packed = False  # takes values that belong to no sequence, and asks nothing of the device
@@ -181,8 +181,9 @@ class TransformerEncoder(Body):
 
 
 class SeveralEncoders(nn.Module):
-    """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder attends
-    over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the first's."""
+    """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder
+    attends over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the
+    first's."""
 
     packed = False
 

@@ -13,7 +13,7 @@ import torch
 from regard.data.batches import Batch, Pairs, make_batch, pack
 from regard.data.examples import Example
 from regard.data.side import Field, Item
-from regard.data.target import measure
+from regard.data.target import Scoring, measure
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import AlignmentCounts, links, merge_words
@@ -269,8 +269,9 @@ class TextGeneration(Task):
     # Scores
 
     def evaluate(
-        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
         """All scores of the examples. One that cannot be used counts as an empty output, and `warn` hears of it."""
         seen: list[Example] = []
         outputs: list[str] = []
@@ -299,7 +300,10 @@ class TextGeneration(Task):
             self._count_links([written[i] for i in usable], items, targets, aligned)
         if not tokens:
             raise DataError(f"none of the {len(seen)} examples can be used")
-        scores = self.target.scores(outputs, [x.target for x in seen])
+        for further in scoring.references if scoring else ():
+            if len(further) != len(seen):
+                raise DataError(f"{len(further)} further references for {len(seen)} examples; each needs its own")
+        scores = self.target.scores(outputs, [x.target for x in seen], scoring)
         scores["perplexity"] = self._perplexity(loss / tokens)
         scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
         return Evaluation(scores, outputs, seen, exposed.result())

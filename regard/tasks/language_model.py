@@ -11,6 +11,7 @@ import torch
 
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, clean
 from regard.errors import DataError
 from regard.evaluation.metrics import Score, perplexity
@@ -30,8 +31,9 @@ class LanguageModeling(TextGeneration):
     begins = "prompt"
 
     def evaluate(
-        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
         """Perplexity by token, by word and in bits by character: the last two compare models of different tokens."""
         seen: list[Example] = []
         total, tokens, words, characters, count = 0.0, 0, 0, 0, 0

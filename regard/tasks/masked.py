@@ -12,6 +12,7 @@ import torch
 from regard.data.batches import Batch, Masked
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
@@ -155,9 +156,11 @@ class MaskedLanguageModeling(Task):
         return self.target.encode_many(fields), lambda items: self.batch(items, items).source
 
     def evaluate(
-        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
-        """How many masked tokens are predicted right (drawn as in training, from a fixed seed), and pseudo-perplexity."""
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
+        """How many masked tokens are predicted right (drawn as in training, from a fixed seed), and
+        pseudo-perplexity."""
         seen: list[Example] = []
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
         for window in windows(examples):
@@ -186,7 +189,8 @@ class MaskedLanguageModeling(Task):
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:
-        """Over masks that are the same each time: how many tokens are right, how many there are, the sum of `-log p`."""
+        """Over masks that are the same each time: how many tokens are right, how many there are, the sum of `-log
+        p`."""
         right, total, loss = 0, 0, 0.0
         for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
             draw = np.random.default_rng((0, number))

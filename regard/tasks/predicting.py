@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.batches import Batch, Predicted
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.target import Scoring
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.models.model import Reader
@@ -122,8 +123,9 @@ class HeadPrediction(Task):
         return results
 
     def evaluate(
-        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
         """The target's scores. An example that cannot be used is left out, and `warn` hears of it."""
         predicted: list[str] = []
         seen: list[Example] = []
@@ -144,7 +146,7 @@ class HeadPrediction(Task):
         if not seen:
             raise DataError(f"none of the {count} examples can be used")
         right = [x.target for x in seen]
-        scores = self.target.scores(predicted, right)
+        scores = self.target.scores(predicted, right, scoring)
         return Evaluation(scores, predicted, seen, classes=self.target.class_scores(predicted, right))
 
     def validate(self, examples: Encoded) -> dict[str, float]:

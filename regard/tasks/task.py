@@ -23,7 +23,7 @@ from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
-from regard.data.target import measure
+from regard.data.target import Scoring, measure
 from regard.data.tokens import BOS
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
@@ -178,8 +178,9 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(
-        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
         """All scores of the examples, which are read and worked on some at a time."""
 
     @abstractmethod
@@ -283,8 +284,8 @@ class Task(ABC):
     def attention(
         self, sources: Sequence[Item], targets: Sequence[Tokens], layers: Collection[str] | None = None
     ) -> Iterator[tuple[int, Attention]]:
-        """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention of the
-        model, or in these `layers`."""
+        """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention
+        of the model, or in these `layers`."""
         for group in self.groups(sources, self.config.training.batch_tokens, targets):
             batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
             with self.inference(), capture(self.model, layers) as trace:
@@ -375,8 +376,8 @@ def longest_sequence(sides: Sides) -> int:
 
 
 def _positions(sides: Sides, search: Search | None) -> int:
-    """What the longest examples take, of training or of a search, with marks; without an encoder, both sides stand in one
-    sequence."""
+    """What the longest examples take, of training or of a search, with marks; without an encoder, both sides stand
+    in one sequence."""
     config = sides.config
     limits = [part.longest or 0 for part in sides.source.parts]
     source = sides.source.most_places(max(*limits, search.max_source if search else 0))

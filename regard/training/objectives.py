@@ -252,8 +252,8 @@ def make_objective(
     model: Any, settings: Settings, smoothing: float, first: int, longest: int | None = None,
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
-    """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head, the
-    loss of its target."""
+    """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head,
+    the loss of its target."""
     if isinstance(model, Reader):
         assert target is not None, "a head has a target"
         return HeadLoss(model, settings, smoothing, target)

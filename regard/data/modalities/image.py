@@ -91,7 +91,8 @@ class Image(Modality):
         return [f"{row + 1},{column + 1}" for row, column in product(range(self.grid), repeat=2)]
 
     def read_gold(self, record: dict[str, Any]) -> tuple[Box, ...]:
-        """`boxes`, if there: lists of first word, last word, left, top, right, bottom in pixels of `width` x `height`."""
+        """`boxes`, if there: lists of first word, last word, left, top, right, bottom in pixels of `width` x
+        `height`."""
         if "boxes" not in record:
             return ()
         try:
@@ -109,8 +110,8 @@ class Image(Modality):
             sound = False
         if not (sound and 0 < width < math.inf and 0 < height < math.inf):
             raise ValueError(
-                "has 'boxes' that should be lists [first word, last word, left, top, right, bottom] in pixels, with the "
-                "picture's 'width' and 'height' beside them"
+                "has 'boxes' that should be lists [first word, last word, left, top, right, bottom] in pixels, with "
+                "the picture's 'width' and 'height' beside them"
             )
         return boxes
 

@@ -38,7 +38,8 @@ class LabelSettings(TargetSettings):
 
 @register("label")
 class Label(Target):
-    """One of a list of labels, most frequent first. One that was not met in training is `size`, which is none of them."""
+    """One of a list of labels, most frequent first. One that was not met in training is `size`, which is none of
+    them."""
 
     Settings = LabelSettings
     kind, per = "label", "example"

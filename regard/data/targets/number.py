@@ -100,7 +100,8 @@ class Number(Target):
         return [Answer([float(found[0, 0])], 0.0)]
 
     def log_probs(self, found: Tensor, target: Item) -> list[float]:
-        """Of a normal distribution of standard deviation 1 around what is predicted, in units of the training data's."""
+        """Of a normal distribution of standard deviation 1 around what is predicted, in units of the training
+        data's."""
         return [-0.5 * (float(found[0, 0]) - float(target[0])) ** 2 - 0.5 * math.log(2 * math.pi)]
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field as Setting
 
 from regard.data.side import Field
-from regard.data.target import Target, measure
+from regard.data.target import Scoring, Target, measure
 from regard.data.tokens import Tokenizer, clean
 from regard.evaluation.metrics import Score
 from regard.registry import register
@@ -68,10 +69,11 @@ class TextTarget(Target):
     def words(self, values: Sequence[int]) -> list[int]:
         return self.tokenizer.words(values)
 
-    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-        return {name: measure(name, outputs, references) for name in TextTargetSettings.usual}
-
-    def scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    def scores(
+        self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
+    ) -> dict[str, Score]:
+        scoring = scoring or Scoring()
+        ours, theirs, *more = ([clean(x) for x in texts] for texts in (outputs, references, *scoring.references))
+        scoring = replace(scoring, references=more)
         wanted = self.settings.metrics or TextTargetSettings.usual
-        ours, theirs = [clean(x) for x in outputs], [clean(x) for x in references]
-        return {name: measure(name, ours, theirs) for name in wanted}
+        return {name: measure(name, ours, theirs, scoring) for name in wanted}
