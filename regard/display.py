@@ -61,12 +61,8 @@ class TrainingDisplay(Watcher):
             self.live.start()
         self.live.update(self.task, completed=update.done, facts=facts)
         now = time.monotonic()
-        if (
-            not self.quiet
-            and not console.is_terminal
-            and now - self.spoke >= QUIET_SECONDS
-            and update.done > self.first
-        ):
+        plain = not self.quiet and not console.is_terminal
+        if plain and now - self.spoke >= QUIET_SECONDS and update.done > self.first:
             left = (now - self.began) / (update.done - self.first) * (1.0 - update.done)
             console.print(f"{update.done:.0%}  {facts}  {_clock(left)} left")
             self.spoke = now

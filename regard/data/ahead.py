@@ -38,13 +38,12 @@ class _Line:
 
 
 @contextmanager
-def _line(
-    items: Iterator[T], depth: int, *, wait: bool = True
-) -> Iterator[queue.Queue[tuple[T, BaseException | None]]]:
+def _line(items: Iterator[Any], depth: int, *, wait: bool = True) -> Iterator[queue.Queue[Any]]:
+    """Where items arrive, each as `(item, error)`; the last is an error, be it the end."""
     line = _Line(items, depth)
     line.thread.start()
     try:
-        yield line.ready  # type: ignore[misc]
+        yield line.ready
     finally:
         line.stop.set()
         if wait:
