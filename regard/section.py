@@ -83,12 +83,9 @@ class SideSettings(Section):
     kind: str = "text"
     column: int | str | list[int | str] | None = Field(
         None,
-        description="where it stands in a record: a column number
-        from
-        1 in
-        .tsv (or a name that the first line holds), a "
-        "key in .jsonl; of a text, several of them may be read as one with <sep> between (default: sources first, then "
-        "the target; source and target in .jsonl)",
+        description="where it stands in a record: a column number from 1 in .tsv (or a name its first line holds), "
+        "a key in .jsonl; several columns of a text are read as one, with <sep> between (default: sources first, then "
+        "the target; in .jsonl, source and target)",
     )
     batch_tokens: int | None = Field(
         None, ge=1, le=10**8, description="most elements of this side in a batch (default: training.batch_tokens)"

@@ -33,9 +33,8 @@ class Data(Section):
     )
     bad_lines: Literal["skip", "error"] = Field(
         "skip",
-        description="what to do with lines that cannot
-        be used (blank, malformed, not UTF-8, too long, with a file that "
-        "cannot be read): leave them out and say so, or stop",
+        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
+        "that can't be read): leave them out and say so, or stop",
     )
     bad_limit: float = Field(
         0.25, ge=0, le=1, description="largest share of lines that may be left out; more than that stops"
@@ -340,8 +339,8 @@ class Config(Section):
                 raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}")
         if self.model.share_embeddings and not self.one_vocabulary:
             raise ValueError(
-                "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out their "
-                "own tokens"
+                "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out "
+                "their own tokens"
             )
 
     def _sources_fit(self) -> None:
@@ -369,14 +368,14 @@ class Config(Section):
                 raise ValueError(f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'")
             if sources[0].given and self.target.written and not self.one_vocabulary:
                 raise ValueError(
-                    "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave out "
-                    "their own tokens"
+                    "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave "
+                    "out their own tokens"
                 )
             return
         if not sources[0].given and not model.encoder_only:
             raise ValueError(
-                "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) or "
-                "model.decoder.kind none (a masked language model)"
+                "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
+                "or model.decoder.kind none (a masked language model)"
             )
         for number, side in enumerate(sources):
             stem, kind = self.stem(number), side.kind if side.given else "text"
