@@ -170,10 +170,10 @@ def find_problem(sides: Sides, x: Item, y: Item) -> str | None:
     for number, (part, item) in enumerate(zip(sides.source.parts, x if several else (x,), strict=True), 1):
         if part.problem(item, sys.maxsize if part.longest is None else part.longest) is None:
             continue
-        name = f"source {number}" if several else "source"
+        name, setting = (f"source {number}", f"source[{number - 1}]") if several else ("source", "source")
         if not len(item):
             return f"has an empty {name}"
-        return f"has a {name} of {len(item)} tokens, longer than source.max_length={part.longest}"
+        return f"has a {name} of {len(item)} tokens, longer than {setting}.max_length={part.longest}"
     return None
 
 
