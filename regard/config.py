@@ -206,10 +206,15 @@ def _from_here(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it."""
+    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it; a name alone stands
+    for a section of that kind."""
     merged = dict(base)
     for name, value in over.items():
         old = merged.get(name)
+        if isinstance(old, str) and isinstance(value, dict):
+            old = {"kind": old}
+        elif isinstance(value, str) and isinstance(old, dict) and "kind" in old:
+            value = {"kind": value}
         if isinstance(old, dict) and isinstance(value, dict):
             another = "kind" in value and "kind" in old and not _same_family(value["kind"], old["kind"])
             merged[name] = value if another else merge(old, value)

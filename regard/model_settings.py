@@ -256,9 +256,10 @@ class ModelSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _decoder_defaults_to_lstm(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict) or not isinstance(settings.get("decoder"), dict):
-            return settings
-        return {**settings, "decoder": {"kind": "lstm", **settings["decoder"]}}
+        decoder = settings.get("decoder") if isinstance(settings, dict) else None
+        if isinstance(decoder, str):
+            return {**settings, "decoder": {"kind": decoder}}
+        return {**settings, "decoder": {"kind": "lstm", **decoder}} if isinstance(decoder, dict) else settings
 
     @property
     def encoders(self) -> Sequence[EncoderSettings]:
@@ -291,6 +292,8 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> ModelSettings:
         encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, list) and len(encoder) < 2:
+            raise ValueError("encoder lists one for each of several sources; for one source write it without a list")
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
             raise ValueError("of several encoders none can be of kind none; leave the list out for a decoder alone")
         if isinstance(decoder, RecurrentDecoderSettings):

@@ -37,7 +37,11 @@ def _language_model(decoder: Part, **model: Any) -> Part:
 def _captions(decoder: Part, **model: Any) -> Part:
     return {
         "source": {"kind": "image"},
-        "model": {**model, "encoder": {"kind": "stem"}, "decoder": {"kind": "lstm", **decoder}},
+        "model": {
+            **model,
+            "encoder": {"kind": "stem", "stem": {"kind": "convolution"}},
+            "decoder": {"kind": "lstm", **decoder},
+        },
     }
 
 

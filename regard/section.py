@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from regard.registry import Family
@@ -74,6 +74,7 @@ class SideSettings(Section):
     stem: ClassVar[str | None] = None  # the usual stem of an encoder for it
     given: ClassVar[bool] = True  # False: there is no such side
     text: ClassVar[bool] = False  # it is cut into tokens
+    joined: ClassVar[bool] = False  # several columns may be read as one
 
     @property
     def own_tokens(self) -> TokenSettings | None:
@@ -90,6 +91,13 @@ class SideSettings(Section):
     batch_tokens: int | None = Field(
         None, ge=1, le=10**8, description="most elements of this side in a batch (default: training.batch_tokens)"
     )
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> SideSettings:
+        if isinstance(self.column, list) and not (self.joined and self.column):
+            which = "one, or several in a list" if self.joined else "one"
+            raise ValueError(f"column is {self.column}; name {which}, or leave it out")
+        return self
 
 
 class TokenSettings(Section):

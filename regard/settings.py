@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.model_settings import ModelSettings, StemSettings
 from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
@@ -321,6 +321,11 @@ class Config(Section):
         usual = self.target.best if self.sources[0].given else "loss"
         return self.training.metric or usual
 
+    @field_validator("source", mode="before")
+    @classmethod
+    def _one_source_is_no_list(cls, source: Any) -> Any:
+        return source[0] if isinstance(source, list) and len(source) == 1 else source
+
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         self._tokens_fit()
@@ -357,6 +362,8 @@ class Config(Section):
             raise ValueError(
                 f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
             )
+        if model.share_layers and len(sources) > 1:
+            raise ValueError("model.share_layers is for one source, whose encoder the decoder shares; set it to false")
         if model.share_encoder and (len(sources) < 2 or isinstance(model.encoder, list)):
             raise ValueError("model.share_encoder is for several sources and one encoder; set it to false")
         if model.share_encoder and any(

@@ -313,7 +313,10 @@ def _kinds(task: Task) -> list[str]:
 def new_task(sides: Sides, device: torch.device) -> Task:
     """A task with a model of fresh weights."""
     config = sides.config
-    parts = [Elements(part.vocabulary, part.shape, config.stem(i)) for i, part in enumerate(sides.source.parts)]
+    parts = [
+        Elements(part.vocabulary, part.shape, config.stem(i), own_tokens=part.settings.own_tokens is not None)
+        for i, part in enumerate(sides.source.parts)
+    ]
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size))
     model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
     match model:

@@ -13,11 +13,13 @@ STEM = ("halvings", "channels", "coordinates")
 def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
     """Plain settings, with what stood in `data`, `tokens.shared` and `model.head` where it stands now."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in settings.items()}
+    found |= {side: {"kind": found[side]} for side in ("source", "target") if isinstance(found.get(side), str)}
     data, tokens, model = (_section(found, name) for name in ("data", "tokens", "model"))
-    if isinstance(found.get("source", {}), dict):
+    if all(isinstance(found.get(side, {}), dict) for side in ("source", "target")):
         _upgrade_sides(found, data, tokens, model)
     encoder = model.get("encoder")
-    if isinstance(encoder, dict) and (encoder.get("kind") == "convolution" or any(name in encoder for name in STEM)):
+    kind = encoder.get("kind") if isinstance(encoder, dict) else None
+    if isinstance(encoder, dict) and (kind == "convolution" or (kind == "stem" and any(x in encoder for x in STEM))):
         stem = {name: encoder[name] for name in STEM if name in encoder}
         rest = {name: value for name, value in encoder.items() if name not in STEM}
         before = rest.get("stem") if isinstance(rest.get("stem"), dict) else {}

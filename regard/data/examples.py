@@ -91,7 +91,7 @@ class Form:
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
         if self.alignment is False or not count:
             return sources, target, None
-        if self.alignment not in (None, True):
+        if self.alignment is not None and self.alignment is not True:  # column 1 equals True
             return sources, target, self.alignment
         plain = not any(self.columns) and self.target is None
         return sources, target, "alignment" if not table else count + 2 if plain else None

@@ -30,7 +30,7 @@ from regard.ragged import Slices
 from regard.settings import Data
 
 Ids = NDArray[np.integer[Any]]
-CHUNK, FIRST = 4096, 16  # most examples that are encoded at once, and how many at first
+CHUNK = 4096  # most examples that are encoded at once
 CHUNK_BYTES = 2**25  # of numbers that are held at once
 FACTS = "facts.json"
 
@@ -124,10 +124,10 @@ def usable(
 ) -> Iterator[tuple[Example, Item, Item]]:
     """Examples with both sides as numbers; each that cannot be used is handed to `on_bad`.
 
-    They are encoded some at a time: as many as take about `chunk_bytes`, by the size of those before.
+    They are encoded some at a time, at first one: as many as take about `chunk_bytes`, by the size of those before.
     """
     source, target = sides.source, sides.target
-    waiting, size = iter(examples), FIRST
+    waiting, size = iter(examples), 1
     while chunk := list(islice(waiting, size)):
         items: Sequence[Item | BadLine]
         try:
@@ -170,10 +170,10 @@ def find_problem(sides: Sides, x: Item, y: Item) -> str | None:
     for number, (part, item) in enumerate(zip(sides.source.parts, x if several else (x,), strict=True), 1):
         if part.problem(item, sys.maxsize if part.longest is None else part.longest) is None:
             continue
-        name = f"source {number}" if several else "source"
+        name, setting = (f"source {number}", f"source[{number - 1}]") if several else ("source", "source")
         if not len(item):
             return f"has an empty {name}"
-        return f"has a {name} of {len(item)} tokens, longer than source.max_length={part.longest}"
+        return f"has a {name} of {len(item)} tokens, longer than {setting}.max_length={part.longest}"
     return None
 
 

@@ -49,7 +49,8 @@ def build(
     if settings.decoder_only:
         return OneNetwork(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
-        given = [replace(one, embedding=embedding) if one.vocabulary == outputs else one for one in given]
+        shared = [one.vocabulary == outputs and not one.own_tokens for one in given]
+        given = [replace(one, embedding=embedding) if same else one for one, same in zip(given, shared, strict=True)]
     encoders = [
         build_encoder(settings, number, one, longest)
         for number, one in enumerate(given[:1] if settings.share_encoder else given)

@@ -21,13 +21,14 @@ from regard.registry import STEMS, Family, register
 
 @dataclass(frozen=True)
 class Elements:
-    """What a source is made of: token ids below `vocabulary`, or arrays of this `shape`; the stem that usually reads
-    them; and the embedding of tokens, where it is shared with the target's."""
+    """What a source is made of: token ids below `vocabulary` (which may be its own, and no other side's), or arrays of
+    this `shape`; the stem that usually reads them; and the embedding of tokens, where it is shared with the target's."""
 
     vocabulary: int = 0
     shape: tuple[int, ...] = ()
     stem: StemSettings | None = None
     embedding: Embedding | None = None
+    own_tokens: bool = False
 
 
 class Stem(nn.Module, ABC):

@@ -214,7 +214,7 @@ class Task(ABC):
 
     def unfit(self, source: Item, target: Tokens) -> str | None:
         """Why an example, with its marks, is more than the model has positions for; None if it is not."""
-        if max(len(target) + 2, self.source.places(source)) > self.longest:
+        if max(len(target) + 2, self.source.positions_needed(source)) > self.longest:
             length = max(len(target), self.source.length(source))
             return f"has {length} tokens, more than a model of {self.longest} positions can read"
         return None

@@ -27,7 +27,8 @@ class Several(Modality):
         return self._parts
 
     def digest(self, field: Field) -> str:
-        return " ".join(part.digest(one) for part, one in self._each(field))
+        found = [part.digest(one) for part, one in self._each(field)]
+        return " ".join(found) if any(found) else ""
 
     def read(self, field: str, folder: Path) -> str:
         raise NotImplementedError("parts are read one by one")
@@ -55,6 +56,9 @@ class Several(Modality):
 
     def places(self, item: Item) -> int:
         return sum(part.places(one) for part, one in self._each(item))
+
+    def positions_needed(self, item: Item) -> int:
+        return max(part.places(one) for part, one in self._each(item))
 
     def most_places(self, limit: int) -> int:
         return max(part.most_places(limit) for part in self._parts)

@@ -24,6 +24,7 @@ class TextSettings(SideSettings):
 
     stem = "tokens"
     text = True
+    joined = True
 
     tokens: TokenSettings | None = Setting(
         None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
