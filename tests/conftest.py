@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings as hypothesis_settings
 from torch import Tensor, nn
 
-from regard import model_settings as config
+from regard.model_settings import ModelSettings
 from regard.models.build import build
 from regard.models.model import EncoderDecoder
 from regard.nn.scores import SCORES
@@ -125,10 +125,10 @@ PAIRS = _pairs()
 every_model = pytest.mark.parametrize("pair", PAIRS, ids=[f"{encoder}_{decoder}" for encoder, decoder in PAIRS])
 
 
-def settings(pair: Pair, **model: Any) -> config.Model:
+def settings(pair: Pair, **model: Any) -> ModelSettings:
     """The settings of a small model."""
     plain = {"d_model": D_MODEL, "encoder": ENCODERS[pair[0]], "decoder": DECODERS[pair[1]], **model}
-    return config.Model.model_validate(plain)
+    return ModelSettings.model_validate(plain)
 
 
 @cache

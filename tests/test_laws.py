@@ -296,7 +296,7 @@ def test_tied_and_shared_embeddings_are_one_tensor(pair: Pair) -> None:
     size = 17  # no other weight has this shape
     for tied, shared in [(True, True), (True, False), (False, True), (False, False)]:
         model = build(settings(pair, tie_output=tied, share_embeddings=shared), size, size, 8)
-        source, target = model.encoder.embedding.table.weight, model.decoder.embedding.table.weight  # type: ignore[union-attr]
+        source, target = model.encoder.stem.embedding.table.weight, model.decoder.embedding.table.weight  # type: ignore[union-attr]
         assert isinstance(source, Tensor)
         assert isinstance(target, Tensor)
         assert (source is target) == shared
@@ -312,7 +312,7 @@ def test_a_tied_table_learns_from_both_its_uses() -> None:
     logits = model(draw([3], 12, seed=13), Ragged.of([[1, 2, 3]])).values
     F.cross_entropy(logits, torch.tensor([4, 5, 6])).backward()
     torch.optim.SGD(model.parameters(), lr=0.5).step()
-    assert torch.equal(model.head.linear.weight, model.encoder.embedding.table.weight)  # type: ignore[union-attr, arg-type]
+    assert torch.equal(model.head.linear.weight, model.encoder.stem.embedding.table.weight)  # type: ignore[union-attr, arg-type]
 
 
 @pytest.mark.parametrize("encoder", [name for name in ENCODERS if name not in RELATIVE])
