@@ -27,7 +27,19 @@ from regard.presets import PRESETS
 from regard.ragged import Ragged
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
-from tests.conftest import ALL_TRANSFORMERS, CELLS, D_MODEL, DECODER_KINDS, ENCODERS, Part, draw, redrawn, rows_of
+from tests.conftest import (
+    ALL_TRANSFORMERS,
+    CELLS,
+    CONVOLUTION,
+    D_MODEL,
+    DECODER_KINDS,
+    ENCODERS,
+    Part,
+    draw,
+    images,
+    redrawn,
+    rows_of,
+)
 from tests.equations import Array, Weights
 from tests.test_equations import agree
 from tests.test_laws import attentions, same
@@ -300,15 +312,6 @@ def test_a_masked_token_is_predicted_from_both_sides(name: str) -> None:
 
 
 # Images
-
-CONVOLUTION: Part = {"kind": "convolution", "halvings": 2, "channels": 2}
-
-
-def images(count: int, side: int, seed: int = 1) -> Ragged:
-    draw = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(256, (count * side, 3 * side), generator=draw, dtype=torch.uint8)
-    return Ragged.from_lengths(pixels, [side] * count)
-
 
 def eye(**options: Any) -> StemEncoder:
     """Convolutions alone, under no body."""

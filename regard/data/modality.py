@@ -88,6 +88,10 @@ class Modality(Side):
         """How many vectors an encoder makes of an item."""
         return int(self.stem.vectors(len(item)))
 
+    def encoder_positions(self, item: Item) -> int:
+        """How many positions an encoder needs for an item."""
+        return self.places(item)
+
     def most_places(self, limit: int) -> int:
         """The most vectors there may be, where a text has at most `limit` tokens."""
         return int(self.stem.vectors(self.longest)) if self.longest is not None else limit

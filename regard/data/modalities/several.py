@@ -56,6 +56,9 @@ class Several(Modality):
     def places(self, item: Item) -> int:
         return sum(part.places(one) for part, one in self._each(item))
 
+    def encoder_positions(self, item: Item) -> int:
+        return max(part.encoder_positions(one) for part, one in self._each(item))
+
     def most_places(self, limit: int) -> int:
         return max(part.most_places(limit) for part in self._parts)
 
