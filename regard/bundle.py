@@ -29,6 +29,15 @@ class Bundle:
         """How many elements each row has in all, `(rows,)`."""
         return torch.stack([part.lengths for part in self.parts]).sum(0)
 
+    @property
+    def stacked(self) -> Ragged:
+        """The rows of all parts as one: those of the first, then those of the second, and so on."""
+        values, offsets = self.parts[0].values, self.parts[0].offsets
+        for part in self.parts[1:]:
+            offsets = torch.cat((offsets, part.offsets[1:] + values.shape[0]))
+            values = torch.cat((values, part.values))
+        return Ragged(values, offsets, self.longest)
+
     def select(self, rows: Tensor) -> Bundle:
         return Bundle(tuple(part.select(rows) for part in self.parts))
 

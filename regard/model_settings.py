@@ -126,7 +126,7 @@ class TransformerSettings(Section):
             return f"sinusoidal positions need an even d_model, not {d_model}"
         if self.positions == "rotary" and d_model // self.heads % 2:
             return (
-                f"positions 'rotary' turn pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
+                f"positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
                 f"heads ({self.heads}) is {d_model // self.heads}"
             )
         return None
@@ -296,6 +296,8 @@ class ModelSettings(Section):
             raise ValueError("encoder lists one for each of several sources; for one source write it without a list")
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
             raise ValueError("of several encoders none can be of kind none; leave the list out for a decoder alone")
+        if self.encoder_only and self.decoder_only:
+            raise ValueError("decoder.kind none needs an encoder, but encoder.kind is none as well")
         if isinstance(decoder, RecurrentDecoderSettings):
             if self.decoder_only:
                 for name in ("context", "score", "place", "heads", "hard", "bridge"):

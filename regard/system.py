@@ -42,6 +42,7 @@ from regard.tasks.task import (
     Task,
     Warn,
     attention_kind,
+    attention_part,
     longest_sequence,
 )
 from regard.training.checkpoint import (
@@ -143,7 +144,7 @@ class System:
             _refuse(0, problem)
         shown = task.shown(source, x, y)
         _, attended = next(iter(task.attention([x], [shown.tokens])))
-        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in attended.items()]
+        layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
         return Explanation(
             source=shown.source,
             target=shown.target,

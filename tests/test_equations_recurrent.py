@@ -97,7 +97,7 @@ def test_recurrent_encoders(name: str) -> None:
     width = D_MODEL // 2 if both else D_MODEL
     assert memory.carry is not None
     for row, (tokens, found) in enumerate(zip(source.tolist(), rows_of(memory.states), strict=True)):
-        xs = [math.sqrt(D_MODEL) * w["embedding.table.weight"][token] for token in tokens]
+        xs = [math.sqrt(D_MODEL) * w["stem.embedding.table.weight"][token] for token in tokens]
         xs = xs[::-1] if part["reverse"] else xs
         for i in range(part["layers"]):
             there, end = eq.read(kind, eq.under(w, f"forwards.{i}.layers.0"), xs, width)

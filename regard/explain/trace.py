@@ -33,6 +33,7 @@ class Layer:
     name: str  # the module, e.g. decoder.blocks.1.cross_attention
     kind: Kind
     weights: Weights
+    part: int = 0  # where one of several sources attends to itself: which (from 1)
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,19 @@ class Explanation:
 
     def part(self, number: int) -> Explanation:
         """What was attended to of one of several sources (from 1), as if it were the only one."""
-        if not 1 <= number <= len(self.parts):
-            raise ConfigError(f"no source {number} in this explanation; there are {max(len(self.parts), 1)}")
+        count = max(len(self.parts), 1)
+        if not 1 <= number <= count:
+            raise ConfigError(f"no source {number} in this explanation; it has {count}, counted from 1")
+        if not self.parts:
+            return self
         part = self.parts[number - 1]
         cut = slice(part.start, part.end)
         first = min((word for word in self.source_word[cut] if word >= 0), default=0)
-        layers = [replace(x, weights=x.weights[:, :, cut]) for x in self.layers if x.kind == "cross"]
+        cross = [replace(x, weights=x.weights[:, :, cut]) for x in self.layers if x.kind == "cross"]
+        own = [replace(x, part=0) for x in self.layers if x.part == number]
         return replace(
             self, source=self.source[cut], source_word=[max(word - first, -1) for word in self.source_word[cut]],
-            layers=layers, picture=part.picture, parts=[],
+            layers=[*own, *cross], picture=part.picture, parts=[],
         )  # fmt: skip
 
     def sees(self, layer: Layer) -> bool:
@@ -113,7 +118,9 @@ class Explanation:
             case "cross":
                 return self.target, self.source
             case "encoder":
-                return self.source, self.source
+                part = self.parts[layer.part - 1] if layer.part else Part("", 0, len(self.source))
+                pieces = self.source[part.start : part.end]
+                return pieces, pieces
             case "decoder":
                 return self.inputs, self.inputs
 
@@ -186,9 +193,12 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
         layers = [
-            {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist()}
+            {
+                "name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist(),
+                **({"part": x.part} if x.part else {}),
+            }
             for x in self.layers
-        ]
+        ]  # fmt: skip
         plain = {
             name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "inputs", "best")
         }
@@ -212,7 +222,10 @@ class Explanation:
         """The inverse of `to_json`."""
         if data.get("format") != FORMAT:
             raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
-        layers = [Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32)) for x in data["layers"]]
+        layers = [
+            Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32), x.get("part", 0))
+            for x in data["layers"]
+        ]
         plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
         picture = _from_png(data["picture"]) if "picture" in data else None
         candidates = [[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])]

@@ -183,7 +183,10 @@ class TransformerEncoder(Body):
 class SeveralEncoders(nn.Module):
     """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder
     attends over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the
-    first's."""
+    first's.
+
+    One for all reads all sources as one batch: row `i` of source `n` (from 0) is its row `n · rows + i`.
+    """
 
     packed = False
 
@@ -192,12 +195,24 @@ class SeveralEncoders(nn.Module):
         self.encoders = nn.ModuleList(encoders)
 
     def forward(self, source: Bundle) -> Memory:
+        if all(encoder is self.encoders[0] for encoder in self.encoders):
+            return self._shared(source)
         memories: list[Memory] = [encode(part) for encode, part in zip(self.encoders, source.parts, strict=True)]
         states = memories[0].states
         for memory in memories[1:]:
             states, _ = states.joined(memory.states)
         summary = torch.stack([memory.summary for memory in memories]).mean(0)
         return Memory(states, summary, memories[0].carry)
+
+    def _shared(self, source: Bundle) -> Memory:
+        rows, count = len(source), len(source.parts)
+        memory: Memory = self.encoders[0](source.stacked)
+        by_row = torch.arange(rows * count, device=memory.states.offsets.device).view(count, rows).mT.flatten()
+        states = memory.states.select(by_row)
+        longest = int(memory.states.lengths.view(count, rows).sum(0).max()) if rows else 0
+        summary = memory.summary.view(count, rows, -1).mean(0)
+        carry = None if memory.carry is None else memory.carry[:rows]
+        return Memory(Ragged(states.values, states.offsets[::count].contiguous(), longest), summary, carry)
 
 
 def absolute_positions(part: TransformerSettings, d_model: int, longest: int) -> nn.Module | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -32,7 +33,7 @@ from regard.evaluation.labels import ClassScore
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.encoders import Memory
 from regard.models.model import Model
-from regard.nn.attention import capture
+from regard.nn.attention import Trace, capture
 from regard.registry import METRICS
 from regard.settings import Config, Search
 
@@ -292,9 +293,11 @@ class Task(ABC):
                 self.model(batch.source, batch.inputs)
             for row, i in enumerate(group):
                 found = {}
-                for name in trace.found:
+                for name, weights in _captured(trace, row, len(group)):
                     queries, keys = (self.length(x, sources[i], targets[i]) for x in SIDES[attention_kind(name)])
-                    found[name] = trace.weights(name, row)[:, :queries, :keys].numpy()
+                    if part := attention_part(name):
+                        queries = keys = self.source.parts[part - 1].places(sources[i][part - 1])
+                    found[name] = weights[:, :queries, :keys].numpy()
                 yield i, found
 
     @abstractmethod
@@ -361,6 +364,20 @@ def attention_kind(name: str) -> Kind:
     if "encoder" in name.split("."):
         return "encoder"
     return "decoder" if name.endswith("self_attention") else "cross"
+
+
+def attention_part(name: str) -> int:
+    """Which of several sources (from 1) attends to itself in the attention of this name; 0: it is not such a one."""
+    match = re.search(r"(?:^|\.)encoder\.encoders\.([0-9]+)\.", name)
+    return int(match[1]) + 1 if match else 0
+
+
+def _captured(trace: Trace, row: int, rows: int) -> Iterator[tuple[str, Tensor]]:
+    """What one of so many rows of a batch attended to in each module; one that several sources share is there for each."""
+    for name, by_row in trace.found.items():
+        for number in range(max(len(by_row) // rows, 1)):
+            own = name.replace("encoder.encoders.0.", f"encoder.encoders.{number}.", 1)
+            yield own, trace.weights(name, row + number * rows)
 
 
 def longest_sequence(sides: Sides) -> int:
