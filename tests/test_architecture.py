@@ -17,7 +17,7 @@ ROOMS = [
     "errors", "memory", "artifacts", "parts", "settings", "presets", "config", "fingerprint", "ragged", "data", "nn",
     "models", "search",
     "training", "evaluation", "tasks", "explain", "system", "runs", "exchange", "output", "display", "generation",
-    "compare", "demo", "bench", "cli", "__main__",
+    "compare", "demo", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 # `Config.load` and `Config.parse` are where users look for what stands in config.py.

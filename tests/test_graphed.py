@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.bench.regard_side import make_task, make_update
-from regard.bench.workload import Shape
+from benchmarks.peers.ours import make_task, make_update
+from benchmarks.workload import Shape
 from regard.models.decoders import RecurrentDecoder
 from regard.models.encoders import Memory
 from regard.models.model import EncoderDecoder
@@ -409,7 +409,7 @@ def test_updates_on_a_gpu_recorded_and_not(precision: str) -> None:
     losses = []
     for compiled in (False, True):
         shape = Shape("test", 2, 64, 64, 1, 200, "lstm")
-        task = make_task(shape, torch.device("cuda"), 1, 0.0, precision=precision, compile=compiled)
+        task = make_task(shape, torch.device("cuda"), 1, 0.0, {"precision": precision, "compile": compiled})
         prepare, update = make_update(task)
         batches = []
         for longest in (4, 9, 17):

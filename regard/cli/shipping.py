@@ -1,4 +1,4 @@
-"""Commands that take a model elsewhere, and that measure: export, bench."""
+"""The command that takes a model elsewhere: export."""
 
 from __future__ import annotations
 
@@ -47,17 +47,3 @@ def export(
 
             report = str(ctranslate2.export(system, output, quantization, force=force))
     typer.echo(report)
-
-
-@app.command(
-    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    options_metavar="BENCHMARK [OPTIONS]", short_help="Measure Regard and its peers side by side.",
-)  # fmt: skip
-def bench(context: typer.Context) -> None:
-    """Measure Regard and its peers side by side: train-gpu, train-cpu, decode-gpu, decode-cpu, start-up, grow.
-
-    `regard bench BENCHMARK --help` lists the options of each.
-    """
-    from regard.bench.command import main
-
-    main(context.args)
