@@ -6,14 +6,14 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.peers import DECODING, add_peers
 from benchmarks.peers.base import Job, Peer
-from benchmarks.peers.ours import Regard, liven, make_task
+from benchmarks.peers.ours import Regard, fixed_search, liven, make_task
 from benchmarks.race import Case, Contender, UnavailableError, Work
 from benchmarks.workload import SHAPES, Tokens, sentences
 from regard.errors import ModelError
@@ -56,58 +56,59 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
             sources = sentences(batch * count, length, shape.vocabulary, options.seed)
             groups = [sources[i : i + batch] for i in range(0, len(sources), batch)]
             for beam in options.beam or ([1, 2] if quick else [4] if gpu else [1, 5]):
-                job = Job(task, shape, Path(folder), precisions[0], beam, length, groups[0])
+                job = Job(task, fixed_search(beam, length, precisions[0]), groups[0], Path(folder), shape, at_once=True)
+                reference = _tokens(Regard(), replace(job, search=fixed_search(beam, length, "float32")), sources)
+                make = partial(_work, groups=groups, reference=reference)
                 name = f"batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}"
                 words = f"{shape}; {batch} at once, {length} tokens and EOS in, as many out"
-                case = Case(name, "output tokens/s", contenders(job, groups, peers, precisions), words)
-                case.notes += check(job, sources[:CHECKED]) if DECODING["marian"] in peers else []
+                case = Case(name, "output tokens/s", contenders(job, peers, precisions, make), words)
+                case.notes += check(job, sources, reference) if DECODING["marian"] in peers else []
                 yield case
 
 
-def check(job: Job, sources: Tokens) -> list[str]:
+def _tokens(peer: Peer, job: Job, sources: Tokens) -> list[list[int]]:
+    """The first outputs, to compare."""
+    return [found.tokens for found in peer.decoding(job)[0](sources[:CHECKED])]
+
+
+def check(job: Job, sources: Tokens, reference: list[list[int]]) -> list[str]:
     """Whether Marian in float32 writes what Regard writes in float32."""
-    job = replace(job, precision="float32")
+    exact = replace(job, search=job.search.model_copy(update={"precision": "float32"}))
     try:
-        found = DECODING["marian"].decoding(job)[0](sources)
+        found = _tokens(DECODING["marian"], exact, sources)
     except UnavailableError:
         return []  # the race says so
-    ours = Regard().decoding(job)[0](sources)
-    same, different = sum(map(list.__eq__, ours, found)), len({token for tokens in ours for token in tokens})
+    same, different = sum(map(list.__eq__, reference, found)), len({token for tokens in reference for token in tokens})
     return [f"float32 check: {same} of {len(found)} outputs of HF Marian equal Regard's ({different} different tokens)"]
 
 
-def contenders(job: Job, groups: Sequence[Tokens], peers: Sequence[Peer], precisions: Sequence[str]) -> list[Contender]:
-    """Regard, its peers, and those who can in other precisions."""
-
-    @cache
-    def reference() -> list[list[int]]:
-        some = [x for group in groups for x in group][:CHECKED]
-        return Regard().decoding(replace(job, precision="float32"))[0](some)
-
+def contenders(
+    job: Job, peers: Sequence[Peer], precisions: Sequence[str], make: Callable[[Peer, Job], Work]
+) -> list[Contender]:
+    """Regard and its peers, those who can in all precisions."""
     found = []
     for peer in (Regard(), *peers):
         for precision in precisions if peer.every_precision else precisions[:1]:
-            make = partial(_work, peer, replace(job, precision=precision), groups, reference)
+            own = replace(job, search=job.search.model_copy(update={"precision": precision}))
             role = peer.role if precision == precisions[0] else "beside"
             against = f"{peer.against} {precision}" if peer.against else ""
-            found.append(Contender(f"{peer.title} {precision}", role, make, against))
+            found.append(Contender(f"{peer.title} {precision}", role, partial(make, peer, own), against))
     return found
 
 
-def _work(peer: Peer, job: Job, groups: Sequence[Tokens], reference: Callable[[], list[list[int]]]) -> Work:
+def _work(peer: Peer, job: Job, groups: Sequence[Tokens], reference: list[list[int]]) -> Work:
     """Turns that decode every batch once, and check that each output has its length."""
     decode, note = peer.decoding(job)
-    written: list[list[int]] = []
+    length, written = job.search.max_length, list[list[int]]()
 
     def turn(some: Sequence[Tokens] = groups) -> float:
-        written[:] = [tokens for group in some for tokens in decode(group)]
-        if wrong := [len(tokens) for tokens in written if len(tokens) != job.length]:
-            raise ModelError(f"an output has {wrong[0]} tokens instead of {job.length}: what was timed is another task")
-        return float(len(written) * job.length)
+        written[:] = [found.tokens for group in some for found in decode(group)]
+        if wrong := [len(tokens) for tokens in written if len(tokens) != length]:
+            raise ModelError(f"an output has {wrong[0]} tokens instead of {length}: what was timed is another task")
+        return float(len(written) * length)
 
     def extra(rate: float) -> dict[str, float]:
-        same = sum(mine == theirs for mine, theirs in zip(reference(), written, strict=False))
-        return {EXACT: 100 * same / len(reference())}
+        return {EXACT: 100 * sum(map(list.__eq__, reference, written)) / len(reference)}
 
     # Warm after two: a GPU may record the first.
     return Work(turn, lambda: turn([groups[0], groups[0]]), note, extra, peer.inside)

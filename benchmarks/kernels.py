@@ -98,7 +98,7 @@ class Packed:
         self.name, self.causal = f"{name} {kind}", kind == "causal"
         self.x = draw(lengths, 1 if kind == "cross" else 3)  # (Tq, 3, heads, d_head): queries, keys and values
         self.memory = draw(lengths[::-1], 2) if kind == "cross" else None  # (Tk, 2, heads, d_head)
-        self.source = self.memory or self.x
+        self.source = self.x if self.memory is None else self.memory
         self.inputs = [self.x.values] if self.memory is None else [self.x.values, self.memory.values]
         self.queries, self.keys, self.values = (part for tensor in self.inputs for part in tensor.unbind(1))
         self.spans = spans(self.x, self.source, self.causal)  # once for a batch: all layers share them
@@ -175,24 +175,35 @@ def best(title: str, choices: Sequence[tuple[int, ...]], runs: dict[str, Callabl
 
 def compare(
     name: str, inputs: Sequence[Tensor], ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
-    moved: Sequence[float], flop: Sequence[float] = (),
+    moved: tuple[float, float], flop: tuple[float, float] = (0, 0),
 ) -> None:  # fmt: skip
-    """Milliseconds of both; of ours GB/s of the least bytes that each pass moves, and TFLOP/s."""
-    gradient, times = torch.randn_like(ours().detach()), list[float]()
+    """Times of both, forward and with backward; of ours, the rates at which the least bytes and FLOP are done."""
+    gradient, times, peaks = torch.randn_like(ours().detach()), list[float](), list[float]()
+
+    def both(way: Callable[[], Tensor]) -> object:
+        return torch.autograd.grad(way(), inputs, gradient)
+
     for way in (ours, theirs):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        both(way)
+        peaks.append((torch.cuda.max_memory_allocated() - before) / 2**30)
         with torch.no_grad():
             times.append(timed(way))
-        times.append(timed(lambda way: torch.autograd.grad(way(), inputs, gradient), way))
-    f, both, their_f, their_both = times
-    rates = [f"{done / took / 1e6:.0f}" for done, took in zip(moved, (f, both - f), strict=True)]
-    rates += [f"{done / took / 1e9:.0f}" for done, took in zip(flop, (f, both - f), strict=False)]
-    show(name, f, their_f, f"x{their_f / f:.2f}", both, their_both, f"x{their_both / both:.2f}", *rates)
+        times.append(timed(both, way))
+    rates = [f"{done / took / 1e6:.0f}" for done, took in zip(moved, times[:2], strict=True)]
+    rates += [f"{done / took / 1e9:.0f}" for done, took in zip(flop, times[:2], strict=True)]
+    ratios = [f"x{times[2] / times[0]:.2f}", f"x{times[3] / times[1]:.2f}"]
+    show(name, times[0], times[2], ratios[0], times[1], times[3], ratios[1], *rates, *peaks)
 
 
 def heading(text: str) -> None:
     """What stands above the lines of `compare`."""
-    print(f"\n# {text}: ms for {TOKENS} tokens in bfloat16, forward (f), backward (b) and both")
-    show("case", "ours f", "torch f", "", "ours f+b", "torch f+b", "", "GB/s f", "GB/s b", "TFLOP/s f", "TFLOP/s b")
+    print(
+        f"\n# {text}: ms for {TOKENS} tokens in bfloat16, forward (f) and with backward (f+b); peaks are of f+b, in GiB"
+    )
+    show("case", "ours f", "torch f", "", "ours f+b", "torch f+b", "", "GB/s f", "GB/s f+b", "TFLOP/s f", "TFLOP/s f+b",
+         "ours peak", "torch peak")  # fmt: skip
 
 
 def attention() -> None:
@@ -207,7 +218,7 @@ def attention() -> None:
         unit = 4.0 / 3.0 * sum(x.numel() * x.element_size() for x in batch.inputs)  # four tensors, and backward eight
         pairs = float((batch.spans.key_end - batch.spans.key_begin).sum())
         flop = 4.0 * pairs * batch.x.values.shape[2] * D_HEAD  # of two products; backward has five
-        compare(batch.name, batch.inputs, batch.own, batch.other, (unit, 2 * unit), (flop, 2.5 * flop))
+        compare(batch.name, batch.inputs, batch.own, batch.other, (unit, 3 * unit), (flop, 3.5 * flop))
 
 
 def around() -> None:
@@ -226,43 +237,30 @@ def around() -> None:
         x, added, inner = (on_gpu(TOKENS, size).requires_grad_() for size in (width, width, 4 * width))
         module, unit = torch.nn.LayerNorm(width, device="cuda"), 2.0 * TOKENS * width
         ours, theirs = partial(fused.add_norm, x, added, module, drop), partial(norm, x, added, module)
-        compare(f"norm {width}", [x, added, *module.parameters()], ours, theirs, (3 * unit, 5 * unit))
+        compare(f"norm {width}", [x, added, *module.parameters()], ours, theirs, (3 * unit, 8 * unit))
         ours, theirs = partial(fused.relu_dropout, inner, drop), partial(relu, inner)
-        compare(f"relu {4 * width}", [inner], ours, theirs, (8 * unit, 12 * unit))
+        compare(f"relu {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
 
 
 def loss() -> None:
-    """The output layer with its loss, in chunks and at once: time, memory, and how far gradients are apart."""
-    print(f"\n# loss: {TOKENS} tokens, d_model {D_MODEL}, vocabulary {VOCABULARY}, bfloat16 autocast, both passes")
-    show("way", "ms", "peak GiB", "TFLOP/s", "loss", "dW apart")
-    torch.manual_seed(4)
+    """The output layer with its loss, in chunks, where gradients are made on the way forward; and torch's, at once."""
+    heading(f"output layer and loss, d_model {D_MODEL}, vocabulary {VOCABULARY}")
     targets = torch.randint(VOCABULARY, (TOKENS,), device="cuda")
-    x = torch.randn(TOKENS, D_MODEL, device="cuda", requires_grad=True)
-    weight = (torch.randn(VOCABULARY, D_MODEL, device="cuda") / math.sqrt(D_MODEL)).requires_grad_()
+    x, weight = (torch.randn(size, D_MODEL, device="cuda", requires_grad=True) for size in (TOKENS, VOCABULARY))
     bias = torch.zeros(VOCABULARY, device="cuda", requires_grad=True)
+    flop = 2.0 * TOKENS * D_MODEL * VOCABULARY
 
-    def both(chunk: int) -> tuple[Tensor, ...]:
+    def ours(chunk: int) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16):
-            if chunk:
-                value = linear_cross_entropy(x, weight, bias, targets, 0.1, chunk)
-            else:
-                logits = F.linear(x, weight, bias).float()
-                value = F.cross_entropy(logits, targets, label_smoothing=0.1, reduction="sum")
-        return (value.detach(), *torch.autograd.grad(value, (x, weight, bias)))
+            return linear_cross_entropy(x, weight, bias, targets, 0.1, chunk)
 
-    reference: Tensor | None = None
-    for chunk in (0, *CHUNKS):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        value, _, gradient, _ = both(chunk)
-        peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-        reference = gradient if reference is None else reference
-        apart, total = float((gradient - reference).abs().max() / reference.abs().max()), float(value) / TOKENS
-        del gradient, value
-        took = timed(both, chunk)
-        name = f"chunks of {chunk}" if chunk else "F.linear, F.cross_entropy"
-        show(name, took, peak, f"{6.0 * TOKENS * D_MODEL * VOCABULARY / took / 1e9:.0f}", total, f"{apart:.1e}")
+    def theirs() -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = F.linear(x, weight, bias).float()
+        return F.cross_entropy(logits, targets, label_smoothing=0.1, reduction="sum")
+
+    for chunk in CHUNKS:
+        compare(f"chunks of {chunk}", (x, weight, bias), partial(ours, chunk), theirs, (0, 0), (flop, 3 * flop))
 
 
 PARTS = {"sweep": sweep, "attention": attention, "loss": loss, "around": around}

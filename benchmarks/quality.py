@@ -15,6 +15,7 @@ import math
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,18 +24,19 @@ from typing import Any
 import torch
 
 import regard
-from benchmarks.peers.ctranslate import Engine, Translator, export_once
-from benchmarks.race import Case, Contender, Role, Work
+from benchmarks.decode import contenders
+from benchmarks.peers import DECODING
+from benchmarks.peers.base import Job, Peer
+from benchmarks.race import Case, Contender, Work
 from regard.data.examples import Example, Files, read_files
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Bleu, Chrf
-from regard.exchange.ct2_search import refuse
 from regard.settings import Search
 from regard.system import System
+from regard.tasks.task import Output
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
-from regard.tasks.task import Output, Task
 
 WORKLOAD = (
     "Texts go in and come out. 'tokens' is how many were written, as a share of the first system's: a speed with more "
@@ -43,9 +45,7 @@ WORKLOAD = (
     "how far the log p that a search returns is from what the model in float32 says of that output, means over lines; "
     "through CTranslate2, unless exact, that log p is among allowed tokens alone. 'low' and 'high' are of rounds."
 )
-# Where outputs do not end by themselves, it has more to write than the others.
-LIMIT = "its limit for each line is that of the longest, where Regard's is the line's own"
-WARM, TUNED = 32, 256  # lines to warm up with, and to choose CTranslate2's threads with
+WARM = 32  # lines to warm up with
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam (5)": {"beam": 5},
     "greedy": {"beam": 1},
@@ -57,7 +57,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "MBR (64), epsilon 0": {"mbr": 64, "epsilon": 0.0},
     "MBR (64), epsilon 0.02": {"mbr": 64, "epsilon": 0.02},
 }
-Write = Callable[[Sequence[str], int], list[Output]]  # from texts and the number of the round
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
@@ -81,16 +80,18 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
     name = files if isinstance(files, str) else ", ".join(files)
     without = f" ({left} cannot be read and are left out)" if left else ""
     words = f"{len(examples)} lines of {name}{without}, beam {search.beam}, {system.parameters():,} parameters"
+    written = Written(system.task, examples)
     with tempfile.TemporaryDirectory() as folder:
-        written = Written(system.task, examples)
         if options.command == "precision":
-            contenders = precisions(system, search, Path(folder), written)
+            job = Job(system.task, search, written.items, Path(folder))
+            peers = [DECODING[name] for name in ("ctranslate2", "engine", "engine-exact")]
+            entered = contenders(job, peers, ("float32", "bfloat16", "int8"), written.decoded)
         else:
-            contenders = [
-                written.contender(name, "beside" if i else "ours", partial(_by_search, system, settings))
+            entered = [
+                Contender(name, "beside" if i else "ours", partial(written.searched, system.search_settings(**settings)))
                 for i, (name, settings) in enumerate(SEARCHES.items())
             ]
-        case = Case("lines", "lines/s", contenders, words)
+        case = Case("lines", "lines/s", entered, words)
         yield case
         case.notes.append("; ".join(sorted(written.signatures)))
 
@@ -108,42 +109,57 @@ def examples_of(system: System, files: Files, search: Search, most: int | None) 
 
 
 class Written:
-    """What contenders write, and how it compares with what the first of them wrote in the same round."""
+    """What contenders write, and how it compares with what the first of them wrote in its first round."""
 
-    def __init__(self, task: Task, examples: Sequence[Example]) -> None:
-        self.task, self.texts = task, [x.source for x in examples]
-        self.items, self.references = task.source.encode_many(self.texts), [clean(x.target) for x in examples]
+    def __init__(self, task: TextGeneration, examples: Sequence[Example]) -> None:
+        assert task.source.tokenizer is not None, "texts are written from texts"
+        self.task, self.tokenizer, self.texts = task, task.source.tokenizer, [x.source for x in examples]
+        self.items, self.references = self.tokenizer.encode_many(self.texts), [clean(x.target) for x in examples]
         self.signatures: set[str] = set()
         self.first: tuple[list[Output], list[float]] | None = None
 
-    def contender(self, name: str, role: Role, make: Callable[[], tuple[Write, str]], against: str = "") -> Contender:
-        def ready() -> Work:
-            write, note = make()
-            rounds: list[dict[str, float]] = []
-            last: list[Output] = []
+    def decoded(self, peer: Peer, job: Job) -> Work:
+        """What a peer writes."""
+        decode, note = peer.decoding(job)
 
-            def turn() -> float:
-                last[:] = write(self.texts, len(rounds))
-                return float(len(self.texts))
+        def write(texts: Sequence[str], number: int) -> list[Output]:
+            found = decode(self.tokenizer.encode_many(texts))
+            return [Output(self.task.target.decode(x.tokens), x.score, x.log_prob, x.tokens) for x in found]
 
-            def extra(rate: float) -> dict[str, float]:
-                rounds.append(self._compared(list(last), first=role == "ours"))
-                found = {key: fmean(x[key] for x in rounds) for key in rounds[0] if not math.isnan(rounds[0][key])}
-                for key in ("BLEU", "chrF") if len({x["BLEU"] for x in rounds}) > 1 else ():
-                    found |= {f"{key} low": min(x[key] for x in rounds), f"{key} high": max(x[key] for x in rounds)}
-                return found
+        return replace(self._work(write), note=note, inside=peer.inside)
 
-            return Work(turn, lambda: write(self.texts[:WARM], 0), note, extra, warm_again=False)
+    def searched(self, search: Search) -> Work:
+        """What Regard writes, in each round with another seed."""
 
-        return Contender(name, role, ready, against)
+        def write(texts: Sequence[str], number: int) -> list[Output]:
+            settings = search.model_copy(update={"seed": search.seed + number})
+            return [best[0] for best in self.task.outputs(texts, settings, lambda *_: None)]
 
-    def _compared(self, outputs: list[Output], *, first: bool) -> dict[str, float]:
+        return self._work(write)
+
+    def _work(self, write: Callable[[Sequence[str], int], list[Output]]) -> Work:
+        rounds: list[dict[str, float]] = []
+        last: list[Output] = []
+
+        def turn() -> float:
+            last[:] = write(self.texts, len(rounds))
+            return float(len(self.texts))
+
+        def extra(rate: float) -> dict[str, float]:
+            rounds.append(self._compared(list(last)))
+            found = {key: fmean(x[key] for x in rounds) for key in rounds[0] if not math.isnan(rounds[0][key])}
+            for key in ("BLEU", "chrF") if len({x["BLEU"] for x in rounds}) > 1 else ():
+                found |= {f"{key} low": min(x[key] for x in rounds), f"{key} high": max(x[key] for x in rounds)}
+            return found
+
+        return Work(turn, lambda: write(self.texts[:WARM], 0), extra=extra, warm_again=False)
+
+    def _compared(self, outputs: list[Output]) -> dict[str, float]:
         texts = [clean(x.text) for x in outputs]
         scores = {"BLEU": Bleu()(texts, self.references), "chrF": Chrf()(texts, self.references)}
         self.signatures |= {f"{score.name}: `{score.signature}`" for score in scores.values()}
         log_probs = [x.log_prob for x in self.task.score_items(self.items, [x.tokens for x in outputs])]
-        if first or self.first is None:
-            self.first = outputs, log_probs
+        self.first = self.first or (outputs, log_probs)
         mine, theirs = self.first
         return {
             **{name: score.value for name, score in scores.items()},
@@ -152,55 +168,3 @@ class Written:
             "log p": fmean(x - y for x, y in zip(log_probs, theirs, strict=True)),
             "rounding": fmean(abs(x.log_prob - y) for x, y in zip(outputs, log_probs, strict=True)),
         }
-
-
-def _by_search(system: System, settings: dict[str, Any]) -> tuple[Write, str]:
-    return lambda texts, number: _outputs(system.task, texts, system.search_settings(**settings, seed=number + 1)), ""
-
-
-def _outputs(task: Task, texts: Sequence[str], search: Search) -> list[Output]:
-    return [best[0] for best in task.outputs(texts, search, lambda *_: None)]
-
-
-def precisions(system: System, search: Search, folder: Path, written: Written) -> list[Contender]:
-    """Regard and CTranslate2 in each precision."""
-    task = system.task
-
-    def by_regard(one: Task, precision: str) -> tuple[Write, str]:
-        settings = search.model_copy(update={"precision": precision})
-        return lambda texts, _: _outputs(one, texts, settings), ""
-
-    def exported(precision: str) -> Path:
-        refuse(search)
-        return export_once(system.folder, folder / precision, precision)
-
-    def through(engine: Engine, precision: str) -> tuple[Write, str]:
-        return by_regard(engine.open(exported(precision), task.device, precision), "float32")
-
-    def alone(precision: str) -> tuple[Write, str]:
-        tokenizer = task.source.tokenizer
-        assert isinstance(task, TextGeneration)
-        assert tokenizer is not None, "what is exported reads text"
-        translator = Translator(
-            exported(precision), precision, task, beam_size=search.beam, no_repeat_ngram_size=search.no_repeat,
-            length_penalty=0.0 if search.length_penalty == "none" else search.alpha,
-            min_decoding_length=search.min_length, max_decoding_length=max(task.room(written.items, search)),
-        )  # fmt: skip
-        translator.tune(tokenizer.encode_many(written.texts[:: max(1, len(written.texts) // TUNED)]))
-
-        def write(texts: Sequence[str], _: int) -> list[Output]:
-            tokens = translator(tokenizer.encode_many(texts))
-            return [Output(task.target.decode(x), math.nan, math.nan, x) for x in tokens]
-
-        return write, f"{translator.note}; {LIMIT}"
-
-    found = [written.contender("Regard float32", "ours", partial(by_regard, task, "float32"))]
-    found += [written.contender(f"Regard {x}", "beside", partial(by_regard, task, x)) for x in ("bfloat16", "int8")]
-    exact, fastest = Engine("Regard via CTranslate2, exact", exact=True), Engine()
-    for role, precision, engines in (("peer", "float32", (exact, fastest)), ("beside", "int8", (fastest,))):
-        name = f"CTranslate2 {precision}"
-        found.append(written.contender(name, role, partial(alone, precision)))  # type: ignore[arg-type]
-        for engine in engines:
-            make = partial(through, engine, precision)
-            found.append(written.contender(f"{engine.title} {precision}", "beside", make, name))
-    return found

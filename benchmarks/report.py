@@ -45,11 +45,11 @@ class Report:
 
     def text(self) -> str:
         """The whole report as Markdown."""
-        lines = [f"- {line}" for case in self.cases for line in headlines(case)]
-        parts = [f"## {self.title}", "", *lines]
-        parts += ["", table(rows(self.cases, absolute=self.device.type == "cuda")), "", self.workload]
-        if self.device.type == "cpu":
-            parts.append("On a CPU ratios say more than throughput, which varies by the hour; --json keeps both.")
+        found = rows(self.cases, absolute=self.device.type == "cuda")
+        parts = [f"## {self.title}", "", *(f"- {line}" for case in self.cases for line in headlines(case)), ""]
+        parts += [table(found), "", self.workload]
+        if self.cases[0].unit not in found[0]:
+            parts.append("Throughput of a CPU varies by the hour, so only ratios are shown; --json keeps both.")
         shared: dict[str, list[str]] = {}
         for case in self.cases:
             shared.setdefault(case.workload, []).append(case.name)
@@ -60,18 +60,9 @@ class Report:
 
 
 def _case(case: Case) -> dict[str, Any]:
-    """A case as JSON has it."""
-    best, ratios = case.best_peer, [(mine, other, case.ratio(other, mine)) for mine, other in case.pairs]
-    results = []
-    for x in case.ran:
-        ratio, known = case.ratio(x), {name: value for name, value in vars(x).items() if name != "make"}
-        results.append({**known, **Spread.of(x.values)._asdict(), "regard_is_times": ratio and ratio._asdict()})
-    return {
-        "name": case.name, "unit": case.unit, "workload": case.workload, "more_is_better": case.more,
-        "notes": case.notes, "results": results, "best_peer": best and best.name,
-        "missing": {x.name: x.missing for x in case.contenders if x.missing},
-        "ratios": {mine.name: {"to": other.name, **spread._asdict()} for mine, other, spread in ratios if spread},
-    }  # fmt: skip
+    """A case as JSON has it; ratios follow from the values, which are in rounds."""
+    results = [{name: value for name, value in vars(x).items() if name != "make"} for x in case.contenders]
+    return {**vars(case), "contenders": results, "headlines": headlines(case)}
 
 
 def headlines(case: Case) -> list[str]:
@@ -133,10 +124,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three or four significant digits."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    """Four significant digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def mean(values: Sequence[float], digits: int, deviation: Callable[[Sequence[float]], float] = statistics.stdev) -> str:

@@ -410,8 +410,7 @@ def test_updates_on_a_gpu_recorded_and_not(precision: str) -> None:
     losses = []
     for compiled in (False, True):
         shape = Shape("test", 2, 64, 64, 1, 200, "lstm")
-        settings = {"precision": precision, "compile": compiled}
-        task = make_task(shape, torch.device("cuda"), 1, 0.0, training=settings)
+        task = make_task(shape, torch.device("cuda"), 1, 0.0, {"precision": precision, "compile": compiled})
         prepare, update = make_update(task)
         batches = []
         for longest in (4, 9, 17):

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from benchmarks.race import Role, UnavailableError
 from benchmarks.workload import SMOOTHING, Padded, Shape, Tokens, Window, pad
 from regard.data.tokens import PAD
+from regard.search.limits import Hypothesis
+from regard.settings import Search
 from regard.tasks.generating import TextGeneration
 
 INSTALL = {
@@ -31,7 +33,7 @@ INSTALL = {
 }
 Batches = Callable[[Tokens, Tokens], Any]  # a batch in a peer's own form, from sources and targets
 Step = Callable[[Any], Tensor]  # trains on such a batch; returns the loss, a mean per token, still on its device
-Decode = Callable[[Tokens], list[list[int]]]
+Decode = Callable[[Tokens], list[Hypothesis]]  # the best output of each source
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Job:
-    """What is decoded: Regard's own weights, searched for outputs of exactly `length` tokens."""
+    """What is decoded, with Regard's own weights, and how."""
 
     task: TextGeneration
-    shape: Shape
-    folder: Path  # for a peer's files
-    precision: str
-    beam: int
-    length: int
+    search: Search
     sample: Tokens  # sources to tune on
+    folder: Path  # for a peer's files
+    shape: Shape | None = None  # unless the model was trained
+    at_once: bool = False  # what is decoded together is one batch
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,12 @@ class Peer:
         raise UnavailableError(f"{self.title} is not measured in training")
 
     def decoding(self, job: Job) -> tuple[Decode, str]:
-        """Decoding of tokens to tokens, and what is to be noted of it."""
+        """Decoding, and what is to be noted of it."""
         raise UnavailableError(f"{self.title} is not measured in decoding")
 
     def start_up(self, case: str, shape: Shape, folder: Path) -> list[str]:
         """Python's arguments for "import", "--help" or "first translation", for which a model is saved in `folder`."""
-        raise UnavailableError(f"{self.title} has no command for it")
+        raise UnavailableError(f"{self.title} is not measured in starting up")
 
 
 def need(name: str) -> Any:

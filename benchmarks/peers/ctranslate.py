@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,27 +14,27 @@ from benchmarks.peers.base import Decode, Job, Peer, need, quiet
 from benchmarks.peers.ours import make_decode
 from benchmarks.race import Role, UnavailableError
 from benchmarks.workload import Tokens
-from regard.exchange.ct2_engine import CTranslate2Engine, load_engine, names
+from regard.exchange.ct2_engine import load_engine, names
+from regard.exchange.ct2_search import refuse
 from regard.exchange.ctranslate2 import export
+from regard.search.limits import Hypothesis
 from regard.system import System
-from regard.tasks.generating import TextGeneration
 
 ROWS = (32, 128, 512)  # in a batch at most
-TRIES = 3  # of each choice, of which the quickest counts
+TRIES, TUNED = 3, 256  # of each choice, of which the quickest counts; sentences to choose with
 
 
 @dataclass(frozen=True)
 class CTranslate2(Peer):
-    """CTranslate2's own translator; it writes no EOS."""
+    """CTranslate2's own translator."""
 
     title: str = "CTranslate2"
     every_precision: bool = True
 
     def decoding(self, job: Job) -> tuple[Decode, str]:
-        limits = {"min_decoding_length": job.length, "max_decoding_length": job.length}
-        translator = Translator(_exported(job), job.precision, job.task, beam_size=job.beam, **limits)
-        translator.tune(job.sample)
-        return translator, f"{translator.note}; it writes no EOS"
+        translator = Translator(job)
+        translator.tune(job.sample[:: max(1, len(job.sample) // TUNED)])
+        return translator, f"{translator.note}; one limit of length for all, where it writes no EOS"
 
 
 @dataclass(frozen=True)
@@ -47,42 +47,40 @@ class Engine(Peer):
     exact: bool = False  # writes what Regard writes
 
     def decoding(self, job: Job) -> tuple[Decode, str]:
-        return make_decode(self.open(_exported(job), job.task.device, job.precision), job), self.note
-
-    def open(self, folder: Path, device: torch.device, precision: str) -> CTranslate2Engine:
-        """An export as a task of Regard's."""
+        precision = job.search.precision
         if self.exact and precision != "float32":
             raise UnavailableError("what is rounded writes something else")
-        engine = load_engine(folder, device.type, same=self.exact)
+        engine = load_engine(exported(job), job.task.device.type, same=self.exact)
         if not engine.compute_type.startswith(precision):
             raise UnavailableError(f"CTranslate2 computes in {engine.compute_type} here")
-        return engine
+        return make_decode(engine, job), self.note
 
 
-def _exported(job: Job) -> Path:
+def exported(job: Job) -> Path:
     """The job's model as `regard export --to ctranslate2` writes it."""
-    model = job.folder / "model"
-    if not model.exists():
-        System(job.task, model).save(model)
-    return export_once(model, job.folder / job.precision, job.precision)
-
-
-def export_once(model: Path, folder: Path, precision: str) -> Path:
-    """Export a saved model, unless that was done before."""
     need("ctranslate2")
-    if not folder.exists():
-        with quiet():
-            export(regard.load(model, device="cpu"), folder, precision, lines=1)
-    return folder
+    refuse(job.search)
+    model, precision = job.folder / "model", job.search.precision
+    with quiet():
+        if not model.exists():
+            System(job.task, model).save(model)
+        if not (job.folder / precision).exists():
+            export(regard.load(model, device="cpu"), job.folder / precision, precision, lines=1)
+    return job.folder / precision
 
 
 class Translator:
     """A translator of an exported folder. It sorts sentences by length and makes batches; `tune` chooses how."""
 
-    def __init__(self, folder: Path, precision: str, task: TextGeneration, **options: Any) -> None:
+    def __init__(self, job: Job) -> None:
+        task, search = job.task, job.search
         assert task.source.tokenizer is not None, "exported models read text"
-        self.ctranslate2 = need("ctranslate2")
-        self.folder, self.precision, self.device, self.options = folder, precision, task.device.type, options
+        self.folder, self.precision, self.device = exported(job), search.precision, task.device.type
+        self.options = {
+            "beam_size": search.beam, "length_penalty": 0.0 if search.length_penalty == "none" else search.alpha,
+            "no_repeat_ngram_size": search.no_repeat, "min_decoding_length": search.min_length,
+            "max_decoding_length": max(task.room(job.sample, search)),
+        }  # fmt: skip
         self.read, self.write = names(task.source.tokenizer), names(task.target)
         self.number = {name: i for i, name in enumerate(self.write)}
         self.threads = torch.get_num_threads()
@@ -91,7 +89,7 @@ class Translator:
     def _choose(self, parallel: int, rows: int) -> None:
         """So many batches at a time, which share the threads of a CPU, of so many rows at most."""
         self.parallel, self.rows = parallel, rows
-        self.translator = self.ctranslate2.Translator(
+        self.translator = need("ctranslate2").Translator(
             str(self.folder), device=self.device, compute_type=self.precision, inter_threads=parallel,
             intra_threads=self.threads // parallel if self.device == "cpu" else 0,
         )  # fmt: skip
@@ -116,7 +114,7 @@ class Translator:
     def note(self) -> str:
         return f"batches of at most {self.rows}, {self.parallel} at a time: the quickest it tried"
 
-    def __call__(self, sources: Tokens) -> list[list[int]]:
+    def __call__(self, sources: Tokens) -> list[Hypothesis]:
         named, share = [[self.read[i] for i in x] for x in sources], -(-len(sources) // self.parallel)
         found = self.translator.translate_batch(named, max_batch_size=min(self.rows, share), **self.options)
-        return [[self.number[name] for name in x.hypotheses[0]] for x in found]
+        return [Hypothesis([self.number[name] for name in x.hypotheses[0]], math.nan, math.nan) for x in found]

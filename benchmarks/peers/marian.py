@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.race import UnavailableError
 from benchmarks.workload import DROPOUT, LONGEST, Padded, Shape, Tokens, pad
 from regard.data.tokens import BOS, EOS, PAD
 from regard.nn.positions import Sinusoidal
+from regard.search.limits import Hypothesis
 from regard.tasks.generating import TextGeneration
 
 TRANSLATE = """
@@ -53,21 +55,23 @@ class Marian(Peer):
         return padded_batches(load), stepper(model, loss, load)
 
     def decoding(self, job: Job) -> tuple[Decode, str]:
-        """Outputs of exactly `length` tokens: EOS is forbidden until then, and then all but EOS is."""
+        """Outputs of exactly `max_length` tokens: EOS is forbidden until then, and then all but EOS is."""
+        assert job.shape is not None, "it takes the weights of a stated shape"
+        length, device = job.search.max_length, job.task.device
         model = make_marian(job.shape, dropout=0.0)
         give_weights(job.task, model, job.shape)
-        model = model.to(job.task.device, getattr(torch, job.precision)).eval()
-        close = need("transformers").LogitsProcessorList([_Close(job.length)])
+        model = model.to(device, getattr(torch, job.search.precision)).eval()
+        close = need("transformers").LogitsProcessorList([_Close(length)])
 
-        def decode(sources: Tokens) -> list[list[int]]:
-            batch = pad(sources, [[] for _ in sources]).each(lambda x: x.to(job.task.device))
+        def decode(sources: Tokens) -> list[Hypothesis]:
+            batch = pad(sources, [[] for _ in sources]).each(lambda x: x.to(device))
             with torch.inference_mode():
                 found = model.generate(
-                    input_ids=batch.source, attention_mask=batch.source_mask, num_beams=job.beam, do_sample=False,
-                    min_new_tokens=job.length, max_new_tokens=job.length + 1, logits_processor=close,
+                    input_ids=batch.source, attention_mask=batch.source_mask, num_beams=job.search.beam,
+                    min_new_tokens=length, max_new_tokens=length + 1, do_sample=False, logits_processor=close,
                     cache_implementation=self.cache,
                 )  # fmt: skip
-            return [row[1 : 1 + job.length] for row in found.tolist()]
+            return [Hypothesis(row[1 : 1 + length], math.nan, math.nan) for row in found.tolist()]
 
         return decode, self.note
 
@@ -76,7 +80,7 @@ class Marian(Peer):
         if case == "import":
             return ["-c", "import transformers"]
         if case == "--help":
-            return super().start_up(case, shape, folder)
+            raise UnavailableError("it has no command of its own")
         with quiet():
             make_marian(shape).save_pretrained(folder)
         return ["-c", TRANSLATE, str(folder)]

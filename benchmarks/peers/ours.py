@@ -14,13 +14,15 @@ from torch import Tensor
 
 from benchmarks.peers.base import Batches, Decode, Job, Load, Peer, Step
 from benchmarks.race import Role
-from benchmarks.workload import DROPOUT, SMOOTHING, Shape
+from benchmarks.workload import DROPOUT, SMOOTHING, Shape, Tokens
 from regard.config import parse
 from regard.data.batches import Batch
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
 from regard.memory import kept
 from regard.models.model import EncoderDecoder
+from regard.search.limits import Hypothesis
+from regard.settings import Search
 from regard.system import System, new_task
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import make_objective
@@ -83,11 +85,26 @@ def make_update(task: TextGeneration) -> tuple[Callable[[Batch], Batch], Callabl
     return updater.prepare, lambda batch: updater([batch], step=1, done=0.0).loss / batch.tokens
 
 
+def fixed_search(beam: int, length: int, precision: str) -> Search:
+    """Search for outputs of exactly `length` tokens."""
+    limits = {"beam": beam, "min_length": length, "max_length": length}
+    return parse({"search": {**limits, "precision": precision}}).search
+
+
 def make_decode(task: TextGeneration, job: Job) -> Decode:
-    """The search of a task, which need not be the job's own."""
-    limits = {"beam": job.beam, "min_length": job.length, "max_length": job.length}
-    settings = parse({"search": {**limits, "precision": job.precision}})
-    return lambda sources: [found[0].tokens for found in task.search(sources, settings.search)]
+    """The search of a task, which need not be the job's own, in batches as it makes them."""
+    search = job.search
+
+    def decode(sources: Tokens) -> list[Hypothesis]:
+        if job.at_once:
+            return [best[0] for best in task.search(sources, search)]
+        found: dict[int, Hypothesis] = {}
+        for group in task.groups(sources, search.batch_tokens // search.beam):
+            some = task.search([sources[i] for i in group], search)
+            found |= {i: best[0] for i, best in zip(group, some, strict=True)}
+        return [found[i] for i in range(len(sources))]
+
+    return decode
 
 
 def liven(task: TextGeneration, shape: Shape) -> None:
