@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,10 +22,10 @@ from regard.compare.lecture import MODELS, lecture
 from regard.config import load, merge, parse
 from regard.data.synthetic import phrasebook, scenes
 from regard.errors import ConfigError, OutputError
+from regard.models.recurrent import CONTEXT_MODES
 from regard.runs import Stopped, prepare
 from regard.settings import Config
 from regard.system import System
-from tests import test_heads as heads
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt
 from tests.toy import toy_config, toy_settings, write_corpus
@@ -195,14 +196,24 @@ def test_a_budget_of_seconds(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["label", "tags"])
 def test_models_that_tell_labels_are_compared_by_accuracy(kind: str, tmp_path: Path) -> None:
     """Also where one of them leaves an example out, which the other reads: the rest still go together."""
-    room = {"model": {"max_positions": 20}, "data": {"max_length": 16}}
-    models = {
-        "attends": heads.config(tmp_path, kind, **room),
-        "recurs": heads.config(tmp_path, kind, heads.BODIES["lstm"], data=room["data"]),
-    }
-    test = Path(str(models["attends"].data.test))
-    long, right = " ".join(["film"] * 30), " ".join(["O"] * 30) if kind == "tags" else "not so"
-    test.write_text(f"{long}\t{right}\n{test.read_text()}")
+    draw = random.Random(1)
+    for split in ("train", "valid", "test"):
+        rows = [[draw.choice(["film", "good", "bad"]) for _ in range(draw.randint(2, 9))] for _ in range(60)]
+        rows = [["film"] * 30, *rows] if split == "test" else rows
+        answers = [" ".join(x[0].upper() for x in row) if kind == "tags" else f"so {row[0]}" for row in rows]
+        text = "".join(f"{' '.join(row)}\t{answer}\n" for row, answer in zip(rows, answers, strict=True))
+        (tmp_path / f"{split}.tsv").write_text(text)
+
+    def model(**own: Any) -> Config:
+        return Config.parse({
+            "data": {x: str(tmp_path / f"{x}.tsv") for x in ("train", "valid", "test")}, "tokens": {"kind": "word"},
+            "source": {"max_length": 16}, "target": {"kind": kind}, "model": {"d_model": 16, **own},
+            "training": {"batch_tokens": 200, "device": "cpu", "tensorboard": False},
+        })  # fmt: skip
+
+    alone: dict[str, Any] = {"decoder": {"kind": "none"}}
+    models = {"attends": model(encoder=TRANSFORMER, max_positions=20, **alone),
+              "recurs": model(encoder={"kind": "lstm"}, **alone)}  # fmt: skip
     with pytest.warns(UserWarning, match="left out"):
         results = compare(models, tmp_path / "runs", Budget(tokens=900), seeds=(1,))
     assert results.metric == "accuracy"
@@ -221,9 +232,10 @@ def test_models_that_tell_labels_are_compared_by_accuracy(kind: str, tmp_path: P
 def test_pictures_have_no_length_in_words(tmp_path: Path) -> None:
     scenes.write(tmp_path, train=20, valid=4, test=4)
     files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
-    small = {"d_model": 16, "encoder": {"kind": "convolution", "channels": 4}}
+    stem = {"kind": "convolution", "channels": 4}
     config = parse({
-        "preset": "xu2015", "data": {"source": "picture", "picture": 16, **files}, "model": small,
+        "preset": "xu2015", "data": files, "source": {"kind": "image", "size": 16},
+        "model": {"d_model": 16, "encoder": {"stem": stem}},
         "training": {"device": "cpu", "tensorboard": False}, "search": {"beam": 1, "max_length": 4},
     })  # fmt: skip
     results = compare({"a": config}, tmp_path / "runs", Budget(tokens=9), seeds=(1,))
@@ -301,14 +313,14 @@ def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pyte
 
     short = other("short", data={"train": "valid.tsv"})
     untested = other("untested", data={"test": None})
-    text = {"source": "none", "columns": [2]}
+    text = {"source": {"kind": "none"}, "target": {"column": 2}}
     alone = {"encoder": {"kind": "none"}, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
     folder = ("--folder", tmp_path / "runs")
     for arguments, said in (
         ((a, short, "--tokens", "9"), "short and a differ in [data]; models are compared on the same data"),
         ((a, other("chars", tokens={"kind": "char"}), "--tokens", "9"), "chars and a differ in [tokens]"),
         ((untested, "--tokens", "9"), "untested names no data.test to compare on"),
-        ((other("text", data=text, model=alone), "--tokens", "9"), "text is measured by its loss, which"),
+        ((other("text", **text, model=alone), "--tokens", "9"), "text is measured by its loss, which"),
         ((other("loss", training={"metric": "loss"}), "--tokens", "9"), "loss, which says nothing of outputs; set"),
         ((a, a, "--tokens", "9"), "two models have the same name: a"),
         ((a, other("A"), "--tokens", "9"), "two models have the same name: a, a"),
@@ -374,11 +386,11 @@ def test_other_data_under_the_same_name_are_another_comparison(corpus: Path, don
 def test_other_pictures_under_the_same_names_are_other_data(tmp_path: Path) -> None:
     scenes.write(tmp_path, train=3, valid=2, test=2)
     files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
-    config = parse({"preset": "xu2015", "data": {"source": "picture", **files}})
-    before = runner._contents(config.data, None)
+    config = parse({"preset": "xu2015", "data": files, "source": {"kind": "image"}})
+    before = runner._contents(config, None)
     assert len(before) == 3
     shutil.copy(tmp_path / "pictures" / "train" / "000001.png", tmp_path / "pictures" / "valid" / "000002.png")
-    after = runner._contents(config.data, None)
+    after = runner._contents(config, None)
     assert [name for name in before if before[name] != after[name]] == ["content of data.valid"]
 
 
@@ -476,12 +488,13 @@ def test_every_model_of_the_lecture_can_be_built(tmp_path: Path) -> None:
     made = lecture(tmp_path, given, [])
     models: dict[str, Config] = made["models"]
     assert list(models) == list(made["ideas"]) == list(MODELS)
-    ways = {}
+    modes = []
     for name, config in models.items():
         assert config.data == models["last state"].data
         task, _ = prepare(config.model_copy(update={"run": str(tmp_path / name)}))
-        ways[name] = getattr(task.model.decoder, "way", "Transformer")
-    assert list(ways.values()) == ["last", "last", "every", *["output"] * 5, "Transformer", "Transformer"]
+        modes.append(getattr(task.model.decoder, "mode", None))
+    last, every, attends = (CONTEXT_MODES[x] for x in ("last", "every", "output"))
+    assert modes == [last, last, every, *[attends] * 5, None, None]
     lengths = [
         len(line.split("\t")[0].split()) for line in (tmp_path / "corpus" / "lengths.tsv").read_text().splitlines()
     ]

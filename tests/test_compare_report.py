@@ -18,12 +18,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.artifacts import write_json
-from regard.compare import bootstrap, findings, page, plots
+from regard.compare import findings, page, plots
+from regard.compare.paired import paired_tests
 from regard.compare.results import Length, Measure, Pair, Point, Record, Results, Run, load, p_value, save
 from regard.compare.tables import cells, code, escaped, markdown, table
 from regard.errors import ConfigError, DataError
-from regard.evaluation import metrics
+from regard.evaluation import bootstrap
 from regard.evaluation.labels import label_scores
+from regard.evaluation.metrics import Bleu, Chrf, Exact, Score
 
 GROUPS = ((1, 4), (5, 8), (9, 12), (13, 20))
 T = TypeVar("T", bound=Record)
@@ -487,16 +489,20 @@ def test_alignment_against_quality() -> None:
 SENTENCES = ["the cat sat on the mat", "a dog ran home", "we saw three ships today", "it is late now", "rain again"] * 8
 GOOD = [x.replace("cat", "dog") if i % 3 else x for i, x in enumerate(SENTENCES)]
 BAD = [" ".join(reversed(x.split())) if i % 4 else x for i, x in enumerate(SENTENCES)]
-CASES = {
-    "bleu": metrics.bleu_score, "chrf": metrics.chrf_score, "exact": metrics.exact_match,
-    "accuracy": lambda outputs, references: label_scores(
-        [x.split() for x in outputs], [x.split() for x in references], per="word")["accuracy"],
+
+
+def accuracy(outputs: Sequence[str], references: Sequence[str]) -> Score:
+    return label_scores([x.split() for x in outputs], [x.split() for x in references], per="word")["accuracy"]
+
+
+CASES: dict[str, Callable[[list[str], list[str]], Score]] = {
+    "bleu": Bleu(), "chrf": Chrf(), "exact": Exact(), "accuracy": accuracy
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("metric", bootstrap.METRICS)
+@pytest.mark.parametrize("metric", bootstrap.BOOTSTRAPPED)
 def test_statistics_of_sentences_add_up_to_the_score_of_the_corpus(metric: str) -> None:
-    rows = bootstrap.statistics(metric, BAD, SENTENCES, str.split)
+    rows = bootstrap.statistics(metric, BAD, [SENTENCES])
     assert len(rows) == len(SENTENCES)
     assert bootstrap.scorer(metric)(rows.sum(0)) == pytest.approx(CASES[metric](BAD, SENTENCES).value)
     some = [3, 3, 0, 11, 25]
@@ -508,7 +514,7 @@ def test_resamples_are_those_of_sacrebleu() -> None:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import estimate_ci
 
-    scores = bootstrap.resampled("bleu", [bootstrap.statistics("bleu", x, SENTENCES, str.split) for x in (GOOD, BAD)])
+    scores = bootstrap.resampled("bleu", [bootstrap.statistics("bleu", x, [SENTENCES]) for x in (GOOD, BAD)])
     assert scores.shape == (1 + bootstrap.RESAMPLES, 2)
     for column, outputs in zip(scores.T, (GOOD, BAD), strict=True):
         theirs = BLEU(force=True).corpus_score(outputs, [SENTENCES], n_bootstrap=bootstrap.RESAMPLES)
@@ -518,18 +524,16 @@ def test_resamples_are_those_of_sacrebleu() -> None:
 
 def paired(**systems: Sequence[Sequence[str]]) -> dict[frozenset[str], Pair]:
     """Each system is one output of the test sentences for each of its seeds."""
-    found = {
-        x: [bootstrap.statistics("bleu", outputs, SENTENCES, str.split) for outputs in systems[x]] for x in systems
-    }
-    return {frozenset((x.one, x.other)): x for x in bootstrap.paired_tests("bleu", found, None)}
+    found = {x: [bootstrap.statistics("bleu", outputs, [SENTENCES]) for outputs in systems[x]] for x in systems}
+    return {frozenset((x.one, x.other)): x for x in paired_tests("bleu", found, None)}
 
 
 def test_a_paired_test_finds_what_differs_and_only_that() -> None:
     swapped = [*GOOD[:-5], *SENTENCES[-5:]]  # a little other than GOOD, in few sentences
     pairs = paired(good=[GOOD], bad=[BAD], swapped=[swapped], same=[GOOD])
     clear, close, same = (pairs[frozenset(x)] for x in (("good", "bad"), ("good", "swapped"), ("good", "same")))
-    assert clear.difference == pytest.approx(metrics.bleu_score(GOOD, SENTENCES).value -
-                                             metrics.bleu_score(BAD, SENTENCES).value)  # fmt: skip
+    assert clear.difference == pytest.approx(Bleu()(GOOD, SENTENCES).value -
+                                             Bleu()(BAD, SENTENCES).value)  # fmt: skip
     assert clear.p < 0.05
     assert 0 < clear.low < clear.difference < clear.high
     assert (same.p, same.difference, same.low, same.high) == (1.0, 0.0, 0.0, 0.0)

@@ -34,7 +34,6 @@ from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
-from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
 COMPARED = "compared.json"  # in a run's folder
@@ -280,7 +279,8 @@ def _score(
         known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
         everything = [known.get(x.place, [0.0] * len(scored[0])) for x in test]
         sentences.append(Sentences(group=None, rows=everything))
-    for low, high in groups or _even_groups(task, many):
+    is_text = task.source.tokenizer is not None
+    for low, high in (groups or _even_groups(many)) if is_text else ():
         members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
         names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
         here = {x: rows(x, *zip(*members, strict=True)) for x in names}
@@ -304,10 +304,8 @@ def _words(example: Example) -> int:
     return sum(any(c.isalnum() for c in word) for word in example.source.split())
 
 
-def _even_groups(task: Task, examples: Sequence[Example]) -> list[Group]:
-    """Ranges of lengths that hold about as many sentences each; none where the source is no text."""
-    if task.source.tokenizer is None:
-        return []
+def _even_groups(examples: Sequence[Example]) -> list[Group]:
+    """Ranges of lengths that hold about as many sentences each."""
     lengths = sorted(_words(x) for x in examples)
     edges = sorted({lengths[(i * len(lengths)) // GROUPS] for i in range(GROUPS)})
     return [(low, high - 1) for low, high in zip(edges, [*edges[1:], lengths[-1] + 1], strict=True)]
