@@ -1,7 +1,7 @@
-"""A small runner for models that were exported to ONNX: NumPy, ONNX Runtime and the tokenizer, no torch.
+"""A runner for models that were exported to ONNX: NumPy, ONNX Runtime and the tokenizer, no torch.
 
+    python runs/demo-onnx/runner.pyz < input.txt                       # this file, as an export carries it
     Runner("runs/demo-onnx").generate(["forty-two apples"], beam=4)
-    python -m regard.exchange.onnx_runner runs/demo-onnx < lines
 
 It is there to be used, and to be read by whoever writes another: `runner.json` in the folder says all that it needs.
 `encoder.onnx` makes of padded sources what a decoder starts from. `step.onnx` takes a token for each row and the state,
@@ -15,7 +15,8 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from numpy.typing import NDArray
 
 from regard.data.pictures import read_picture
 from regard.data.tokens import load_tokenizer
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 RUNNER = "runner.json"
 Array = NDArray[Any]
 State = dict[str, Array]
 Item = Sequence[int] | NDArray[np.uint8]  # one source: token ids, or the scanlines of a picture
+Given = tuple[Item, list[int]]  # a source, and how its output has to begin
 
 
 @dataclass(frozen=True)
@@ -91,47 +93,46 @@ class Runner:
         self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
         self.source, self.state, self.marks = self.facts["source"], self.facts["state"], self.facts["marks"]
         self.target_tokens = load_tokenizer(folder, self.facts["target_tokens"])
-        is_text = self.source["kind"] == "text"
-        self.source_tokens = load_tokenizer(folder, self.source["tokens"]) if is_text else None
+        self.source_tokens = load_tokenizer(folder, self.source.get("tokens", self.facts["target_tokens"]))
 
     def generate(self, texts: Sequence[str], **search: Any) -> list[str]:
         """The best output for each text; what cannot be used gets an empty one, and a warning says why."""
-        items, prefixes = self.read(texts)
-        found = self.outputs(items, prefixes, **search)
-        return [self.target_tokens.decode(best[0].tokens) if best else "" for best in found]
+        given = {}
+        for i, text in enumerate(texts):
+            try:
+                given[i] = self.read(text)
+            except DataError as error:
+                warnings.warn(f"input {i} cannot be used: {error}; its output is empty", stacklevel=2)
+        found = self.outputs(given, **search)
+        return [self.target_tokens.decode(found[i][0].tokens) if i in found else "" for i in range(len(texts))]
 
-    def read(self, texts: Sequence[str]) -> tuple[list[Item], list[list[int]]]:
-        """Each text as a source, and how its output has to begin: to a language model, a text is that."""
+    def read(self, text: str) -> Given:
+        """A text as a source, and how its output has to begin: to a language model, a text is its prompt."""
         match self.source["kind"]:
-            case "none":
-                return [[] for _ in texts], [self.target_tokens.encode(text) for text in texts]
             case "picture":
-                return [read_picture(text, self.source["side"]) for text in texts], [[] for _ in texts]
+                return read_picture(text, self.source["side"]), []
+            case "text":
+                return self.source_tokens.encode(text), []
             case _:
-                assert self.source_tokens is not None, "a text is read in tokens"
-                return [self.source_tokens.encode(text) for text in texts], [[] for _ in texts]
+                return [], self.target_tokens.encode(text)
 
-    def outputs(
-        self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], **changes: Any
-    ) -> list[list[Found]]:  # fmt: skip
-        """What `search` finds, for any number of sources, those of like length together."""
+    def outputs(self, given: Mapping[int, Given], **changes: Any) -> dict[int, list[Found]]:
+        """What `search` finds for numbered sources, those of like length together; for one that cannot be used there is
+        nothing, and a warning says why."""
         search = self.settings(**changes)
-        results: list[list[Found]] = [[] for _ in items]
-        usable = []
-        for i, item in enumerate(items):
-            if self.source["kind"] == "text" and not 0 < len(item) <= self._most(search.max_source):
-                what = f"has {len(item)} tokens, not 1 to {self._most(search.max_source)}"
+        results, usable = dict[int, list[Found]](), []
+        for i, (item, prefix) in given.items():
+            if what := self._problem(item, prefix, search):
                 warnings.warn(f"input {i} {what}; its output is empty", stacklevel=3)
             else:
                 usable.append(i)
-        usable.sort(key=lambda i: len(items[i]))
+        usable.sort(key=lambda i: len(given[i][0]))
         while usable:
-            longest = len(items[usable[-1]]) or search.max_length
+            longest = len(given[usable[-1]][0]) or search.max_length
             count = max(1, search.batch_tokens // (search.beam * longest))
             usable, group = usable[:-count], usable[-count:]
-            found = self.search([items[i] for i in group], [prefixes[i] for i in group], **changes)
-            for i, best in zip(group, found, strict=True):
-                results[i] = best
+            found = self.search(*zip(*(given[i] for i in group), strict=True), **changes)
+            results |= zip(group, found, strict=True)
         return results
 
     def settings(self, **changes: Any) -> Search:
@@ -151,10 +152,10 @@ class Runner:
         """
         search, end = self.settings(**changes), self.marks["end"]
         prefix = [list(tokens) for tokens in prefixes or [[] for _ in items]]
-        longest = np.array([self._room(item, search) for item in items])
-        for tokens, room in zip(prefix, longest, strict=True):
-            if len(tokens) > room:
-                raise ConfigError(f"a prefix of {len(tokens)} tokens does not fit into max_length {room}")
+        for i, (item, tokens) in enumerate(zip(items, prefix, strict=True)):
+            if what := self._problem(item, tokens, search):
+                raise ConfigError(f"source {i} {what}")
+        longest = np.array([self._room(item, search)[0] for item in items])
         state = self.start(items)
         closed: list[list[Found]] = [[] for _ in items]
         live = np.arange(len(items))  # sources whose search goes on
@@ -232,15 +233,33 @@ class Runner:
 
     # The rules
 
-    def _most(self, wanted: int) -> int:
-        return min(wanted, self.facts["positions"] - 1)
+    def _room(self, item: Item, search: Search) -> tuple[int, str]:
+        """The most tokens of an output for this source, and what sets that limit."""
+        positions = self.facts["positions"]
+        left = positions - 1 - (len(item) if self.facts.get("together") else 0)
+        limits = [(search.max_length, f"search.max_length={search.max_length}")]
+        if self.source["kind"] == "text":
+            ratio = int((len(item) + len(self.source["end"])) * search.max_ratio) + 10
+            limits.append((ratio, f"search.max_ratio={search.max_ratio:g}"))
+        return min([*limits, (left, f"a model of {positions} positions")], key=lambda limit: limit[0])
 
-    def _room(self, item: Item, search: Search) -> int:
-        """The most tokens of an output for this source."""
-        most = self._most(search.max_length)
-        if self.source["kind"] != "text":
-            return most
-        return min(most, int((len(item) + len(self.source["end"])) * search.max_ratio) + 10)
+    def _problem(self, item: Item, prefix: Sequence[int], search: Search) -> str | None:
+        """Why nothing can be written for a source, in the words of `System.generate`; None if it can."""
+        count, positions = len(item), self.facts["positions"]
+        if self.source["kind"] == "text":
+            if not count:
+                return "is empty"
+            if count > search.max_source:
+                return f"has {count} tokens, more than search.max_source={search.max_source}; split it"
+            if count >= positions:
+                return f"has {count} tokens, more than a model of {positions} positions can read"
+        room, limit = self._room(item, search)
+        if room < 1:
+            return f"has {count} tokens, after which {limit} leaves no room for an output; split it"
+        if len(prefix) > room:
+            begins = "prompt" if self.source["kind"] == "none" else "prefix"
+            return f"has a {begins} of {len(prefix)} tokens, more than the {room} that {limit} allows"
+        return None
 
     def _restrict(self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: Search) -> None:
         """Put what may not come next at -inf, in place. Within a prefix only its next token may come, whatever the
@@ -278,8 +297,18 @@ def _repeats(tokens: list[int], size: int) -> Iterator[int]:
             yield tokens[i + size - 1]
 
 
+def main() -> None:
+    """Lines of standard input to outputs, with the folder that is named, or else the one this program lies in."""
+    folder = sys.argv[1] if len(sys.argv) == 2 else Path(sys.argv[0]).parent
+    if len(sys.argv) > 2 or not (len(sys.argv) == 2 or zipfile.is_zipfile(sys.argv[0])):
+        sys.exit("usage: python runner.pyz [FOLDER] < input.txt")
+    warnings.showwarning = lambda message, *_: print(f"runner: {message}", file=sys.stderr)
+    try:
+        outputs = Runner(folder).generate([line.rstrip("\n") for line in sys.stdin])
+    except RegardError as error:
+        sys.exit(f"runner: {error}")
+    print("".join(f"{output}\n" for output in outputs), end="")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m regard.exchange.onnx_runner FOLDER < lines")
-    lines = [line.rstrip("\n") for line in sys.stdin]
-    print("\n".join(Runner(sys.argv[1]).generate(lines)))
+    main()

@@ -133,7 +133,7 @@ class RecurrentDecoder(nn.Module):
         keys = values = states.unsqueeze(1)
         if self.attention is not None:
             keys, values = self.attention.keys(states), self.attention.values(states)
-        number = torch.arange(len(values), device=values.device)
+        number = torch.arange(values.shape[0], device=values.device)
         view = View(memory.summary, values, keys, memory.states.mask, number)
         return RecurrentState(carry, torch.zeros_like(memory.summary), view)
 
@@ -248,10 +248,10 @@ class RecurrentDecoder(nn.Module):
             output = self.dropout(s)
             return output, replace(state, carry=carry)
         assert view is not None, "this way of looking at the source needs an encoder"
-        width = len(y) // len(view.summary)  # rows of one source
+        width = y.shape[0] // view.summary.shape[0]  # rows of one source
         match self.way:
             case "every":
-                c = view.summary.repeat_interleave(width, dim=0)
+                c = view.summary.unsqueeze(1).expand(-1, width, -1).flatten(0, 1)
                 s, carry = self.recurrence.step(torch.cat((y, c), dim=-1), carry)
                 output = self._output(s, c)
             case "recurrence":
@@ -267,7 +267,7 @@ class RecurrentDecoder(nn.Module):
         return output, replace(state, carry=carry, fed=output)
 
     def _attend_rows(self, queries: Tensor, view: View) -> Tensor:
-        grouped = queries.unflatten(0, (len(view.summary), -1))  # (sources, rows of one, d_model)
+        grouped = queries.unflatten(0, (view.summary.shape[0], -1))  # (sources, rows of one, d_model)
         return self._attend(grouped, view).flatten(0, 1)
 
     def _attend(self, queries: Tensor, view: View) -> Tensor:
@@ -333,7 +333,7 @@ class TransformerState:
             window = self.caches[0].shape[1]
         if real is not None and state.real is None:
             before = torch.arange(state.caches[0].shape[1], device=device) < self.at
-            state = replace(state, real=before.repeat(len(state.caches[0]), 1))
+            state = replace(state, real=before.repeat(state.caches[0].shape[0], 1))
         if state.real is not None:
             state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
         marks = None if state.real is None else state.real[:, :window]
@@ -406,7 +406,7 @@ class TransformerDecoder(nn.Module):
     def start(self, memory: Memory) -> TransformerState:
         made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
         source = tuple(memory.states.like(both).padded() for both in made)
-        return replace(self.alone(len(memory.states)), source=source, mask=allowed(memory.states))
+        return replace(self.alone(memory.states.rows), source=source, mask=allowed(memory.states))
 
     def alone(self, rows: int) -> TransformerState:
         attention, weight = self.blocks[0].self_attention, self.embedding.table.weight
@@ -427,7 +427,7 @@ class TransformerDecoder(nn.Module):
         for block, cache in zip(self.blocks, state.caches, strict=True):
             padded = block.step(padded, cache, slots, None, None)
         state = replace(state, at=longest)
-        if len(tokens.values) < tokens.mask.numel():
+        if tokens.values.shape[0] < tokens.mask.numel():
             state = _flush_right(self.blocks, state, new - tokens.lengths)
         return tokens.unpadded(self.final(padded)), state
 

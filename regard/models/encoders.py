@@ -101,7 +101,7 @@ class RecurrentEncoder(nn.Module):
         x = x.reversed() if self.reverse else x
         ends = []
         for i, forwards in enumerate(self.forwards):
-            start = forwards.start(len(x), x.values)
+            start = forwards.start(x.rows, x.values)
             inputs = x if i == 0 else x.like(self.dropout(x.values))
             x, end = forwards(inputs, start)
             if self.backwards:
@@ -170,16 +170,15 @@ class ConvolutionEncoder(nn.Module):
 
     def forward(self, source: Ragged) -> Memory:
         kind = self.norm.weight.dtype
-        pixels = source.values.view(len(source), source.longest, -1, 3).to(kind) / 127.5 - 1.0
+        pixels = source.values.view(source.rows, source.longest, -1, 3).to(kind) / 127.5 - 1.0
         x = pixels.permute(0, 3, 1, 2)  # (rows, channels, height, width)
         if self.coordinates:
             height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
             where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
-            x = torch.cat((x, where.expand(len(x), -1, -1, -1)), dim=1)
+            x = torch.cat((x, where.expand(x.shape[0], -1, -1, -1)), dim=1)
         grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
         cells = self.dropout(self.norm(grid.flatten(0, 1)))
-        states = Ragged.from_lengths(cells, [grid.shape[1]] * len(grid))
-        return Memory(states)
+        return Memory(source.even(cells, grid.shape[1]))
 
 
 class TransformerEncoder(nn.Module):

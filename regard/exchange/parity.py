@@ -1,0 +1,187 @@
+"""Whether an export writes what its model writes: both decode some validation data, and their outputs are compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from regard.data.corpora import read_examples
+from regard.data.sources import Item, Pictures
+from regard.data.tokens import MARKS, clean
+from regard.errors import ConfigError, DataError, ModelError
+from regard.evaluation.metrics import bleu_score, chrf_score
+from regard.nn.hard import HardAttention
+from regard.settings import Search
+from regard.tasks.task import Tokens
+from regard.tasks.writing import Writing
+
+TOLERANCE = 1e-3  # of `log p` of a token
+ROUNDING = 1e-5  # of an attention weight
+LONGEST = 24  # tokens of a made-up source
+PLAIN = {"nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0}
+
+
+class Written(Protocol):
+    """An output of either side."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def log_prob(self) -> float: ...
+
+
+Decode = Callable[[Sequence[Item], Search, Sequence[Tokens]], Sequence[Sequence[Written]]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How an export compares with the model it was made from, on some sources."""
+
+    folder: str
+    bytes: int
+    lines: int
+    made_up: bool  # the sources: no validation data were found
+    greedy_matches: int
+    beam: int
+    beam_matches: int
+    difference: float  # the largest mean over an output that both write, of `log p` of a token
+    chrf: float  # of the export's outputs against the model's, from beam search
+    bleu: tuple[float, float] | None = None  # of the model's outputs and the export's, where there are references
+    quantization: str = "float32"  # how weights are stored
+    computed_in: str = "float32"  # here; not every machine computes in what is stored
+    left_out: list[str] = field(default_factory=list)  # search settings of the model that the export does not know
+
+    def __str__(self) -> str:
+        computed = "" if self.computed_in == self.quantization else f" (computed in {self.computed_in} here)"
+        references = f"; BLEU {self.bleu[0]:.2f} before, {self.bleu[1]:.2f} after" if self.bleu else ""
+        left_out = f"; the runner does without {', '.join(self.left_out)}" if self.left_out else ""
+        return (
+            f"{self.folder}: {self.quantization}{computed}, {self.bytes / 2**20:.1f} MiB; of {self.lines} "
+            f"{'made-up ' if self.made_up else ''}sources {self.greedy_matches} are written the same greedily and "
+            f"{self.beam_matches} with beam {self.beam} (chrF {self.chrf:.1f}); log p of a token differs by at most "
+            f"{self.difference:.1e}{references}{left_out}"
+        )
+
+
+def compare(
+    task: Writing, decode: Decode, settings: Search, count: int, folder: Path, made: Path, **facts: Any
+) -> Report:
+    """Decode some sources with a model and with what was `made` of it, which is to be put into `folder`.
+
+    Where weights are stored in float32, a difference beyond rounding is an error.
+    """
+    settings = settings.model_copy(update=PLAIN)
+    items, prefixes, references, made_up = _samples(task, settings, max(1, count))
+    outputs: dict[int, list[tuple[Written, Written]]] = {}
+    for beam in dict.fromkeys((1, settings.beam)):
+        search = settings.model_copy(update={"beam": beam})
+        ours, theirs = task.search(items, search, prefixes=prefixes), decode(items, search, prefixes)
+        outputs[beam] = [(one[0], other[0]) for one, other in zip(ours, theirs, strict=True)]
+    pairs = [pair for some in outputs.values() for pair in some]
+    before, after = (
+        [clean(task.target.decode(x.tokens)) for x in side] for side in zip(*outputs[settings.beam], strict=True)
+    )
+    report = Report(
+        folder=str(folder),
+        bytes=sum(path.stat().st_size for path in made.iterdir()),
+        lines=len(items),
+        made_up=made_up,
+        greedy_matches=sum(one.tokens == other.tokens for one, other in outputs[1]),
+        beam=settings.beam,
+        beam_matches=sum(one.tokens == other.tokens for one, other in outputs[settings.beam]),
+        difference=max((_difference(*pair) for pair in pairs if pair[0].tokens == pair[1].tokens), default=0.0),
+        chrf=chrf_score(after, before).value,
+        bleu=(bleu_score(before, references).value, bleu_score(after, references).value) if references else None,
+        **facts,
+    )
+    if report.quantization == "float32":
+        wrong = {beam: _wrong(task, items, some) for beam, some in outputs.items()}
+        if wrong[1] or any(wrong[settings.beam]) or len(wrong[settings.beam]) > max(1, len(items) // 10):
+            raise ModelError(f"the export does not write what the model writes, and is thrown away: {report}")
+    return report
+
+
+def _difference(one: Written, other: Written) -> float:
+    """Of `log p` of a token, on average; an output that nothing closed has none."""
+    return 0.0 if one.log_prob == other.log_prob else abs(one.log_prob - other.log_prob) / (len(one.tokens) + 1)
+
+
+def _wrong(task: Writing, items: Sequence[Item], pairs: Sequence[tuple[Written, Written]]) -> list[bool]:
+    """An entry for each pair of outputs that differ by more than rounding: whether they are the same tokens.
+
+    Of different ones a few are to be expected: beams may part at any near tie, also at one that neither output shows.
+    """
+    found = []
+    for item, (one, other) in zip(items, pairs, strict=True):
+        same = one.tokens == other.tokens
+        if not (same and _difference(one, other) <= TOLERANCE) and not rounding_decides(
+            task, item, one.tokens, other.tokens
+        ):
+            found.append(same)
+    return found
+
+
+def rounding_decides(task: Writing, item: Item, ours: list[int], theirs: list[int]) -> bool:
+    """Whether two outputs part where either token was as likely, or after hard attention had two places to choose from
+    that were as good."""
+    gaps: list[float] = []
+
+    def watch(score: nn.Module, given: Any, scores: Tensor) -> None:
+        if scores.shape[-1] > 1:
+            first, second = scores.softmax(-1).topk(2).values.unbind(-1)
+            gaps.append(float((first - second).min()))
+
+    hard = [module for module in task.model.modules() if isinstance(module, HardAttention)]
+    hooks = [module.score.register_forward_hook(watch) for module in hard]
+    mine = task.score_items([item], [ours])[0].tokens
+    for hook in hooks:
+        hook.remove()
+    other = task.score_items([item], [theirs])[0].tokens
+    parting = next(
+        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+    )
+    as_likely = ours != theirs and abs(mine[parting] - other[parting]) < TOLERANCE
+    return as_likely or min(gaps, default=1.0) < ROUNDING
+
+
+def _samples(task: Writing, settings: Search, count: int) -> tuple[list[Item], list[list[int]], list[str], bool]:
+    """Some validation data: sources, prefixes and references. Without data, sources drawn from a seed, and True.
+
+    A language model continues the first tokens of a text, and has no references.
+    """
+    alone, begin = task.config.data.source == "none", min(4, settings.max_length)
+    try:
+        examples = list(read_examples(task.config.data, "valid"))
+        some = min(count, len(examples))
+        examples = [examples[i * len(examples) // some] for i in range(some)]
+        items = list(task.source.encode_many([x.source or x.target for x in examples]))
+        usable = [i for i, item in enumerate(items) if _usable(task, item, settings)]
+        if usable:
+            prefixes = [task.target.encode(examples[i].target)[:begin] if alone else [] for i in usable]
+            references = [] if alone else [clean(examples[i].target) for i in usable]
+            return [items[i] for i in usable], prefixes, references, False
+    except (ConfigError, DataError, OSError):
+        pass
+    draw, nothing = random.Random(1), [list[int]() for _ in range(count)]
+
+    def tokens(size: int, least: int, most: int) -> list[list[int]]:
+        return [[draw.randrange(len(MARKS), size) for _ in range(draw.randint(least, most))] for _ in range(count)]
+
+    if alone:
+        return list(nothing), tokens(task.target.size, 0, begin), [], True
+    if isinstance(task.source, Pictures):
+        pixels = np.random.default_rng(1).integers(256, size=(count, task.source.side, 3 * task.source.side))
+        return list(pixels.astype(np.uint8)), nothing, [], True
+    longest = min(LONGEST, settings.max_source, task.longest // 2)  # which leaves room for an output
+    return list(tokens(task.source.size, 1, longest)), nothing, [], True
+
+
+def _usable(task: Writing, item: Item, settings: Search) -> bool:
+    problem = task.source.problem(item, settings.max_source) or task.unfit(item, [])
+    return problem is None and task.room([item], settings)[0] >= 1
