@@ -30,8 +30,7 @@ from regard.data.corpora import Example, Files, read_files
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError, RegardError
 from regard.evaluation.metrics import bleu_score, chrf_score
-from regard.exchange.ct2_engine import load_engine
-from regard.exchange.ct2_search import refuse
+from regard.exchange.ct2_engine import load_engine, refuse
 from regard.exchange.ctranslate2 import export
 from regard.settings import Search
 from regard.system import System
@@ -88,7 +87,7 @@ def entries(
         return work(f"Regard {precision}", by_regard(task, precision))
 
     def through(name: str, precision: str, same: bool) -> Work:
-        return work(name, by_regard(load_engine(exported(precision), same=same)))
+        return work(name, by_regard(load_engine(exported(precision), exact=same)))
 
     def alone(precision: str) -> Work:
         tokenizer = task.source.tokenizer

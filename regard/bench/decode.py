@@ -38,7 +38,7 @@ WORDS = (
 )
 NAMES = {"marian": "HF Marian", "marian-static": "HF Marian, static cache"}
 ENGINES = {  # by `same`
-    True: "load_engine(same=True); every output is cut off here, and what is cut off is scored once more, with its "
+    True: "load_engine(exact=True); every output is cut off here, and what is cut off is scored once more, with its "
     "closing mark",
     False: "--engine ctranslate2; it writes no closing mark either",
 }
@@ -163,7 +163,7 @@ def entries(sides: Sides, batch: int, beam: int) -> list[Entry]:
         exported = sides.exported(precision)
         if not exported.computed_in.startswith(precision):
             raise NotThereError(f"CTranslate2 computes in {exported.computed_in} here")
-        made = make_decode(load_engine(exported.folder, same=same), "float32", beam=beam, length=plan.length)
+        made = make_decode(load_engine(exported.folder, exact=same), "float32", beam=beam, length=plan.length)
         return work(sides, made, batch, beam, ENGINES[same])
 
     found = [Entry(f"Regard {plan.precision}", "ours", partial(regard, plan.precision))]
