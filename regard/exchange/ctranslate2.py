@@ -11,7 +11,6 @@ the mark that ends a source is added by CTranslate2.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,7 +28,9 @@ from regard.data.sources import Item
 from regard.data.tokens import BOS, EOS, MARKS, UNK
 from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
-from regard.exchange.parity import Report, compare
+from regard.exchange.parity import Report as Report
+from regard.exchange.parity import compare
+from regard.fingerprint import content_of
 from regard.models.model import Reader
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -38,9 +39,10 @@ from regard.parts import TransformerSettings
 from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis
 from regard.settings import Search
-from regard.system import CONFIG, System, load, save_tokenizers
+from regard.system import CONFIG, System, load, save_tokenizers, token_files
 from regard.tasks.task import Tokens
-from regard.training.checkpoint import weights
+from regard.tasks.writing import Writing
+from regard.training.checkpoint import WEIGHTS
 
 KIND = "CTranslate2 export"
 QUANTIZATIONS = (
@@ -67,21 +69,18 @@ def export(
         spec.save(str(new))
         save_tokenizers(new, task.source.tokenizer, task.target)
         write_text(new / CONFIG, dump(system.config))
-        facts = {
-            "quantization": quantization,
-            "made_from": digest(system),
-            "regard": regard.__version__,
-            "ctranslate2": ct2().__version__,
-        }
+        facts = {"quantization": quantization, "made_from": made_from(system.folder), "regard": regard.__version__}
         write_text(new / EXPORT, json.dumps(facts, indent=1) + "\n")
         engine = load_engine(new, exact=True)
 
         def decode(items: Sequence[Item], search: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
             return engine.search(items, search)
 
-        stored = {"quantization": quantization, "computed_in": engine.compute_type}
-        settings = system.config.search.model_copy(update=COMPARED)
-        report = compare(task, decode, settings, lines, folder, new, **stored)  # type: ignore[arg-type]
+        settings, computed_in = system.config.search.model_copy(update=COMPARED), engine.compute_type
+        assert isinstance(task, Writing), "which has an encoder and a decoder"
+        report = compare(
+            task, decode, settings, lines, folder, new, quantization=quantization, computed_in=computed_in
+        )  # fmt: skip
         write_text(new / EXPORT, json.dumps({**facts, "report": asdict(report)}, indent=1) + "\n")
     return report
 
@@ -91,9 +90,7 @@ def open_engine(
     exact: bool = False,
 ) -> CTranslate2Engine:  # fmt: skip
     """An engine for an export, or for a trained model, which is exported to `exports/` in its folder if need be."""
-    folder = Path(folder)
-    if not (folder / EXPORT).exists():
-        folder = exported(load(folder, device="cpu"), quantization)
+    folder = Path(folder) if (Path(folder) / EXPORT).exists() else exported(Path(folder), quantization)
     engine = load_engine(folder, device, threads, exact=exact)
     stored = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
     if quantization not in (None, stored):
@@ -101,33 +98,29 @@ def open_engine(
     return engine
 
 
-def exported(system: System, quantization: str | None = None) -> Path:
-    """The folder of a trained model's export, which is made anew whenever the model is another."""
-    folder = system.folder / "exports" / f"ctranslate2-{quantization or 'float32'}"
+def exported(model: Path, quantization: str | None = None) -> Path:
+    """The export of a trained model in its own folder, which is made anew whenever the model is another."""
+    folder = model / "exports" / f"ctranslate2-{quantization or 'float32'}"
     try:
-        known = json.loads((folder / EXPORT).read_text(encoding="utf-8"))
-        if known["made_from"] == digest(system) and known["ctranslate2"] == ct2().__version__:
+        if json.loads((folder / EXPORT).read_text(encoding="utf-8"))["made_from"] == made_from(model):
             return folder
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
-        export(system, folder, quantization, force=True)
+        export(load(model, device="cpu"), folder, quantization, force=True)
     except OSError as error:
         raise OutputError(f"cannot write {folder} ({error.strerror}); export to another folder first") from None
     return folder
 
 
-def digest(system: System) -> str:
-    """What tells a model from others: its settings (but not where its data are), tokens and weights."""
-    config = system.config
-    parts = [config.data.source, config.data.max_length, config.tokens, config.model, config.search]
-    found = hashlib.sha256(repr(parts).encode())
-    for tokenizer in (system.task.source.tokenizer, system.task.target):
-        found.update(json.dumps(names(tokenizer) if tokenizer else None).encode())
-    for name, tensor in sorted(weights(system.task.model).items()):
-        found.update(f"{name} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+def made_from(model: Path) -> str | None:
+    """A digest of what makes up a trained model (settings, tokens, weights) and of the CTranslate2 that exports it."""
+    if not (model / WEIGHTS).exists():
+        return None
+    return (
+        content_of([model / CONFIG, model / WEIGHTS, *(model / name for name in token_files(model))])
+        + ct2().__version__
+    )
 
 
 # The network, part by part
@@ -163,7 +156,7 @@ def specify(system: System) -> Any:
     return spec
 
 
-def _settings(system: System) -> list[TransformerSettings]:
+def _settings(system: System) -> Sequence[TransformerSettings]:
     """The settings of encoder and decoder, if they are what CTranslate2 runs."""
     config, found = system.config.model, []
     model: nn.Module = system.task.model

@@ -19,10 +19,10 @@ import copy
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,7 @@ from regard.config import dump
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError
-from regard.exchange.onnx_runner import RUNNER, Found, Runner
-from regard.exchange.onnx_runner import Search as RunnerSearch
+from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
 from regard.models.decoders import RecurrentDecoder, RecurrentState, State, TransformerDecoder, TransformerState, View
@@ -89,8 +88,7 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
 # A decoder's state as tensors with names
 
 
-@dataclass(frozen=True)
-class StateTensor:
+class StateTensor(NamedTuple):
     """One tensor of a decoder's state, as `runner.json` describes it."""
 
     name: str
@@ -104,15 +102,6 @@ class StateTensor:
     def after(self) -> str | None:
         """The output of a step that is its new value, if it changes."""
         return f"next_{self.name}" if self.of == "row" else None
-
-    def example(self) -> Tensor:
-        """Something of its shape."""
-        kind = torch.bool if self.dtype == "bool" else torch.float32
-        return torch.zeros([SIZES[n] if isinstance(n, str) else n for n in self.shape], dtype=kind)
-
-    def axes(self) -> dict[int, str]:
-        """The axes that differ from call to call."""
-        return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
 
 
 class Layout(ABC):
@@ -240,8 +229,8 @@ def facts(task: Writing, layout: Layout) -> dict[str, Any]:
         "marks": {"first": task.first, "end": EOS, "unknown": UNK, "forbidden": [PAD, UNK, BOS, SEP, MASK]},
         "positions": task.longest,
         "together": task.first == SEP,  # source and target share the positions
-        "search": {name: getattr(search, name) for name in RunnerSearch.__dataclass_fields__},
-        "state": [{**asdict(one), "after": one.after} for one in layout.state_tensors],
+        "search": {name: getattr(search, name) for name in SETTINGS},
+        "state": [{**one._asdict(), "after": one.after} for one in layout.state_tensors],
     }
 
 
@@ -258,38 +247,39 @@ def write_program(path: Path) -> None:
 # The graphs
 
 
-class _Encode(nn.Module):
-    """Padded sources and their lengths to what a decoder starts from."""
+class Traced(nn.Module):
+    """A function of tensors, as a module that holds the weights it uses."""
 
-    def __init__(self, model: Writer, layout: Layout) -> None:
+    def __init__(self, model: nn.Module, function: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()
-        self.model, self.layout = model, layout
-        self.names = [one.name for one in layout.state_tensors if one.begins == "encoder"]
+        self.model, self.function = model, function
 
-    def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-        found = self.layout.tensors(self.layout.start(self.model, source, lengths))
-        return tuple(found[name] for name in self.names)
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        return self.function(*given)
 
 
-class _Step(nn.Module):
-    """A token for each row and the state to log-probabilities of the next, and the state after."""
+def functions(model: Writer, layout: Layout) -> tuple[Traced, Traced]:
+    """What is traced: padded sources and their lengths to what a decoder starts from; a token for each row and the
+    state to log-probabilities of the next, and the state after."""
 
-    def __init__(self, model: Writer, layout: Layout) -> None:
-        super().__init__()
-        self.model, self.layout = model, layout
+    def encode(source: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        found = layout.tensors(layout.start(model, source, lengths))
+        return tuple(found[one.name] for one in layout.state_tensors if one.begins == "encoder")
 
-    def forward(self, tokens: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        given = {one.name: tensor for one, tensor in zip(self.layout.state_tensors, state, strict=True)}
-        log_probs, after = self.model.step(tokens, self.layout.state(given))
-        found = self.layout.tensors(after)
-        return log_probs, *(found[one.name] for one in self.layout.state_tensors if one.after)
+    def step(tokens: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        given = {one.name: tensor for one, tensor in zip(layout.state_tensors, state, strict=True)}
+        log_probs, after = model.step(tokens, layout.state(given))
+        found = layout.tensors(after)
+        return log_probs, *(found[one.name] for one in layout.state_tensors if one.after)
+
+    return Traced(model, encode), Traced(model, step)
 
 
 def trace(task: Writing, layout: Layout, folder: Path) -> None:
     """Write the graphs."""
-    model, state = exportable(task.model), layout.state_tensors
+    encode, step = functions(exportable(task.model), layout)
+    state = layout.state_tensors
     if task.config.data.source != "none":
-        encode = _Encode(model, layout)
         rows, longest = SIZES["sources"], SIZES["source"]
         source, axes = torch.ones(rows, longest, dtype=torch.long), {0: "sources", 1: "source"}
         lengths = torch.arange(longest - rows, longest) + 1
@@ -297,26 +287,24 @@ def trace(task: Writing, layout: Layout, folder: Path) -> None:
             side = task.source.side
             source, axes = torch.zeros(rows, side, 3 * side, dtype=torch.uint8), {0: "sources"}
             lengths = torch.full((rows,), side)
-        write(folder / ENCODER, encode, (source, lengths), (axes, {0: "sources"}), ["source", "lengths"], encode.names)
-    write(
-        folder / STEP,
-        _Step(model, layout),
-        (torch.ones(SIZES["rows"], dtype=torch.long), *(one.example() for one in state)),
-        ({0: "rows"}, tuple(one.axes() for one in state)),
-        ["tokens", *(one.name for one in state)],
-        ["log_probs", *(one.after for one in state if one.after)],
-    )
+        made = [one.name for one in state if one.begins == "encoder"]
+        write(folder / ENCODER, encode, {"source": (source, axes), "lengths": (lengths, {0: "sources"})}, made)
+    inputs = {"tokens": (torch.ones(SIZES["rows"], dtype=torch.long), {0: "rows"})}
+    for one in state:
+        example = torch.zeros(
+            [SIZES[n] if isinstance(n, str) else n for n in one.shape], dtype=getattr(torch, one.dtype)
+        )
+        inputs[one.name] = example, {axis: size for axis, size in enumerate(one.shape) if isinstance(size, str)}
+    write(folder / STEP, step, inputs, ["log_probs", *(one.after for one in state if one.after)])
 
 
-def write(
-    path: Path, module: nn.Module, given: tuple[Tensor, ...], axes: tuple[Any, ...], inputs: list[str],
-    outputs: list[str],
-) -> None:  # fmt: skip
-    """Trace a module and write its graph; `axes` names those of each input whose size may differ."""
+def write(path: Path, module: nn.Module, inputs: dict[str, tuple[Tensor, dict[int, str]]], outputs: list[str]) -> None:
+    """Trace a module and write its graph; `inputs` are examples, with the axes of each whose size may differ."""
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            module, given, dynamic_shapes=axes, input_names=inputs, output_names=outputs, dynamo=True, verbose=False
-        )
+            module, tuple(example for example, _ in inputs.values()), input_names=list(inputs), output_names=outputs,
+            dynamic_shapes=(tuple(axes for _, axes in inputs.values()),), dynamo=True, verbose=False,
+        )  # fmt: skip
         assert program is not None, "a program is made where no file is named"
         for node in program.model.graph.all_nodes():
             node.metadata_props.clear()  # where in whose files each line of code stands

@@ -17,9 +17,9 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,41 +29,17 @@ from regard.data.tokens import load_tokenizer
 from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 RUNNER = "runner.json"
+SETTINGS = (
+    "beam", "length_penalty", "alpha", "no_repeat", "min_length", "max_length", "max_ratio", "exact", "unknown",
+    "max_source", "batch_tokens",
+)  # fmt: skip  # of a search; each has the meaning of the setting of that name in Regard
 Array = NDArray[Any]
 State = dict[str, Array]
 Item = Sequence[int] | NDArray[np.uint8]  # one source: token ids, or the scanlines of a picture
 Given = tuple[Item, list[int]]  # a source, and how its output has to begin
 
 
-@dataclass(frozen=True)
-class Search:
-    """How to search; each has the meaning of the setting of the same name in Regard."""
-
-    beam: int
-    length_penalty: str
-    alpha: float
-    no_repeat: int
-    min_length: int
-    max_length: int
-    max_ratio: float
-    exact: bool
-    unknown: bool
-    max_source: int
-    batch_tokens: int
-
-    def penalty(self, length: int) -> float:
-        """What `log p` of so many tokens, the closing mark counted, is divided by."""
-        match self.length_penalty:
-            case "gnmt":
-                return ((5.0 + length) / 6.0) ** self.alpha
-            case "average":
-                return float(length**self.alpha)
-            case _:
-                return 1.0
-
-
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One output: its tokens without marks, `log p`, and the score it was ranked by."""
 
     tokens: list[int]
@@ -119,14 +95,12 @@ class Runner:
     def outputs(self, given: Mapping[int, Given], **changes: Any) -> dict[int, list[Found]]:
         """What `search` finds for numbered sources, those of like length together; for one that cannot be used there is
         nothing, and a warning says why."""
-        search = self.settings(**changes)
-        results, usable = dict[int, list[Found]](), []
-        for i, (item, prefix) in given.items():
-            if what := self._problem(item, prefix, search):
+        search, results = self.settings(**changes), dict[int, list[Found]]()
+        problems = {i: self._problem(item, prefix, search) for i, (item, prefix) in given.items()}
+        for i, what in problems.items():
+            if what:
                 warnings.warn(f"input {i} {what}; its output is empty", stacklevel=3)
-            else:
-                usable.append(i)
-        usable.sort(key=lambda i: len(given[i][0]))
+        usable = sorted((i for i, what in problems.items() if not what), key=lambda i: len(given[i][0]))
         while usable:
             longest = len(given[usable[-1]][0]) or search.max_length
             count = max(1, search.batch_tokens // (search.beam * longest))
@@ -135,12 +109,11 @@ class Runner:
             results |= zip(group, found, strict=True)
         return results
 
-    def settings(self, **changes: Any) -> Search:
+    def settings(self, **changes: Any) -> SimpleNamespace:
         """The model's own search settings with changes."""
-        known = [field.name for field in fields(Search)]
-        for name in changes.keys() - set(known):
-            raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(known)}")
-        return replace(Search(**self.facts["search"]), **changes)
+        for name in changes.keys() - set(SETTINGS):
+            raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(SETTINGS)}")
+        return SimpleNamespace(**{**self.facts["search"], **changes})
 
     def search(
         self, items: Sequence[Item], prefixes: Sequence[Sequence[int]] | None = None, **changes: Any
@@ -174,13 +147,13 @@ class Runner:
                 for j in np.flatnonzero(closes[k, : search.beam] & (value[k, : search.beam] > -math.inf)):
                     total = float(value[k, j])
                     tokens = written[k, parent[k, j], 1:].tolist()
-                    closed[i].append(Found(tokens, total, total / search.penalty(length + 1)))
+                    closed[i].append(Found(tokens, total, total / _penalty(search, length + 1)))
                 closed[i] = sorted(closed[i], key=lambda found: -found.score)[: search.beam]
 
             # Twice as many candidates as there are places: even if half of them close, enough stay open.
             value, best = _top(np.where(closes, -math.inf, value), search.beam)
             parent, token = (np.take_along_axis(x, best, 1) for x in (parent, token))
-            mildest = search.penalty(int(longest.max()) + 1 if search.exact else length + 1)
+            mildest = _penalty(search, int(longest.max()) + 1 if search.exact else length + 1)
             worst = np.array([closed[i][-1].score if len(closed[i]) == search.beam else -math.inf for i in live])
             over = (value.max(1) / mildest <= worst) | (longest[live] <= length)
             for k in np.flatnonzero(over).tolist():
@@ -190,7 +163,9 @@ class Runner:
             stay = np.flatnonzero(~over)
             rows = (parent + np.arange(len(live))[:, None] * written.shape[1])[stay].ravel()
             written = np.concatenate((np.take_along_axis(written, parent[..., None], 1), token[..., None]), 2)[stay]
-            state = self._select(state, rows, stay if over.any() else None)
+            # What is a row's goes with its hypothesis; what is a source's stays for as long as the source does.
+            index = {"row": rows, "source": stay if over.any() else slice(None)}
+            state = {entry["name"]: state[entry["name"]][index[entry["of"]]] for entry in self.state}
             log_prob, live = value[stay], live[stay]
         return closed
 
@@ -198,42 +173,33 @@ class Runner:
 
     def start(self, items: Sequence[Item]) -> State:
         """The state before the first token, of one row for each source."""
-        given: State = {}
+        sizes = {"rows": len(items), "past": 0}
+        state: State = {
+            entry["name"]: np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
+            for entry in self.state if entry["begins"] == "zeros"
+        }  # fmt: skip
         if self.encoder is not None:
-            ends = [np.array([*item, *self.source["end"]]) if self.source["kind"] == "text" else item for item in items]
+            text = self.source["kind"] == "text"
+            ends = [np.array([*item, *self.source["end"]] if text else item) for item in items]
             lengths = np.array([len(item) for item in ends])
-            first = np.asarray(ends[0])
-            kind = np.int64 if self.source["kind"] == "text" else np.uint8
-            padded = np.zeros((len(items), max(1, lengths.max()), *first.shape[1:]), kind)
+            padded = np.zeros((len(ends), max(1, *lengths), *ends[0].shape[1:]), np.int64 if text else np.uint8)
             for row, item in zip(padded, ends, strict=True):
                 row[: len(item)] = item
+            wanted = {entry.name for entry in self.encoder.get_inputs()}  # a graph takes what it uses
+            feed = {name: x for name, x in {"source": padded, "lengths": lengths}.items() if name in wanted}
             names = [output.name for output in self.encoder.get_outputs()]
-            feed = {"source": padded, "lengths": lengths}
-            wanted = {entry.name for entry in self.encoder.get_inputs()}
-            found = self.encoder.run(names, {name: x for name, x in feed.items() if name in wanted})
-            given = dict(zip(names, found, strict=True))
-        sizes = {"rows": len(items), "past": 0}
-        for entry in self.state:
-            if entry["begins"] == "zeros":
-                given[entry["name"]] = np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
-        return given
+            state |= zip(names, self.encoder.run(names, feed), strict=True)
+        return state
 
     def advance(self, tokens: Array, state: State) -> tuple[Array, State]:
         """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
         after = {entry["after"]: entry["name"] for entry in self.state if entry["after"]}
-        names = ["log_probs", *after]
-        found = dict(zip(names, self.step.run(names, {"tokens": tokens.astype(np.int64), **state}), strict=True))
-        return found.pop("log_probs"), {**state, **{after[name]: x for name, x in found.items()}}
-
-    def _select(self, state: State, rows: Array, sources: Array | None) -> State:
-        """The state of these rows, in this order; `sources` says which sources stay, where some have left."""
-        chosen = {"row": rows, "source": sources}
-        index = {entry["name"]: chosen[entry["of"]] for entry in self.state}
-        return {name: x if index[name] is None else x[index[name]] for name, x in state.items()}
+        log_probs, *changed = self.step.run(["log_probs", *after], {"tokens": tokens.astype(np.int64), **state})
+        return log_probs, {**state, **dict(zip(after.values(), changed, strict=True))}
 
     # The rules
 
-    def _room(self, item: Item, search: Search) -> tuple[int, str]:
+    def _room(self, item: Item, search: SimpleNamespace) -> tuple[int, str]:
         """The most tokens of an output for this source, and what sets that limit."""
         positions = self.facts["positions"]
         left = positions - 1 - (len(item) if self.facts.get("together") else 0)
@@ -243,17 +209,16 @@ class Runner:
             limits.append((ratio, f"search.max_ratio={search.max_ratio:g}"))
         return min([*limits, (left, f"a model of {positions} positions")], key=lambda limit: limit[0])
 
-    def _problem(self, item: Item, prefix: Sequence[int], search: Search) -> str | None:
+    def _problem(self, item: Item, prefix: Sequence[int], search: SimpleNamespace) -> str | None:
         """Why nothing can be written for a source, in the words of `System.generate`; None if it can."""
-        count, positions = len(item), self.facts["positions"]
-        if self.source["kind"] == "text":
-            if not count:
-                return "is empty"
-            if count > search.max_source:
-                return f"has {count} tokens, more than search.max_source={search.max_source}; split it"
-            if count >= positions:
-                return f"has {count} tokens, more than a model of {positions} positions can read"
+        count, positions, text = len(item), self.facts["positions"], self.source["kind"] == "text"
         room, limit = self._room(item, search)
+        if text and not count:
+            return "is empty"
+        if text and count > search.max_source:
+            return f"has {count} tokens, more than search.max_source={search.max_source}; split it"
+        if text and count >= positions:
+            return f"has {count} tokens, more than a model of {positions} positions can read"
         if room < 1:
             return f"has {count} tokens, after which {limit} leaves no room for an output; split it"
         if len(prefix) > room:
@@ -261,7 +226,9 @@ class Runner:
             return f"has a {begins} of {len(prefix)} tokens, more than the {room} that {limit} allows"
         return None
 
-    def _restrict(self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: Search) -> None:
+    def _restrict(
+        self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: SimpleNamespace
+    ) -> None:
         """Put what may not come next at -inf, in place. Within a prefix only its next token may come, whatever the
         other rules say; after `longest` tokens only the end."""
         length, end = written.shape[2] - 1, self.marks["end"]
@@ -278,6 +245,13 @@ class Runner:
         for i, value in kept.items():
             given[i] = -math.inf
             given[i, :, due.get(i, end)] = value
+
+
+def _penalty(search: SimpleNamespace, length: int) -> float:
+    """What `log p` of so many tokens, the closing mark counted, is divided by."""
+    if search.length_penalty == "none":
+        return 1.0
+    return float(((5.0 + length) / 6.0 if search.length_penalty == "gnmt" else length) ** search.alpha)
 
 
 def _top(values: Array, count: int) -> tuple[Array, Array]:
@@ -299,12 +273,14 @@ def _repeats(tokens: list[int], size: int) -> Iterator[int]:
 
 def main() -> None:
     """Lines of standard input to outputs, with the folder that is named, or else the one this program lies in."""
-    folder = sys.argv[1] if len(sys.argv) == 2 else Path(sys.argv[0]).parent
-    if len(sys.argv) > 2 or not (len(sys.argv) == 2 or zipfile.is_zipfile(sys.argv[0])):
+    program, *named = sys.argv
+    if len(named) > 1 or not (named or zipfile.is_zipfile(program)):
         sys.exit("usage: python runner.pyz [FOLDER] < input.txt")
     warnings.showwarning = lambda message, *_: print(f"runner: {message}", file=sys.stderr)
     try:
-        outputs = Runner(folder).generate([line.rstrip("\n") for line in sys.stdin])
+        outputs = Runner(named[0] if named else Path(program).parent).generate(
+            [line.rstrip("\n") for line in sys.stdin]
+        )
     except RegardError as error:
         sys.exit(f"runner: {error}")
     print("".join(f"{output}\n" for output in outputs), end="")

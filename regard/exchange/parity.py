@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.data.corpora import read_examples
 from regard.data.sources import Item, Pictures
-from regard.data.tokens import MARKS, clean
+from regard.data.tokens import EOS, MARKS, clean
 from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.metrics import bleu_score, chrf_score
 from regard.nn.hard import HardAttention
@@ -76,61 +76,47 @@ def compare(
 
     Where weights are stored in float32, a difference beyond rounding is an error.
     """
-    settings = settings.model_copy(update=PLAIN)
-    items, prefixes, references, made_up = _samples(task, settings, max(1, count))
-    outputs: dict[int, list[tuple[Written, Written]]] = {}
+    settings, sides = settings.model_copy(update=PLAIN), dict[int, list[tuple[Written, Written]]]()
+    items, prefixes, references, made_up = samples(task, settings, max(1, count))
     for beam in dict.fromkeys((1, settings.beam)):
         search = settings.model_copy(update={"beam": beam})
         ours, theirs = task.search(items, search, prefixes=prefixes), decode(items, search, prefixes)
-        outputs[beam] = [(one[0], other[0]) for one, other in zip(ours, theirs, strict=True)]
-    pairs = [pair for some in outputs.values() for pair in some]
-    before, after = (
-        [clean(task.target.decode(x.tokens)) for x in side] for side in zip(*outputs[settings.beam], strict=True)
-    )
+        sides[beam] = [(one[0], other[0]) for one, other in zip(ours, theirs, strict=True)]
+    greedy, beams = sides[1], sides[settings.beam]
+    before, after = ([clean(task.target.decode(pair[k].tokens)) for pair in beams] for k in (0, 1))
     report = Report(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in made.iterdir()),
         lines=len(items),
         made_up=made_up,
-        greedy_matches=sum(one.tokens == other.tokens for one, other in outputs[1]),
+        greedy_matches=sum(one.tokens == other.tokens for one, other in greedy),
         beam=settings.beam,
-        beam_matches=sum(one.tokens == other.tokens for one, other in outputs[settings.beam]),
-        difference=max((_difference(*pair) for pair in pairs if pair[0].tokens == pair[1].tokens), default=0.0),
+        beam_matches=sum(one.tokens == other.tokens for one, other in beams),
+        difference=max((_apart(*pair) for pair in greedy + beams if pair[0].tokens == pair[1].tokens), default=0.0),
         chrf=chrf_score(after, before).value,
         bleu=(bleu_score(before, references).value, bleu_score(after, references).value) if references else None,
         **facts,
     )
     if report.quantization == "float32":
-        wrong = {beam: _wrong(task, items, some) for beam, some in outputs.items()}
-        if wrong[1] or any(wrong[settings.beam]) or len(wrong[settings.beam]) > max(1, len(items) // 10):
+        wrong = [
+            sum(not agree(task, item, *pair) for item, pair in zip(items, x, strict=True)) for x in (greedy, beams)
+        ]
+        if wrong[0] or wrong[1] > max(1, len(items) // 10):  # beams may part at a near tie that neither output shows
             raise ModelError(f"the export does not write what the model writes, and is thrown away: {report}")
     return report
 
 
-def _difference(one: Written, other: Written) -> float:
-    """Of `log p` of a token, on average; an output that nothing closed has none."""
+def _apart(one: Written, other: Written) -> float:
+    """How far `log p` of a token is apart, on average; an output that nothing closed has none."""
     return 0.0 if one.log_prob == other.log_prob else abs(one.log_prob - other.log_prob) / (len(one.tokens) + 1)
 
 
-def _wrong(task: Writing, items: Sequence[Item], pairs: Sequence[tuple[Written, Written]]) -> list[bool]:
-    """An entry for each pair of outputs that differ by more than rounding: whether they are the same tokens.
-
-    Of different ones a few are to be expected: beams may part at any near tie, also at one that neither output shows.
-    """
-    found = []
-    for item, (one, other) in zip(items, pairs, strict=True):
-        same = one.tokens == other.tokens
-        if not (same and _difference(one, other) <= TOLERANCE) and not rounding_decides(
-            task, item, one.tokens, other.tokens
-        ):
-            found.append(same)
-    return found
-
-
-def rounding_decides(task: Writing, item: Item, ours: list[int], theirs: list[int]) -> bool:
-    """Whether two outputs part where either token was as likely, or after hard attention had two places to choose from
-    that were as good."""
-    gaps: list[float] = []
+def agree(task: Writing, item: Item, ours: Written, theirs: Written) -> bool:
+    """Whether two outputs differ by rounding alone: they may part where either token was as likely, or after hard
+    attention had two places to choose from that were as good."""
+    if ours.tokens == theirs.tokens and _apart(ours, theirs) <= TOLERANCE:
+        return True
+    gaps = [1.0]
 
     def watch(score: nn.Module, given: Any, scores: Tensor) -> None:
         if scores.shape[-1] > 1:
@@ -139,33 +125,29 @@ def rounding_decides(task: Writing, item: Item, ours: list[int], theirs: list[in
 
     hard = [module for module in task.model.modules() if isinstance(module, HardAttention)]
     hooks = [module.score.register_forward_hook(watch) for module in hard]
-    mine = task.score_items([item], [ours])[0].tokens
+    mine, other = (task.score_items([item], [side.tokens])[0].tokens for side in (ours, theirs))
     for hook in hooks:
         hook.remove()
-    other = task.score_items([item], [theirs])[0].tokens
-    parting = next(
-        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-    )
-    as_likely = ours != theirs and abs(mine[parting] - other[parting]) < TOLERANCE
-    return as_likely or min(gaps, default=1.0) < ROUNDING
+    both = enumerate(zip([*ours.tokens, EOS], [*theirs.tokens, EOS], strict=False))
+    parting = next((i for i, (a, b) in both if a != b), None)
+    as_likely = parting is not None and abs(mine[parting] - other[parting]) < TOLERANCE
+    return as_likely or min(gaps) < ROUNDING
 
 
-def _samples(task: Writing, settings: Search, count: int) -> tuple[list[Item], list[list[int]], list[str], bool]:
+def samples(task: Writing, settings: Search, count: int) -> tuple[list[Item], list[list[int]], list[str], bool]:
     """Some validation data: sources, prefixes and references. Without data, sources drawn from a seed, and True.
 
     A language model continues the first tokens of a text, and has no references.
     """
     alone, begin = task.config.data.source == "none", min(4, settings.max_length)
     try:
-        examples = list(read_examples(task.config.data, "valid"))
-        some = min(count, len(examples))
-        examples = [examples[i * len(examples) // some] for i in range(some)]
-        items = list(task.source.encode_many([x.source or x.target for x in examples]))
-        usable = [i for i, item in enumerate(items) if _usable(task, item, settings)]
-        if usable:
-            prefixes = [task.target.encode(examples[i].target)[:begin] if alone else [] for i in usable]
-            references = [] if alone else [clean(examples[i].target) for i in usable]
-            return [items[i] for i in usable], prefixes, references, False
+        found = list(read_examples(task.config.data, "valid"))
+        found = found[:: max(1, len(found) // count)][:count]
+        read = zip(found, task.source.encode_many([x.source or x.target for x in found]), strict=True)
+        pairs = [(x, item) for x, item in read if _usable(task, item, settings)]
+        if pairs:
+            prefixes = [task.target.encode(x.target)[:begin] if alone else [] for x, _ in pairs]
+            return [item for _, item in pairs], prefixes, [] if alone else [clean(x.target) for x, _ in pairs], False
     except (ConfigError, DataError, OSError):
         pass
     draw, nothing = random.Random(1), [list[int]() for _ in range(count)]
