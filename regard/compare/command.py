@@ -6,13 +6,12 @@ from pathlib import Path
 
 import typer
 
-from regard.compare.lecture import lecture
 from regard.compare.page import check_place, write_page
 from regard.compare.results import table
 from regard.compare.runner import Budget, Entry, Plan, Train, compare, folder_name
 from regard.config import load
 from regard.display import show
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 
 
 def make_plan(
@@ -26,6 +25,8 @@ def make_plan(
         raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
     numbers = tuple(range(1, seeds + 1))
     if standing:
+        from regard.compare.lecture import lecture  # whose corpus is an extra
+
         return lecture(folder, budget, numbers, command, settings, only)
     entries = [Entry(_name(path), str(path), load(path, settings)) for path in configs]
     data = f"Trained on {entries[0].config.data.train}."
@@ -40,6 +41,7 @@ def run_plan(plan: Plan, page: Path, train: Train) -> None:
                 f"runs of the model '{entry.name}' go where figures should; give it, or --page, another name"
             )
     check_place(page)  # before the work
+    require("matplotlib")
     results = compare(plan, train, lambda text: typer.echo(text, err=True))
     show(table(results))
     write_page(results, page)

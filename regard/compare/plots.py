@@ -16,7 +16,7 @@ import numpy as np
 
 from regard.artifacts import replacing
 from regard.compare.results import Group, Measure, Numbers, Results, Trajectory, called, flops, frontier
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,6 +191,7 @@ def learning_figure(results: Results) -> Figure:
 def _write(draw: Any, results: Results, path: Path) -> None:
     if path.suffix not in {".png", ".svg"}:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png or .svg")
+    require("matplotlib")
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS), replacing(path) as temporary:

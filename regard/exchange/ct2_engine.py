@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +29,7 @@ from regard.config import parse, read_yaml, resolve_paths
 from regard.data.corpora import Example
 from regard.data.sources import Item, Text
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Subwords, Tokenizer
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import Exposure
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis, Limits, length_penalty
@@ -52,13 +51,9 @@ _UNSUPPORTED = {
 }
 
 
-def ct2() -> ModuleType:
+def ct2() -> Any:
     """The package, if it is there."""
-    try:
-        import ctranslate2
-    except ImportError:
-        raise ConfigError("CTranslate2 is not installed; try: pip install 'regard[export]'") from None
-    return ctranslate2
+    return require("ctranslate2")
 
 
 def names(tokenizer: Tokenizer) -> list[str]:

@@ -32,7 +32,7 @@ from regard.artifacts import new_folder, write_text
 from regard.config import dump
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
@@ -62,11 +62,7 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
     if not isinstance(task, Writing) or not isinstance(task.model, EncoderDecoder | OneNetwork):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            __import__(name)
-        except ImportError:
-            raise ConfigError(f"export to ONNX needs {name}; install it with: pip install 'regard[export]'") from None
+    require("onnx", "onnxscript", "onnxruntime")
     with new_folder(folder, KIND, force=force) as new:
         model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
         task = replace(task, model=model, device=torch.device("cpu"))  # what the graphs are compared with

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from regard.data.pictures import read_picture
 from regard.data.tokens import load_tokenizer
-from regard.errors import ConfigError, DataError, ModelError, RegardError
+from regard.errors import ConfigError, DataError, MissingExtraError, ModelError, RegardError, require
 
 RUNNER = "runner.json"
 SETTINGS = (
@@ -52,9 +52,7 @@ class Runner:
 
     def __init__(self, folder: str | Path, threads: int = 0) -> None:
         """`threads` 0 leaves it to ONNX Runtime how many to use."""
-        import onnxruntime
-
-        folder = Path(folder)
+        onnxruntime, folder = require("onnxruntime"), Path(folder)
         try:
             self.facts = json.loads((folder / RUNNER).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -281,6 +279,8 @@ def main() -> None:
         outputs = Runner(named[0] if named else Path(program).parent).generate(
             [line.rstrip("\n") for line in sys.stdin]
         )
+    except MissingExtraError as error:
+        sys.exit(f"runner: {str(error).partition(';')[0]}; pip install onnxruntime numpy sentencepiece pillow")
     except RegardError as error:
         sys.exit(f"runner: {error}")
     print("".join(f"{output}\n" for output in outputs), end="")
