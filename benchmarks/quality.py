@@ -34,9 +34,9 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Bleu, Chrf
 from regard.settings import Search
 from regard.system import System
-from regard.tasks.task import Output
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
+from regard.tasks.task import Output
 
 WORKLOAD = (
     "Texts go in and come out. 'tokens' is how many were written, as a share of the first system's: a speed with more "
@@ -88,7 +88,9 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
             entered = contenders(job, peers, ("float32", "bfloat16", "int8"), written.decoded)
         else:
             entered = [
-                Contender(name, "beside" if i else "ours", partial(written.searched, system.search_settings(**settings)))
+                Contender(
+                    name, "beside" if i else "ours", partial(written.searched, system.search_settings(**settings))
+                )
                 for i, (name, settings) in enumerate(SEARCHES.items())
             ]
         case = Case("lines", "lines/s", entered, words)

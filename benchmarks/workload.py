@@ -101,7 +101,7 @@ class Window:
 
     def packed(self, budget: int, count: int) -> list[Index]:
         """`count` of Regard's batches at even distances: at most `budget` tokens a side, none of them padding."""
-        return spaced(pack(self.source, self.target, budget), count)
+        return spaced(pack([self.source + 1, self.target + 1], [budget, budget]), count)
 
     def padded(self, budget: int, count: int, *, by_length: bool = True) -> list[Index]:
         """`count` padded batches at even distances: rows times the longest of both sides is at most `budget`.

@@ -206,8 +206,8 @@ def _from_here(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it; a name alone stands
-    for a section of that kind."""
+    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it; a name alone
+    stands for a section of that kind."""
     merged = dict(base)
     for name, value in over.items():
         old = merged.get(name)

@@ -250,7 +250,7 @@ def test_an_exported_model_reads_pictures_as_training_does(tmp_path: Path) -> No
     Picture.fromarray(np.full((40, 24), 200 * 257, np.uint16)).save(tmp_path / "x.png")
     runner = object.__new__(onnx_runner.Runner)
     runner.source = images().export()
-    (item,), _ = runner.read([str(tmp_path / "x.png")])
+    item, _ = runner.read(str(tmp_path / "x.png"))
     np.testing.assert_array_equal(np.asarray(item), images().encode_many([str(tmp_path / "x.png")])[0])
     code = (
         "import sys, regard.exchange.onnx_runner, regard.data.scan; print('torch' in sys.modules, 'PIL' in sys.modules)"

@@ -14,8 +14,7 @@ from benchmarks.peers.base import Decode, Job, Peer, need, quiet
 from benchmarks.peers.ours import make_decode
 from benchmarks.race import Role, UnavailableError
 from benchmarks.workload import Tokens
-from regard.exchange.ct2_engine import load_engine, names
-from regard.exchange.ct2_search import refuse
+from regard.exchange.ct2_engine import load_engine, names, refuse
 from regard.exchange.ctranslate2 import export
 from regard.search.limits import Hypothesis
 from regard.system import System
@@ -50,7 +49,7 @@ class Engine(Peer):
         precision = job.search.precision
         if self.exact and precision != "float32":
             raise UnavailableError("what is rounded writes something else")
-        engine = load_engine(exported(job), job.task.device.type, same=self.exact)
+        engine = load_engine(exported(job), job.task.device.type, exact=self.exact)
         if not engine.compute_type.startswith(precision):
             raise UnavailableError(f"CTranslate2 computes in {engine.compute_type} here")
         return make_decode(engine, job), self.note
@@ -81,7 +80,7 @@ class Translator:
             "no_repeat_ngram_size": search.no_repeat, "min_decoding_length": search.min_length,
             "max_decoding_length": max(task.room(job.sample, search)),
         }  # fmt: skip
-        self.read, self.write = names(task.source.tokenizer), names(task.target)
+        self.read, self.write = names(task.source.tokenizer), names(task.target.tokenizer)
         self.number = {name: i for i, name in enumerate(self.write)}
         self.threads = torch.get_num_threads()
         self._choose(1, ROWS[0])

@@ -17,7 +17,7 @@ import numpy as np
 from regard.artifacts import replacing
 from regard.compare.results import Group, Numbers, Results, Trajectory
 from regard.compare.tables import flops, metric_name, span
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 from regard.explain.space import arrange
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def write_figure(draw: Callable[[Results], Figure], results: Results, path: Path
     """Draw `length_figure`, `cost_figure` or `learning_figure` into a .png or .svg file."""
     if path.suffix not in {".png", ".svg"}:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png or .svg")
+    require("matplotlib")
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS), replacing(path) as temporary:

@@ -35,6 +35,7 @@ class Modality(Side):
     family: ClassVar[Family] = MODALITIES
     vocabulary = 0  # how many token ids there are, where elements are tokens
     tokenizer: Tokenizer | None = None
+    fixed_length: int | None = None  # of all items, where they are of one length
 
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import write_text
-from regard.errors import ConfigError, DataError, OutputError
+from regard.errors import ConfigError, DataError, OutputError, require
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
 
 FORMAT = "regard-explanation-1"
@@ -288,6 +288,7 @@ def _short(pieces: list[str], longest: int = 60) -> str:
 
 
 def _to_png(picture: NDArray[np.uint8]) -> str:
+    require("PIL")
     from PIL import Image
 
     file = io.BytesIO()
@@ -296,6 +297,7 @@ def _to_png(picture: NDArray[np.uint8]) -> str:
 
 
 def _from_png(text: str) -> NDArray[np.uint8]:
+    require("PIL")
     from PIL import Image
 
     try:

@@ -100,7 +100,7 @@ class RecurrentEncoder(Body):
         x = x.reversed() if self.reverse else x
         ends = []
         for i, forwards in enumerate(self.forwards):
-            start = forwards.start(len(x), x.values)
+            start = forwards.start(x.rows, x.values)
             inputs = x if i == 0 else x.like(self.dropout(x.values))
             x, end = forwards(inputs, start)
             if self.backwards:

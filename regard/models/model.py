@@ -116,7 +116,7 @@ class OneNetwork(Writer):
         return inputs.like(self.decoder(both, None).values[place])
 
     def start(self, source: Source) -> State:
-        return self.read(source, self.decoder.alone(len(source)))[1]
+        return self.read(source, self.decoder.alone(source.rows))[1]
 
     def encode(self, source: Source) -> Memory:
         """What the network has made of the source when it ends."""

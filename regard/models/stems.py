@@ -22,7 +22,7 @@ from regard.registry import STEMS, Family, register
 @dataclass(frozen=True)
 class Elements:
     """What a source is made of: token ids below `vocabulary` (which may be its own, and no other side's), or arrays of
-    this `shape`; the stem that usually reads them; and the embedding of tokens, where it is shared with the target's."""
+    this `shape`; the stem that usually reads them; and the embedding of tokens, where the target shares it."""
 
     vocabulary: int = 0
     shape: tuple[int, ...] = ()
@@ -113,11 +113,11 @@ class ConvolutionStem(Stem):
 
     def vectors(self, source: Ragged) -> Ragged:
         kind = self.norm.weight.dtype
-        pixels = source.values.view(len(source), source.longest, -1, 3).to(kind) / 127.5 - 1.0
+        pixels = source.values.view(source.rows, source.longest, -1, 3).to(kind) / 127.5 - 1.0
         x = pixels.permute(0, 3, 1, 2)  # (rows, channels, height, width)
         if self.coordinates:
             height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
             where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
-            x = torch.cat((x, where.expand(len(x), -1, -1, -1)), dim=1)
+            x = torch.cat((x, where.expand(x.shape[0], -1, -1, -1)), dim=1)
         grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
-        return Ragged.from_lengths(self.norm(grid.flatten(0, 1)), [grid.shape[1]] * len(grid))
+        return source.even(self.norm(grid.flatten(0, 1)), grid.shape[1])

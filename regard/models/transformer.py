@@ -70,7 +70,7 @@ class TransformerState:
             window = self.caches[0].shape[1]
         if real is not None and state.real is None:
             before = torch.arange(state.caches[0].shape[1], device=device) < self.at
-            state = replace(state, real=before.repeat(len(state.caches[0]), 1))
+            state = replace(state, real=before.repeat(state.caches[0].shape[0], 1))
         if state.real is not None:
             state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
         marks = None if state.real is None else state.real[:, :window]
@@ -143,7 +143,7 @@ class TransformerDecoder(nn.Module):
     def start(self, memory: Memory) -> TransformerState:
         made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
         source = tuple(memory.states.like(both).padded() for both in made)
-        return replace(self.alone(len(memory.states)), source=source, mask=allowed(memory.states))
+        return replace(self.alone(memory.states.rows), source=source, mask=allowed(memory.states))
 
     def alone(self, rows: int) -> TransformerState:
         attention, weight = self.blocks[0].self_attention, self.embedding.table.weight
@@ -164,7 +164,7 @@ class TransformerDecoder(nn.Module):
         for block, cache in zip(self.blocks, state.caches, strict=True):
             padded = block.step(padded, cache, slots, None, None)
         state = replace(state, at=longest)
-        if len(tokens.values) < tokens.mask.numel():
+        if tokens.values.shape[0] < tokens.mask.numel():
             state = _flush_right(self.blocks, state, new - tokens.lengths)
         return tokens.unpadded(self.final(padded)), state
 

@@ -373,7 +373,7 @@ def attention_part(name: str) -> int:
 
 
 def _captured(trace: Trace, row: int, rows: int) -> Iterator[tuple[str, Tensor]]:
-    """What one of so many rows of a batch attended to in each module; one that several sources share is there for each."""
+    """What one of so many rows of a batch attended to in each module; a shared encoder's for each of its sources."""
     for name, by_row in trace.found.items():
         for number in range(max(len(by_row) // rows, 1)):
             own = name.replace("encoder.encoders.0.", f"encoder.encoders.{number}.", 1)

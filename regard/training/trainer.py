@@ -21,7 +21,7 @@ from torch import nn
 from regard.artifacts import checksum, file_checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
-from regard.errors import DamagedError, ModelError, TrainingError
+from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
 from regard.memory import kept
 from regard.settings import Training
 from regard.training.checkpoint import (
@@ -362,9 +362,12 @@ class _Log:
         self.events: Any = None
         if tensorboard:
             try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
+                require("tensorboard")
+            except MissingExtraError as error:
+                watcher.message(f"{error}; training goes on without them")
                 return
+            from torch.utils.tensorboard import SummaryWriter
+
             self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=progress.step + 1)
 
     def write(self, step: int, **values: float | None) -> None:

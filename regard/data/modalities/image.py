@@ -61,6 +61,10 @@ class Image(Modality):
         return (3 * self.settings.size,)
 
     @property
+    def fixed_length(self) -> int:  # type: ignore[override]
+        return int(self.settings.size)
+
+    @property
     def grid(self) -> int:
         """How many of the encoder's vectors lie side by side."""
         return math.isqrt(self.stem.vectors(self.settings.size))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import DataError
+from regard.errors import DataError, require
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +25,7 @@ PIXELS = 100_000_000  # more are refused before they are decoded
 
 def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
     """A picture as `side` scanlines of `side` pixels, `(side, 3 side)`, the way up that its EXIF data say."""
+    require("PIL")
     from PIL import Image
 
     with _opened(path) as image:
@@ -48,6 +49,7 @@ def check_picture(path: str | Path) -> None:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Image]:
     """A picture whose size is bearable; whatever is wrong with it, here or while it is read, names the file."""
+    require("PIL")
     from PIL import Image
 
     try:
