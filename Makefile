@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all setup check clean
+.PHONY: demo test test-all test-gpu setup check clean
 
 demo: setup
 	$(BIN)/regard demo
@@ -12,6 +12,9 @@ test: setup
 
 test-all: setup
 	REGARD_TEST_ALL=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu
 
 setup: $(VENV)/.ready
 

@@ -1,4 +1,4 @@
-"""Memory of the CPU that stays at hand.
+"""Memory of the CPU that is retained while work lasts.
 
 glibc gives large blocks back to the system as soon as they are free, and the system clears them again, page by page,
 when the next tensor of that size is made. Where the same sizes come and go for hours that is time for nothing.
@@ -23,8 +23,8 @@ _inside = 0
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Inside this, what is freed is kept for what comes next; where the C library is not glibc nothing changes."""
+def retain_memory() -> Iterator[None]:
+    """Inside this, freed memory is retained for what comes next; where the C library is not glibc nothing changes."""
     global _inside
     with _lock:
         _inside += 1

@@ -19,6 +19,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+def round_up(number: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-number // step) * step
+
+
+def bucket(number: int, parts: int = 8, least: int = 1) -> int:
+    """The next of few sizes, so that shapes that are alike share what is made for one: `parts` (or half as many) of
+    them up to each power of 2, and `least` apart or more.
+
+    By 8 parts they are 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, …: at most a quarter more.
+    """
+    return round_up(number, max(least, 2 ** (number - 1).bit_length() // parts))
+
+
 @dataclass(frozen=True)
 class Grid:
     """A padded form with more rows and steps than there are, flattened: values go in and out of it by gathers alone,

@@ -33,6 +33,7 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
         from regard.nn import triton_decoding, triton_fused, triton_kernels, triton_steps  # noqa: F401
         from regard.search import triton_beam  # noqa: F401
 
+gpu = pytest.mark.gpu  # what needs one, and is skipped where there is none: `make test-gpu`
 FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise tested in part: `make test-all`
 
 Part = dict[str, Any]  # settings of a stem, an encoder or a decoder
@@ -239,6 +240,16 @@ def batch_of(encoder: str) -> tuple[Source, Ragged]:
 def rows_of(x: Ragged) -> list[Tensor]:
     """The values of each row."""
     return list(x.values.split(x.lengths.tolist()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a GPU are skipped without one; with one, those of kernels run there, and are marked too."""
+    for item in items:
+        if torch.cuda.is_available():
+            if "kernel" in getattr(item, "fixturenames", ()):
+                item.add_marker("gpu")
+        elif item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 @pytest.fixture

@@ -116,14 +116,26 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"source": "imgae"}, "[source] no source of kind 'imgae'; did you mean 'image'? (--import brings in"),
         ({"source": {"kind": "sound"}}, "[source] no source of kind 'sound'; there are: text, none, image"),
         ({"source": ["text", "imgae"]}, "[source[1]] no source of kind 'imgae'; did you mean 'image'?"),
-        ({"source": ["text", {"kind": "image", "szie": 8}]}, "unknown setting 'szie' in [source[1]]; did you mean 'size'?"),
-        ({"source": ["text", {"kind": "image", "size": 3}]}, "'size' in [source[1]] is 3: input should be greater than"),
-        ({"source": [{"tokens": {"kidn": "word"}}, "text"]}, "unknown setting 'kidn' in [source[0].tokens]; did you mean"),
+        (
+            {"source": ["text", {"kind": "image", "szie": 8}]},
+            "unknown setting 'szie' in [source[1]]; did you mean 'size'?",
+        ),
+        (
+            {"source": ["text", {"kind": "image", "size": 3}]},
+            "'size' in [source[1]] is 3: input should be greater than",
+        ),
+        (
+            {"source": [{"tokens": {"kidn": "word"}}, "text"]},
+            "unknown setting 'kidn' in [source[0].tokens]; did you mean",
+        ),
         ({"source": ["text", 3]}, "'source[1]' in the top level is 3: should be a section such as {kind: text}"),
         ({"source": 3}, "'source' in the top level is 3: should be a section such as {kind: text}"),
         ({"source": []}, "source is an empty list; for none write source: {kind: none}"),
         ({"source": {"column": []}}, "[source] column is []; name one, or several in a list, or leave it out"),
-        ({"source": ["text", {"kind": "image", "column": [1, 2]}]}, "[source[1]] column is [1, 2]; name one, or leave it"),
+        (
+            {"source": ["text", {"kind": "image", "column": [1, 2]}]},
+            "[source[1]] column is [1, 2]; name one, or leave it",
+        ),
         ({"target": {"column": [1, 2]}}, "[target] column is [1, 2]; name one, or leave it out"),
         ({"target": "lable"}, "[target] no target of kind 'lable'; did you mean 'label'?"),
         ({"target": ["text"]}, "'target' in the top level is ['text']: should be a section such as {kind: text}"),
@@ -132,9 +144,18 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             {"training": {"metric": "blue"}},
             "training.metric 'blue' is not among the metrics of target.kind 'text': bleu, chrf, exact, loss",
         ),
-        ({"training": {"objective": "likelihod"}}, "[training.objective] no objective of kind 'likelihod'; did you mean"),
-        ({"model": {"encoder": {"stem": "tokns"}}}, "[model.encoder.stem] no stem of kind 'tokns'; did you mean 'tokens'?"),
-        ({"model": {"decoder": {"score": "addditive"}}}, "no attention score of kind 'addditive'; did you mean 'additive'?"),
+        (
+            {"training": {"objective": "likelihod"}},
+            "[training.objective] no objective of kind 'likelihod'; did you mean",
+        ),
+        (
+            {"model": {"encoder": {"stem": "tokns"}}},
+            "[model.encoder.stem] no stem of kind 'tokns'; did you mean 'tokens'?",
+        ),
+        (
+            {"model": {"decoder": {"score": "addditive"}}},
+            "no attention score of kind 'addditive'; did you mean 'additive'?",
+        ),
         (
             {"source": ["text", "text"], "model": {"encoder": ["lstm", "gur"]}},
             "[model.encoder[1]] no encoder of kind 'gur'; did you mean 'gru'?",
@@ -147,7 +168,10 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             {"source": ["text", "text"], "model": {"encoder": ["lstm", "gru", "rnn"]}},
             "model.encoder lists 3 encoders for 2 sources; give one each",
         ),
-        ({"model": {"encoder": ["lstm"]}}, "[model] encoder lists one for each of several sources; for one source write"),
+        (
+            {"model": {"encoder": ["lstm"]}},
+            "[model] encoder lists one for each of several sources; for one source write",
+        ),
         ({"source": ["text", "none"]}, "of several sources none can be of kind none; leave it out"),
         ({"source": ["text", "text"], "model": {"encoder": "none"}}, "several sources need an encoder and a decoder"),
         (
@@ -162,7 +186,10 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             {"source": ["text", "image"], "model": {"share_encoder": True}},
             "model.share_encoder needs sources of the same settings; set it to false",
         ),
-        ({"model": {"share_encoder": True}}, "model.share_encoder is for several sources and one encoder; set it to false"),
+        (
+            {"model": {"share_encoder": True}},
+            "model.share_encoder is for several sources and one encoder; set it to false",
+        ),
         (
             {
                 "source": ["text", "text"],
@@ -178,7 +205,10 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             {"source": {"tokens": {"kind": "word"}}, "model": {"encoder": "none"}},
             "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave out their own",
         ),
-        ({"source": "image", "model": {"encoder": "none"}}, "model.encoder.kind none reads text, not source.kind 'image'"),
+        (
+            {"source": "image", "model": {"encoder": "none"}},
+            "model.encoder.kind none reads text, not source.kind 'image'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(settings: dict[str, Any], message: str) -> None:

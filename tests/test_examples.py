@@ -16,7 +16,7 @@ import pytest
 
 from regard.data.examples import Example, Form, data_content, read_examples, read_files, read_sources
 from regard.data.lines import BadLine
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.evaluation.alignment import Alignment
 from regard.settings import Data
 from tests.toy import sides_of
@@ -77,7 +77,9 @@ def test_gold_alignments(tmp_path: Path) -> None:
     table = _write(tmp_path / "x.tsv", "a b\tc d\t0-1 1p0\n")
     assert [x.alignment for x in read_pairs(table)] == [LINKS]
     assert [x.alignment for x in read_pairs(table, 1, 2)] == [None]  # columns that are chosen have none by themselves
-    records = _write(tmp_path / "x.jsonl", '{"source": "a b", "target": "c d", "alignment": "0-1 1p0", "links": "0-0"}\n')
+    records = _write(
+        tmp_path / "x.jsonl", '{"source": "a b", "target": "c d", "alignment": "0-1 1p0", "links": "0-0"}\n'
+    )
     assert [x.alignment for x in read_pairs(records)] == [LINKS]
     assert [x.alignment for x in read_pairs(records, "source", "target")] == [LINKS]
 

@@ -16,23 +16,24 @@ from torch import Tensor
 from regard.data.batches import make_batch
 from regard.models.stems import Embedding
 from regard.nn import kernels
-from regard.nn.attention import attend
+from regard.nn.attention import Backend, MultiHeadAttention, attend, capture, choose_backend, takes_filled
+from regard.nn.blocks import Block
+from regard.nn.graphs import cloned
 from regard.nn.kernels import (
     Spans,
     attend_spans,
-    consult,
-    recall,
     softmax_agreement_,
     softmax_cross_entropy_,
     spans,
 )
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
-from regard.search.replay import cloned
 from regard.settings import ObjectiveSettings as Settings
+from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood
-from tests.conftest import tiny
+from regard.training.update import filled_size
+from tests.conftest import Pair, tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
@@ -313,7 +314,7 @@ def test_the_loss_in_place_compiles() -> None:
     given = (randn(7, 13), drawn(7, 13))
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
     agree(compiled(*given), run(*given), 1e-6)
-    torch.library.opcheck(kernels._softmax_cross_entropy, (*given, 0.1))
+    torch.library.opcheck(kernels.softmax_cross_entropy_, (*given, 0.1))
 
 
 def whole(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -515,7 +516,7 @@ def test_two_passes_in_place_compile() -> None:
     given = (randn(2, 7, 13), drawn(7, 13))
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
     agree(compiled(*given), run(*given), 1e-6)
-    torch.library.opcheck(kernels._softmax_agreement, (*given, 0.1, 3.0))
+    torch.library.opcheck(kernels.softmax_agreement_, (*given, 0.1, 3.0))
 
 
 def two_passes(dtype: torch.dtype = torch.float64, tokens: int = 11) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -608,6 +609,8 @@ def test_a_query_recalls_its_own_past(
 ) -> None:
     """Slots of a row lie in the caches of others, beyond those that are taken there is rubbish, and the new one is kept
     where it belongs."""
+    from regard.nn.triton_decoding import cached_self_attention
+
     window = 40
     q, k, v = randn(rows_, 3, heads, d_head, seed=2).unbind(1)
     cache = randn(rows_, window, 2, heads, d_head, seed=3)
@@ -618,7 +621,7 @@ def test_a_query_recalls_its_own_past(
     if seen is not None:
         seen[0] = False  # sees nothing but itself
     before, lies = cache.clone(), origin.clone()
-    found = recall(q, k, v, cache, origin, seen, torch.tensor([taken], device=DEVICE))
+    found = cached_self_attention(q, k, v, cache, origin, seen, torch.tensor([taken], device=DEVICE))
     assert torch.equal(cache[:, taken], torch.stack((k, v), dim=1))
     before[:, taken], lies[:, taken] = cache[:, taken], torch.arange(rows_)
     assert torch.equal(origin, lies)
@@ -640,6 +643,8 @@ def test_a_query_recalls_its_own_past(
 def test_queries_consult_the_source_of_their_group(
     kernel: None, groups: int, queries: int, heads: int, d_head: int, source: int, dtype: torch.dtype
 ) -> None:
+    from regard.nn.triton_decoding import cached_cross_attention
+
     q = randn(groups, queries, 2, heads, d_head, seed=2, dtype=dtype)[:, :, 1]
     memory = randn(groups, source, 2, heads, d_head, seed=3, dtype=dtype)
     mask = (torch.rand(groups, 1, 1, source, generator=torch.Generator().manual_seed(4)) < 0.5).to(DEVICE)
@@ -647,7 +652,7 @@ def test_queries_consult_the_source_of_their_group(
     if groups > 1:
         mask[1] = False  # sees nothing
     memory[~mask[:, 0, 0]] = torch.nan
-    found = consult(q, memory, mask)
+    found = cached_cross_attention(q, memory, mask)
     keys, values = memory.double().nan_to_num(0.0).unbind(2)  # (groups, source, heads, d_head)
     scores = torch.einsum("gqhd,gshd->ghqs", q.double(), keys) / math.sqrt(d_head)
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
@@ -713,3 +718,101 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement:
         found.append((loss.detach(), gradients))
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=0)
     torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-4, atol=1e-5)
+
+
+# Which backend
+
+
+GPU = torch.device("cuda")  # none is needed to ask what would be used there
+needs_triton = pytest.mark.skipif(not kernels.available(GPU), reason="triton is not installed")
+ALIKE = [f"transformer-{name}" for name in ("pre-sinusoidal", "post-learned", "rotary", "alibi", "t5", "shaw")]
+MIXED = [("transformer-rotary", "transformer-t5"), ("transformer-shaw", "transformer-rotary"),
+         ("lstm-bi", "transformer-rotary"), ("transformer-rotary", "lstm-additive-feeding")]  # fmt: skip
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("device", "dtype", "d_head", "adds", "expected"),
+    [
+        ("cuda", torch.float32, 64, False, Backend.TRITON),
+        ("cuda", torch.bfloat16, 128, False, Backend.TRITON),
+        ("cuda", torch.bfloat16, 129, False, Backend.SDPA),
+        ("cuda", torch.float32, 192, False, Backend.SDPA),
+        ("cuda", torch.float64, 64, False, Backend.SDPA),
+        ("cuda", torch.bfloat16, 64, True, Backend.SDPA),
+        ("cpu", torch.float32, 64, False, Backend.SDPA),
+    ],
+)
+def test_the_backend_of_attention(device: str, dtype: torch.dtype, d_head: int, adds: bool, expected: Backend) -> None:
+    assert choose_backend(torch.device(device), dtype, d_head, adds=adds) is expected
+
+
+@needs_triton
+@pytest.mark.parametrize("d_model", [256, 260])
+@pytest.mark.parametrize(("encoder", "decoder"), [*zip(ALIKE, ALIKE, strict=True), *MIXED])
+def test_one_answer_to_whether_batches_may_be_filled_up(kernel: None, encoder: str, decoder: str, d_model: int) -> None:
+    """The model's layers, an update and a batch go by the same: heads of 130, or anything that adds to scores, pad."""
+    model = deepcopy(tiny((encoder, decoder), d_model=d_model)).float()
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    packs = all(layer.backend(GPU, torch.float32) is Backend.TRITON for layer in layers)
+    expected = packs and "lstm" not in encoder + decoder
+    assert takes_filled(model, GPU) == expected
+    objective, settings = Likelihood(model, Settings(), 0.1), Training(batch_tokens=100)
+    assert filled_size(model, objective, settings, GPU) == (128 if expected else None)
+    assert filled_size(model, objective, settings, torch.device("cpu")) is None
+    x = rows([3, 2], d_model)
+    assert [layer.spans(x) is not None for layer in layers] == [
+        layer.backend(GPU, torch.float32) is Backend.TRITON for layer in layers
+    ]
+
+
+WIDE: list[Pair] = [(name, name) for name in ("transformer-pre-sinusoidal", "transformer-rotary")]
+
+
+@pytest.mark.parametrize("pair", WIDE, ids="-".join)
+def test_heads_that_are_too_wide_for_the_kernels_are_padded(pair: Pair, request: pytest.FixtureRequest) -> None:
+    """Teacher forced and step by step, as without kernels."""
+    model = deepcopy(tiny(pair, d_model=260)).float().to(DEVICE)
+    source, target = Ragged.of([[3, 4, 5], [6]], DEVICE), Ragged.of([[1, 4], [1, 5, 7]], DEVICE)
+
+    def outputs() -> tuple[Tensor, ...]:
+        found = model(source, target).values
+        gradients = torch.autograd.grad(found.square().sum(), list(model.parameters()), allow_unused=True)
+        with torch.inference_mode():
+            state: Any = model.start(source).fixed(8)
+            steps = []
+            for tokens in target.padded().mT:
+                log_probs, state = model.step(tokens, cloned(state))
+                steps.append(log_probs)
+        return (found, torch.stack(steps), *(x for x in gradients if x is not None))
+
+    expected = outputs() if DEVICE == "cpu" else None
+    request.getfixturevalue("kernel")
+    found = outputs()
+    if expected is not None:
+        agree(found, expected, 1e-4)
+    assert all(x.isfinite().all() for x in found)
+
+
+def test_blocks_compiled_for_training_run_as_written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In validation and under `capture`; and a copy is not compiled, for that would be with the weights of another."""
+    ran: list[Callable[..., Ragged]] = []
+
+    def compiled(run: Callable[..., Ragged]) -> Callable[..., Ragged]:
+        return lambda *given: ran.append(run) or run(*given)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    model = deepcopy(tiny(("transformer-rotary", "transformer-rotary"), dropout=0.0))
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for block in blocks:
+        block.compile_for_training()
+    source, target = Ragged.of([[3, 4, 5], [6]]), Ragged.of([[1, 4], [1, 5, 7]])
+    expected = model(source, target).values
+    with capture(model) as trace:
+        model(source, target)
+    assert trace.found.keys() >= {"encoder.blocks.0.self_attention", "decoder.blocks.1.cross_attention"}
+    assert not ran
+    torch.testing.assert_close(deepcopy(model).train()(source, target).values, expected)
+    assert not ran
+    torch.testing.assert_close(model.train()(source, target).values, expected)
+    assert ran == [block.run for block in blocks]

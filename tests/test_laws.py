@@ -17,8 +17,8 @@ from regard.models.build import build
 from regard.models.decoders import State
 from regard.models.model import EncoderDecoder
 from regard.nn.attention import Attention, MultiHeadAttention, capture
+from regard.nn.graphs import cloned
 from regard.ragged import Ragged
-from regard.search.replay import cloned
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from regard.training.losses import cross_entropy
 from tests.conftest import (

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard import memory
-from regard.memory import give_back, kept
+from regard.memory import give_back, retain_memory
 from regard.nn.linear import Packed
 
 glibc = pytest.mark.skipif(memory._glibc() is None, reason="the C library is not glibc")
@@ -32,7 +32,7 @@ def test_what_is_freed_is_kept_inside_and_given_back_in_the_end() -> None:
         "before = held()\n"
         "torch.ones(2**24)\n"
         "usual = held()\n"
-        "with kept():\n"
+        "with retain_memory():\n"
         "    torch.ones(2**24)\n"
         "    inside = held()\n"
         "give_back()\n"
@@ -51,25 +51,25 @@ def test_it_lasts_until_all_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_set", heard.append)
 
     def elsewhere() -> None:
-        with kept():
+        with retain_memory():
             assert heard == [memory._KEEP]
 
-    with kept():
+    with retain_memory():
         thread = Thread(target=elsewhere)
         thread.start()
         thread.join()
-        with kept():
+        with retain_memory():
             pass
         assert heard == [memory._KEEP]
     assert heard == [memory._KEEP, memory._USUAL]
-    with pytest.raises(ValueError, match="no"), kept():
+    with pytest.raises(ValueError, match="no"), retain_memory():
         raise ValueError("no")
     assert heard == [memory._KEEP, memory._USUAL] * 2
 
 
 def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_glibc", lambda: None)
-    with kept():
+    with retain_memory():
         give_back()
         assert torch.ones(3).sum() == 3
 
@@ -78,12 +78,12 @@ def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_new_numbers_of_rows_take_no_more_memory() -> None:
     """What a layer of a search is given rows by, after it has seen the few numbers that they are filled up to."""
     words = (
-        "from regard.nn.graphed import few\n"
+        "from regard.ragged import bucket\n"
         "from regard.nn.linear import PARTS\n"
         "from tests.test_memory import *\n"
         "layer = Packed(torch.nn.Linear(64, 64))\n"
         "with torch.inference_mode():\n"
-        "    for rows in sorted({few(i, PARTS) for i in range(1, 513)}):\n"
+        "    for rows in sorted({bucket(i, PARTS) for i in range(1, 513)}):\n"
         "        layer(torch.ones(rows, 64))\n"
         "    before = held()\n"
         "    for rows in range(1, 513):\n"

@@ -461,7 +461,9 @@ def test_several_sources_stand_end_to_end(tmp_path: Path) -> None:
     assert source.room(items[0], 2.0) == sys.maxsize  # an image sets no limit
     assert source.problem(items[0], 9) is None
     assert source.problem(items[2], 9) == "has a source 2 that is empty"
-    assert str(source.problem(items[0], 1)).startswith("has a source 2 that has 2 tokens, more than search.max_source=1")
+    assert str(source.problem(items[0], 1)).startswith(
+        "has a source 2 that has 2 tokens, more than search.max_source=1"
+    )
 
 
 def test_words_of_two_texts_are_counted_on() -> None:

@@ -210,10 +210,10 @@ def test_in_use_the_likeliest_place_is_taken(pair: tuple[str, str]) -> None:
 def test_what_was_drawn_is_laid_out_in_the_order_of_the_targets(pair: tuple[str, str]) -> None:
     """Softly, so that `capture` has the weights whose entropy is recorded: whole, or step by step as rows end."""
     model, examples_ = hard(pair), examples()
-    with choices(len(examples_.inputs), 1.0, CPU) as made, capture(model) as trace:
+    with choices(model, len(examples_.inputs), 1.0, CPU) as made, capture(model) as trace:
         model(examples_.source, examples_.inputs)
     log_alpha, entropy = made.laid_out(examples_.outputs)
-    assert len(made.rows) == (1 if pair == OUTPUT else examples_.inputs.longest)
+    assert len(made.drawn) == (1 if pair == OUTPUT else examples_.inputs.longest)
     assert log_alpha.eq(0).all()  # a sentence that attends softly has drawn nothing
     expected = []
     for row, length in enumerate(examples_.inputs.lengths.tolist()):
@@ -226,7 +226,7 @@ def test_what_was_drawn_is_laid_out_in_the_order_of_the_targets(pair: tuple[str,
 def test_log_probabilities_are_those_of_the_places_drawn() -> None:
     model, examples_ = hard(), examples()
     torch.manual_seed(4)
-    with choices(len(examples_.inputs), 0.4, CPU) as made, capture(model) as trace:
+    with choices(model, len(examples_.inputs), 0.4, CPU) as made, capture(model) as trace:
         model(examples_.source, examples_.inputs)
     log_alpha, _ = made.laid_out(examples_.outputs)
     _, _, alphas = looks(model, examples_.source, examples_.inputs)
@@ -290,7 +290,7 @@ def test_a_place_is_credited_with_what_it_bears_on(pair: tuple[str, str], late: 
     torch.manual_seed(5)
     found = objective(examples_, 1.0)
     torch.manual_seed(5)
-    with choices(len(examples_.inputs), settings.soft, CPU) as made:
+    with choices(model, len(examples_.inputs), settings.soft, CPU) as made:
         logits = model(examples_.source, examples_.inputs).values
     log_alpha, entropy = made.laid_out(examples_.outputs)
     rewards = logits.log_softmax(-1).gather(1, examples_.outputs.values[:, None]).squeeze(1).tolist()
@@ -396,7 +396,7 @@ def test_risk_is_the_formula_over_what_was_drawn(likelihood: float) -> None:
     limits = Limits(torch.tensor([2 * len(y) + 5 for y in targets]), BOS, EOS, (PAD, UNK, BOS, SEP, MASK))
     model.eval()
     with torch.no_grad():
-        found = sample(model.step, model.start(examples_.source), limits=limits, count=6, keys=keys)
+        found = sample(model, model.start(examples_.source), limits=limits, count=6, keys=keys)
     expected = 0.0
     for row, (x, y) in enumerate(zip(examples_.source.tolist(), targets, strict=True)):
         tried = {tuple(y), *(tuple(hypothesis.tokens) for hypothesis in found[row])}

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from regard.models.transformer import TransformerState
 from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
+from regard.nn.graphs import cloned
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, distances
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
-from regard.search.replay import cloned
 from tests import equations as eq
 from tests.equations import Array
 from tests.test_equations import agree, randomised, vectors
@@ -281,7 +281,9 @@ def test_attention_in_chunks_equals_the_whole_with_padding_on_the_left(
     attention, x = attention_with(kind, causal=True), rows(LENGTHS)
     padded, mask = left_padded(x)
     masks: list[Tensor | None] = list(mask.split(chunks, dim=1))
-    whole = in_chunks(attention.look_back, list(padded.split(chunks, dim=1)), masks, empty_state(len(x), fixed=fixed))
+    whole = in_chunks(
+        attention.cached_self_attention, list(padded.split(chunks, dim=1)), masks, empty_state(len(x), fixed=fixed)
+    )
     same(whole[mask], attention(x).values)
     assert whole[~mask].shape[0] > 0
     same(whole[~mask], attention.output.bias.expand_as(whole[~mask]))  # padding attends nowhere, to zeros
@@ -293,7 +295,10 @@ def test_attention_in_chunks_equals_the_whole_with_padding_on_the_left(
 def test_attention_in_chunks_needs_no_mask_where_all_is_real(kind: str | None, chunks: list[int], fixed: int) -> None:
     attention, x = attention_with(kind, causal=True), rows([9, 9])
     found = in_chunks(
-        attention.look_back, list(x.padded().split(chunks, dim=1)), [None] * len(chunks), empty_state(2, fixed=fixed)
+        attention.cached_self_attention,
+        list(x.padded().split(chunks, dim=1)),
+        [None] * len(chunks),
+        empty_state(2, fixed=fixed),
     )
     same(found.flatten(0, 1), attention(x).values)
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import choose, filter_epsilon, filter_top, line_keys, sample, uniforms
+from regard.search.stepper import Steps
 from tests.chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
 
 
 def draw(chain: Chain, rules: Limits, seed: int = 1, **options: Any) -> list[list[Hypothesis]]:
     keys = line_keys(seed, range(len(rules.longest)))
-    return sample(chain.step, chain.start(), limits=rules, keys=keys, **options)
+    return sample(Steps(chain.step), chain.start(), limits=rules, keys=keys, **options)
 
 
 def probability(chain: Chain, rules: Limits, source: int, tokens: list[int], temperature: float = 1.0) -> float:
@@ -108,7 +109,7 @@ def test_a_seed_gives_the_same_samples_again() -> None:
 
 def test_as_the_temperature_falls_sampling_becomes_greedy() -> None:
     chain, rules = random_chain(8, seed=9), limits([5] * 8)
-    greedy = beam_search(chain.step, chain.start(), limits=rules, width=1)
+    greedy = beam_search(Steps(chain.step), chain.start(), limits=rules, width=1)
     cold = draw(chain, rules, count=4, temperature=1e-4)
     assert [{tuple(x.tokens) for x in found} for found in cold] == [{tuple(x[0].tokens)} for x in greedy]
     top = draw(chain, rules, count=4, top_k=1)
@@ -169,7 +170,7 @@ def some(chain: Chain, rules: Limits, sources: list[int], seed: int = 1, **optio
     """Samples of some sources, in this order, each under the number that it has among all."""
     part = Chain(chain.log_probs[sources], chain.mix)
     keys = line_keys(seed, sources)
-    return sample(part.step, part.start(), limits=rules.keep(torch.tensor(sources)), keys=keys, **options)
+    return sample(Steps(part.step), part.start(), limits=rules.keep(torch.tensor(sources)), keys=keys, **options)
 
 
 def test_a_line_is_drawn_alike_alone_and_in_any_batch() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
+from regard.search.stepper import Steps
 from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, allowed, limits, markov, random_chain
 
 ALL = 64  # wider than all there is to try within three tokens
@@ -24,7 +25,7 @@ def penalised(kind: str, alpha: float, tokens: list[int], log_prob: float) -> fl
 
 
 def search(chain: Chain, rules: Limits, **options: Any) -> list[list[Hypothesis]]:
-    return beam_search(chain.step, chain.start(), limits=rules, **options)
+    return beam_search(Steps(chain.step), chain.start(), limits=rules, **options)
 
 
 def best(

@@ -24,6 +24,7 @@ from regard.search.ensemble import EnsembleState, ensemble
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import minimum_bayes_risk
 from regard.search.sample import line_keys, sample
+from regard.search.stepper import Steps
 from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, ChainState, allowed, limits, markov, random_chain
 
 ALL = 128  # wider than all there is to try within four tokens
@@ -31,7 +32,7 @@ Phrases = list[list[int]]
 
 
 def search(chain: Chain, rules: Limits, **options: Any) -> list[list[Hypothesis]]:
-    return beam_search(chain.step, chain.start(), limits=rules, **options)
+    return beam_search(Steps(chain.step), chain.start(), limits=rules, **options)
 
 
 def best(chain: Chain, source: int, sequences: list[list[int]], count: int) -> list[Hypothesis]:
@@ -79,7 +80,7 @@ def test_an_impossible_prefix_is_kept_all_the_same(width: int) -> None:
     lost, other = search(chain, rules, width=width)
     assert lost == [Hypothesis([C, C], -math.inf, -math.inf)]
     same(other, [Hypothesis([A, B], math.log(0.4), math.log(0.4))])
-    lost, other = sample(chain.step, chain.start(), limits=rules, keys=line_keys(1, [0, 1]), count=width)
+    lost, other = sample(Steps(chain.step), chain.start(), limits=rules, keys=line_keys(1, [0, 1]), count=width)
     assert all(x.tokens[:2] == [C, C] and x.log_prob == -math.inf for x in lost)
     assert all(x.tokens == [A, B] for x in other)
 
@@ -100,7 +101,7 @@ def test_contrastive_search_keeps_an_impossible_prefix_too() -> None:
 
 def test_samples_go_on_from_the_prefix_as_the_model_says() -> None:
     chain, made, count = random_chain(3, seed=4), limits([3, 1, 2], prefix=[[B, A], [], [C]], forbidden=(BOS, B)), 4000
-    found = sample(chain.step, chain.start(), limits=made, keys=line_keys(1, range(3)), count=count, top_k=4)
+    found = sample(Steps(chain.step), chain.start(), limits=made, keys=line_keys(1, range(3)), count=count, top_k=4)
     for source, hypotheses in enumerate(found):
         seen = Counter(tuple(x.tokens) for x in hypotheses)
         expected = {}
@@ -488,7 +489,7 @@ def spelled(chain: Chain) -> tuple[Any, Spelled]:
 def test_an_ensemble_of_one_is_the_model() -> None:
     chain, rules = random_chain(6, seed=1), limits([5, 3] * 3)
     step, state = ensemble([chain.step], [chain.start()], [7.0])
-    assert beam_search(step, state, limits=rules, width=3, nbest=3) == search(chain, rules, width=3, nbest=3)
+    assert beam_search(Steps(step), state, limits=rules, width=3, nbest=3) == search(chain, rules, width=3, nbest=3)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
@@ -497,7 +498,7 @@ def test_an_ensemble_finds_the_optimum_of_the_mean(weights: list[float] | None) 
     other_step, other_state = spelled(other)
     step, state = ensemble([one.step, other_step], [one.start(), other_state], weights)
     share = [x / sum(weights) for x in weights] if weights else [0.5, 0.5]
-    for source, hypotheses in enumerate(beam_search(step, state, limits=rules, width=ALL, nbest=5)):
+    for source, hypotheses in enumerate(beam_search(Steps(step), state, limits=rules, width=ALL, nbest=5)):
         expected = []
         for tokens in allowed(rules, source):
             rows = zip(one.rows(source, tokens), other.rows(source, tokens), [*tokens, EOS], strict=True)
@@ -511,7 +512,7 @@ def test_an_ensemble_is_searched_alike_in_any_batch() -> None:
 
     def run(first: Chain, second: Chain, longest: list[int]) -> list[list[Hypothesis]]:
         step, state = ensemble([first.step, second.step], [first.start(), second.start()])
-        return beam_search(step, state, limits=limits(longest), width=3, nbest=3)
+        return beam_search(Steps(step), state, limits=limits(longest), width=3, nbest=3)
 
     together = run(one, other, longest)
     for source, hypotheses in enumerate(together):

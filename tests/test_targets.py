@@ -12,6 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from regard.data.corpora import read_pairs
+from regard.data.labels import Labels, Numbers, learn_labels
+from regard.data.sources import Parts
+from regard.parts import Model
+from regard.tasks.telling import Telling
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -19,9 +24,6 @@ import regard
 from regard.cli import app
 from regard.config import merge
 from regard.data.batches import IGNORED, Told
-from regard.data.corpora import read_pairs
-from regard.data.labels import Labels, Numbers, learn_labels
-from regard.data.sources import Parts
 from regard.data.synthetic import scenes
 from regard.data.tokens import BOS, EOS, SEP, Symbols
 from regard.display import class_table, show
@@ -29,10 +31,8 @@ from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.labels import class_scores, label_scores, number_scores, pearson, ranks, spans
 from regard.models.build import build
 from regard.models.model import Reader
-from regard.parts import Model
 from regard.ragged import Ragged
 from regard.settings import Objective
-from regard.tasks.telling import Telling
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from regard.training.objectives import make_objective
 

@@ -19,7 +19,7 @@ from regard.config import parse
 from regard.data.batches import Batch
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.models.model import EncoderDecoder
 from regard.search.limits import Hypothesis
 from regard.settings import Search
@@ -37,7 +37,7 @@ class Regard(Peer):
     role: Role = "ours"
     packed: bool = True
     every_precision: bool = True
-    inside: Callable[[], AbstractContextManager[None]] = kept
+    inside: Callable[[], AbstractContextManager[None]] = retain_memory
 
     def training(self, load: Load) -> tuple[Batches, Step]:
         seed, settings = load.window.seed, {"batch_tokens": load.budget, "precision": load.precision}

@@ -32,8 +32,8 @@ class State(Protocol):
 
 
 class Decoder(Protocol):
-    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where
-    `__call__` takes values that belong to no sequence, on a GPU."""
+    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where only
+    attention relates positions to each other, and nothing waits for the device."""
 
     bounded: bool
     packed: bool

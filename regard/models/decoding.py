@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from regard.errors import ConfigError
+from regard.nn.attention import takes_filled
+from regard.nn.graphs import Graphs, exclusive
 from regard.nn.linear import Packed, Quantised
 
 M = TypeVar("M", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Copy(NamedTuple):
     """A copy, and what it was made of."""
 
     model: nn.Module
     weights: tuple[nn.Parameter, ...]  # asking a model for them takes longer than a step; none: they are its own
-    version: int
-
-    @property
-    def valid(self) -> bool:
-        return self.version == _version(self.weights)
+    version: tuple[int, int]
 
 
-_kept: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()  # the copies of each model, by precision
+_copies: WeakKeyDictionary[nn.Module, dict[str, _Copy]] = WeakKeyDictionary()  # of each model, by precision
 
 
 def changed(model: nn.Module) -> None:
     """To be told where weights change in a way that does not show: a fused optimiser leaves no trace in them."""
-    kept = _kept.get(model, {})
-    for precision in [name for name, one in kept.items() if one.weights]:
-        del kept[precision]
+    copies = _copies.get(model, {})
+    for precision in [name for name, one in copies.items() if one.weights]:
+        copies.pop(precision, None)
 
 
 def for_decoding(model: M, precision: str) -> M:
@@ -45,33 +41,39 @@ def for_decoding(model: M, precision: str) -> M:
 
     On a CPU linear layers are kept the way a few rows are multiplied fastest. `bfloat16` halves what is read, `int8`
     quarters it; both round, so outputs may differ from those in `float32`. On a GPU a copy in `float32` has the weights
-    of the model itself, and is there because it never trains.
+    of the model itself. It never trains, and has `graphs`, so that searches are recorded.
     """
-    gpu = next(model.parameters()).is_cuda
-    if precision == "int8" and gpu:
+    first = next(model.parameters())
+    if precision == "int8" and first.is_cuda:
         raise ConfigError("search.precision int8 is for CPUs; on a GPU use bfloat16")
-    kept = _kept.setdefault(model, {})
-    if precision not in kept or not kept[precision].valid:
-        weights = () if gpu and precision == "float32" else tuple(model.parameters())
-        kept[precision] = _Kept(_copy(model, precision, gpu), weights, _version(weights))
-    return kept[precision].model  # type: ignore[return-value]
+    with exclusive(first.device):  # several threads share one copy
+        copies = _copies.setdefault(model, {})
+        known = copies.get(precision)
+        if known is None or known.version != _version(first, known.weights):
+            weights = () if first.is_cuda and precision == "float32" else tuple(model.parameters())
+            known = copies[precision] = _Copy(_copy(model, precision, first), weights, _version(first, weights))
+        return known.model  # type: ignore[return-value]
 
 
-def _version(weights: Sequence[nn.Parameter]) -> int:
-    return sum(weight._version for weight in weights)
+def _version(first: nn.Parameter, weights: Sequence[nn.Parameter]) -> tuple[int, int]:
+    """Where weights lie, which recorded graphs go by, and how often they were changed."""
+    return first.data_ptr(), sum(weight._version for weight in weights)
 
 
-def _copy(model: M, precision: str, gpu: bool) -> M:
+def _copy(model: M, precision: str, first: nn.Parameter) -> M:
     with torch.inference_mode(False), torch.no_grad():
-        if precision == "float32" and gpu:
-            return copy.deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
-        copied = copy.deepcopy(model).eval().requires_grad_(False)
+        shares = first.is_cuda and precision == "float32"
+        copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shares else {}).eval()
+        copied = copied if shares else copied.requires_grad_(False)
         if precision == "bfloat16":
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
+        if first.is_cuda:
+            copied.graphs = Graphs(filled=takes_filled(copied, first.device))  # type: ignore[assignment]
+            return copied
         for module in list(copied.modules()):
             for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear) and not gpu:
+                if isinstance(child, nn.Linear):
                     setattr(module, name, _laid_out(child, precision))
     return copied
 

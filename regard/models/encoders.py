@@ -15,15 +15,14 @@ from torch import Tensor, nn
 from regard.bundle import Bundle
 from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Stem, TokenStem
-from regard.nn.attention import sight
 from regard.nn.blocks import EncoderBlock, make_norm
 from regard.nn.cells import lstm_layer
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
-from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.graphs import Graphs, Looped
 from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
 from regard.nn.recurrence import Recurrence
-from regard.ragged import Ragged, gathered
+from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
 
 
@@ -42,9 +41,9 @@ class Memory:
         return self.states.mean() if self.end is None else self.end
 
 
-def rounded(source: Ragged) -> tuple[int, int]:
+def source_bucket(source: Ragged) -> tuple[int, int]:
     """Rows and places of a source in a recording of a decoder, which does not mind empty places."""
-    return few(len(source), 16, 16), few(max(source.longest, 1), 8, 8)
+    return bucket(len(source), 16, 16), bucket(max(source.longest, 1), 8, 8)
 
 
 class Body(nn.Module, ABC):
@@ -52,7 +51,7 @@ class Body(nn.Module, ABC):
     sequence is longer than `longest`."""
 
     family: ClassVar[Family] = BODIES
-    packed = False  # takes values that belong to no sequence, and asks nothing of the device
+    packed = False  # only attention relates positions to each other, and nothing waits for the device
 
     def __init__(self, settings: Any, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class StemEncoder(Body):
 @register("rnn")
 @register("lstm")
 @register("gru")
-class RecurrentEncoder(Body):
+class RecurrentEncoder(Body, Looped):
     """A stack of recurrent layers, each reading one way or both (Schuster and Paliwal 1997).
 
     Both ways, each direction has half of `d_model` and the joined states go to the next layer. The summary is the last
@@ -95,7 +94,7 @@ class RecurrentEncoder(Body):
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source)
-        if (graphs := recorder()) is not None and self.cell == "lstm" and x.longest:
+        if (graphs := self.recorder) is not None and self.cell == "lstm" and x.longest:
             return self._replay(x, graphs)
         x = x.reversed() if self.reverse else x
         ends = []
@@ -114,12 +113,12 @@ class RecurrentEncoder(Body):
 
     def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
         """Like `forward`, from a recording in one of few shapes: rows and steps are added that nobody looks at."""
-        (rows, places), steps = rounded(x), few(x.longest, 16, 2)
+        (rows, places), steps = source_bucket(x), bucket(x.longest, 16, 2)
         kind = x.values.dtype if x.values.device.type == "cpu" else autocast_dtype(x.values)
         inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
         lengths = F.pad(x.lengths, (0, rows - len(x)))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("stem.")]
-        states, end, carry = graphs("encoder", self._all_rows, (inputs, lengths), used)
+        states, end, carry = graphs.loop(self._all_rows, (inputs, lengths), used)
         values = x.grid(rows, places).cut(states.flatten(0, 1))
         return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
 
@@ -143,7 +142,7 @@ class RecurrentEncoder(Body):
                 ends.append(end.permute(2, 0, 1, 3).flatten(2))  # (rows, parts, d_model)
         carry = torch.stack(ends, dim=1)
         x = self.dropout(gathered(x, reverse, reverse) if self.reverse else x)
-        more = few(steps, 8, 8) - steps  # as many places as `rounded` says
+        more = bucket(steps, 8, 8) - steps  # as many places as `source_bucket` says
         states = F.pad(x.view(steps, rows, -1).transpose(0, 1), (0, 0, 0, more))
         return states, self.dropout(carry[:, -1, 0]), carry
 
@@ -152,7 +151,7 @@ class RecurrentEncoder(Body):
 class TransformerEncoder(Body):
     """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
 
-    It is `packed`, and takes values that belong to no sequence, where its attention can.
+    It is `packed`: only attention relates positions to each other.
     """
 
     def __init__(
@@ -169,12 +168,11 @@ class TransformerEncoder(Body):
         self.positions = absolute_positions(settings, d_model, longest)
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.final = final_norm(settings, d_model)
-        adds = any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
-        self.packed = isinstance(stem, TokenStem) and not adds
+        self.packed = isinstance(stem, TokenStem)
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions)
-        seen = sight(x, x, causal=False, relative=self.blocks[0].self_attention.relative)
+        seen = self.blocks[0].self_attention.spans(x)
         for block in self.blocks:
             x = block(x, seen)
         return Memory(x.like(self.final(x.values)))

@@ -14,6 +14,7 @@ from regard.models.decoders import Decoder, State
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
 from regard.nn.dropout import Dropout
+from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
 
 
@@ -38,10 +39,11 @@ class Writer(nn.Module, ABC):
 
     decoder: Decoder
     head: Head
+    graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
 
     @property
     def packed(self) -> bool:
-        """Whether `states` takes values that belong to no sequence, and asks nothing of the device."""
+        """Whether only attention relates positions to each other in `states`, and nothing waits for the device."""
         return False
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
@@ -74,7 +76,7 @@ class Writer(nn.Module, ABC):
         return self.predict(output), state
 
     def logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same before it is normalised."""
+        """Like `step`, but returns logits."""
         output, state = self.advance(tokens, state)
         return self.head(output), state
 

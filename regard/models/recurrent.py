@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.encoders import Memory, rounded
+from regard.models.encoders import Memory, source_bucket
 from regard.models.stems import Embedding
 from regard.nn.attention import Attention
 from regard.nn.deferred import autocast_dtype, defer_gradients, deferred_apply
 from regard.nn.dropout import Dropout
-from regard.nn.graphed import Graphs, few, recorder
+from regard.nn.graphs import Graphs, Looped
 from regard.nn.recurrence import Recurrence, UnrolledRecurrence
-from regard.ragged import Ragged, gathered
+from regard.ragged import Ragged, bucket, gathered
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class RecurrentState:
         return self
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Looped):
     """`s_t = f(x_t, s_{t-1})`, and an output of it, in one of the `CONTEXT_MODES`.
 
     The bridge from the source makes `s_0`: `tanh(W c + b)` of the summary `c`, or a copy of a recurrent encoder's end.
@@ -133,7 +133,7 @@ class RecurrentDecoder(nn.Module):
             return self._full(y, self.start(memory))[0]
         if not y.longest:
             return y
-        graphs = recorder()
+        graphs = self.recorder
         if graphs is not None and self.attention is not None and not self.attention.draws:
             return self._replay(y, memory, graphs)
         index, going, rows = y.by_step
@@ -209,8 +209,8 @@ class RecurrentDecoder(nn.Module):
     def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The loop as a recorded CUDA graph, in one of few shapes: rows, steps and source positions are padded, and
         what comes of the padding is cut off."""
-        (rows, source), dtype = rounded(memory.states), autocast_dtype(y.values)
-        grid = y.grid(rows, few(y.longest, 16, 2), by_step=True)
+        (rows, source), dtype = source_bucket(memory.states), autocast_dtype(y.values)
+        grid = y.grid(rows, bucket(y.longest, 16, 2), by_step=True)
         states = memory.grid
         if states is None:
             flat = memory.states.grid(rows, source).padded(memory.states.values.to(dtype))
@@ -220,7 +220,7 @@ class RecurrentDecoder(nn.Module):
         lengths = F.pad(memory.states.lengths, (0, more))
         used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
         inputs = (grid.padded(y.values.to(dtype)), begin, states.to(dtype), lengths)
-        (found,) = graphs("decoder", self._padded_loop, inputs, used)
+        (found,) = graphs.loop(self._padded_loop, inputs, used)
         return y.like(grid.cut(found))
 
     def _padded_loop(self, y: Tensor, bridge_input: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
-from regard.nn.attention import Slots, allowed, sight
+from regard.nn.attention import Slots, allowed
 from regard.nn.blocks import DecoderBlock
-from regard.ragged import Ragged
+from regard.ragged import Ragged, round_up
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TransformerState:
         slots = self.caches[0].shape[1]
         if isinstance(self.at, Tensor):
             return self._grown(slots + tokens)
-        window = max(slots, -(-(self.at + tokens) // 32) * 32)  # in few sizes
+        window = max(slots, round_up(self.at + tokens, 32))  # in few sizes
         if slots:
             grown = self._grown(window)
         else:
@@ -126,16 +126,15 @@ class TransformerDecoder(nn.Module):
         self, embedding: Embedding, positions: nn.Module | None, blocks: list[DecoderBlock], final: nn.Module
     ) -> None:
         super().__init__()
-        self.bounded = True
-        self.packed = not any(getattr(block.self_attention.relative, "adds", False) for block in blocks)
+        self.bounded = self.packed = True
         self.embedding, self.positions, self.final = embedding, positions, final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
         source = None if memory is None else memory.states
-        seen = sight(x, x, causal=True, relative=self.blocks[0].self_attention.relative)
-        across = None if source is None else sight(x, source, causal=False)
+        first = self.blocks[0]
+        seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
         for block in self.blocks:
             x = block(x, source, seen, across)
         return x.like(self.final(x.values))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +18,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.nn import kernels
 from regard.nn.deferred import deferred_apply, deferred_matmul, fused_step_attention, step_attention_fuses
-from regard.nn.kernels import WIDEST, Spans, attend_spans, available, consult, recall, spans, usable
+from regard.nn.kernels import Spans, attend_spans
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
 from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
+
+
+class Backend(Enum):
+    """How attention of many heads is computed."""
+
+    TRITON = "Regard's own kernels, which read packed rows and caches as they lie"
+    SDPA = "scaled_dot_product_attention, on rows that are padded with zeros"
+
+
+def choose_backend(device: torch.device, dtype: torch.dtype, d_head: int, *, adds: bool = False) -> Backend:
+    """The one place that says how attention is computed; `adds`: whether relative positions add to its scores."""
+    runs = kernels.available(device) and dtype in kernels.DTYPES
+    return Backend.TRITON if runs and d_head <= kernels.WIDEST and not adds else Backend.SDPA
+
+
+def takes_filled(model: nn.Module, device: torch.device) -> bool:
+    """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device.
+
+    It has to be `packed`, so that only attention relates positions to each other, and all of that in our own kernels.
+    """
+    dtype = next(model.parameters()).dtype
+    layers = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
+    return bool(getattr(model, "packed", False)) and all(x.backend(device, dtype) is Backend.TRITON for x in layers)
 
 
 @dataclass
@@ -195,7 +220,7 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
         """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal).
 
-        `seen` is what `sight` gave for these rows.
+        `seen` is what `spans` gave for these rows.
         """
         packed = self.project(x.values) if memory is None else self.queries(x.values).unsqueeze(1)
         source = None if memory is None else self.keys_values(memory.values)
@@ -205,11 +230,22 @@ class MultiHeadAttention(nn.Module):
             q, k = self.relative.turn(q, k, x.position)
         if (trace := _tracing()) is not None:
             trace.record(self, lambda: self._weights(x.like(q), memory.like(k)))
-        if seen is not None and q.shape[-1] <= WIDEST:
+        if seen is not None:
             packed = packed if self.relative is None else torch.stack((q, k, v), dim=1)
             return x.like(self.output(attend_spans(packed, source, *seen).flatten(1)))
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
+
+    def backend(self, device: torch.device, dtype: torch.dtype) -> Backend:
+        """How this layer is computed on a device and in a precision."""
+        adds = self.relative is not None and self.relative.adds
+        return choose_backend(device, dtype, self.d_model // self.heads, adds=adds)
+
+    def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
+        """Who sees whom, as the packed kernel wants it; None where rows are padded. Layers of a stack can share it."""
+        if self.backend(x.values.device, x.values.dtype) is Backend.SDPA:
+            return None
+        return kernels.spans(x, x if memory is None else memory, self.causal)
 
     def project(self, x: Tensor) -> Tensor:
         """Queries, keys and values of the same positions, `(…, 3, heads, d_head)`."""
@@ -223,32 +259,36 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
         return self.inputs.part(memory, self.d_model, 3 * self.d_model).unflatten(-1, (2, self.heads, -1))
 
-    def look_across(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`.
 
         `mask` `(groups, 1, 1, source)` is True where there is something to see.
         """
         queries = self.queries(x)  # (groups, queries, heads, d_head)
         alike = queries.dtype == memory.dtype and not queries.requires_grad
-        if alike and usable(queries) and queries.shape[-1] <= WIDEST:
-            return self.output(consult(queries, memory, mask).flatten(2))
+        if alike and self.backend(queries.device, queries.dtype) is Backend.TRITON:
+            from regard.nn import triton_decoding
+
+            return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
         context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def look_back(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
+    def cached_self_attention(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
         """Causal attention of `(rows, new, d_model)` to itself and to what the cache holds of the positions before.
 
         Keys and values of the new positions are put into the cache `(rows, slots, 2, heads, d_head)`.
         """
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
-        adds = self.relative is not None and self.relative.adds
         if self.relative is not None:
             q, k = self.relative.turn(q, k, slots.new)
-        if slots.at is not None and x.shape[1] == 1 and not adds and usable(q) and q.shape[-1] <= WIDEST:
+        if slots.at is not None and x.shape[1] == 1 and self.backend(q.device, q.dtype) is Backend.TRITON:
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
-            context = recall(q.squeeze(1), k.squeeze(1), v.squeeze(1), cache, slots.origin, slots.real, slots.at)
+            from regard.nn import triton_decoding
+
+            one = (q.squeeze(1), k.squeeze(1), v.squeeze(1))
+            context = triton_decoding.cached_self_attention(*one, cache, slots.origin, slots.real, slots.at)
             return self.output(context.flatten(1).unsqueeze(1))
         both = three[..., 1:, :, :] if self.relative is None else torch.stack((k, v), dim=-3)
         cache.index_copy_(1, slots.new, both.to(cache.dtype))
@@ -267,16 +307,6 @@ class MultiHeadAttention(nn.Module):
         if self.causal:
             seen = seen & (distances(query.shape[2], key.shape[2], seen.device) <= 0)
         return padded_weights(query, key, seen, self.relative)
-
-
-def sight(q: Ragged, k: Ragged, causal: bool, relative: Relative | None = None) -> Spans | None:
-    """Who sees whom, for the kernel that reads packed rows as they are; None where it cannot be used.
-
-    It can on a GPU, unless something is added to the scores. All layers share what is given here.
-    """
-    if not available(q.values.device) or (relative is not None and relative.adds):
-        return None
-    return spans(q, k, causal)
 
 
 def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:

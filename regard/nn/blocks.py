@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
@@ -60,7 +62,28 @@ class Residual(nn.Module):
         return add_norm(x, f(x), self.norm, self.dropout)
 
 
-class EncoderBlock(nn.Module):
+class Block(nn.Module):
+    """A block of a stack, of which subclasses say in `run` what it does.
+
+    It can be compiled for training. In use, as in validation and under `capture`, it runs as it is written.
+    """
+
+    run: Callable[..., Ragged]
+    compiled: Callable[..., Ragged] | None = None
+
+    def compile_for_training(self) -> None:
+        """Compile `run`; the blocks of a stack are alike, so that it is done but once for each stack."""
+        self.compiled = torch.compile(self.run)
+
+    def forward(self, *given: Any) -> Ragged:
+        return self.run(*given) if self.compiled is None or not self.training else self.compiled(*given)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has; what was compiled is bound to this block."""
+        return {name: value for name, value in super().__getstate__().items() if name != "compiled"}
+
+
+class EncoderBlock(Block):
     """Self-attention, then feed-forward."""
 
     def __init__(
@@ -73,8 +96,8 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(d_model, norm, dropout, normalize=normalize)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
 
-    def forward(self, x: Ragged, seen: Spans | None = None) -> Ragged:
-        """`seen` is what `sight` gave for the rows, if it did."""
+    def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
+        """`seen` is what `self_attention.spans` gave for the rows."""
 
         def attend(values: Tensor) -> Tensor:
             return self.self_attention(x.like(values), seen=seen).values
@@ -82,7 +105,7 @@ class EncoderBlock(nn.Module):
         return x.like(self.around_feed_forward(self.around_attention(x.values, attend), self.feed_forward))
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(Block):
     """Causal self-attention, attention over the encoder's states, then feed-forward.
 
     Without `cross` there is no encoder to attend to: the block of a decoder alone (Radford et al. 2018).
@@ -103,10 +126,8 @@ class DecoderBlock(nn.Module):
             self.around_cross = Residual(d_model, norm, dropout, normalize=normalize)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
 
-    def forward(
-        self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None
-    ) -> Ragged:
-        """`seen` and `across` are what `sight` gave for the rows of the target, and of target and source."""
+    def run(self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None) -> Ragged:
+        """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""
 
         def look_back(values: Tensor) -> Tensor:
             return self.self_attention(x.like(values), seen=seen).values
@@ -130,9 +151,9 @@ class DecoderBlock(nn.Module):
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
             queries = x.unflatten(0, (mask.shape[0], -1)).flatten(1, 2)  # (sources, rows of one, d_model)
-            return self.cross_attention.look_across(queries, source, mask).view_as(x)
+            return self.cross_attention.cached_cross_attention(queries, source, mask).view_as(x)
 
-        x = self.around_self(x, lambda x: self.self_attention.look_back(x, cache, slots))
+        x = self.around_self(x, lambda x: self.self_attention.cached_self_attention(x, cache, slots))
         if self.cross:
             x = self.around_cross(x, look_across)
         return self.around_feed_forward(x, self.feed_forward)

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from regard.nn.dropout import Dropout
 from regard.nn.kernels import usable
 
-WIDEST = 8192  # of a row that is normed
+WIDEST = 8192  # row that is normed
 
 
 def norm(x: Tensor, module: nn.LayerNorm | nn.RMSNorm) -> Tensor:
     """`module(x)`; on a GPU in autocast's precision, if that is on, as the product that follows would have it."""
     if not usable(x) or x.shape[-1] > WIDEST:
-        normed: Tensor = module(x)
-        return normed
+        return module(x)
     cast = torch.is_autocast_enabled(x.device.type)
     return _normed(x, None, module, 0.0, torch.get_autocast_dtype(x.device.type) if cast else x.dtype)
 
@@ -29,8 +28,7 @@ def norm(x: Tensor, module: nn.LayerNorm | nn.RMSNorm) -> Tensor:
 def add_norm(x: Tensor, added: Tensor, module: nn.LayerNorm | nn.RMSNorm, dropout: Dropout) -> Tensor:
     """`module(x + dropout(added))`; on a GPU in the precision of what is added."""
     if not usable(x) or x.shape[-1] > WIDEST:
-        normed: Tensor = module(x + dropout(added))
-        return normed
+        return module(x + dropout(added))
     return _normed(x, added, module, dropout.p if dropout.training else 0.0, added.dtype)
 
 
@@ -56,7 +54,7 @@ def _seed(x: Tensor) -> Tensor:
     return torch.randint(-(2**31), 2**31 - 1, (2,), device=x.device, dtype=torch.int32)
 
 
-# What follows are the operators: forward, backward, their shapes for tracing.
+# What follows are the operators: forward, backward, and their shapes for tracing.
 
 
 @torch.library.custom_op("regard::add_norm", mutates_args=())
@@ -72,12 +70,9 @@ def _add_norm(
 
 
 @_add_norm.register_fake
-def _(
-    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
-    centred: bool, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     mean, inverse = (x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))
-    return x.new_empty(x.shape, dtype=dtype), mean, inverse
+    return x.new_empty(x.shape, dtype=rest[-1]), mean, inverse
 
 
 @torch.library.custom_op("regard::add_norm_backward", mutates_args=())
@@ -88,24 +83,20 @@ def _add_norm_backward(
     from regard.nn import triton_fused
 
     added = None if added is None else added.contiguous()
-    return triton_fused.add_norm_backward(
-        grad.contiguous(), x.contiguous(), added, weight, seed, mean, inverse, p, centred
-    )
+    given = (grad.contiguous(), x.contiguous(), added, weight, seed, mean, inverse)
+    return triton_fused.add_norm_backward(*given, p, centred)
 
 
 @_add_norm_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None, mean: Tensor, inverse: Tensor,
-    p: float, centred: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(grad: Tensor, x: Tensor, added: Tensor | None, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     dadded = x.new_empty(0) if added is None else added.new_empty(added.shape)
     return x.new_empty(x.shape), dadded, x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
 
-def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     x, added, weight, bias, seed, ctx.p, _, ctx.centred, _ = inputs
     ctx.save_for_backward(x, added, weight, seed, *output[1:])
-    ctx.added, ctx.kind, ctx.shifted = added is not None, weight.dtype, bias is not None
+    ctx.added, ctx.dtype, ctx.shifted = added is not None, weight.dtype, bias is not None
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -114,11 +105,11 @@ def _differentiate_norm(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor 
     if grad is None:
         return (None,) * 9
     dx, dadded, both = _add_norm_backward(grad, *ctx.saved_tensors, ctx.p, ctx.centred)
-    dweight, dbias = both.to(ctx.kind).unbind()
+    dweight, dbias = both.to(ctx.dtype).unbind()
     return (dx, dadded if ctx.added else None, dweight, dbias if ctx.shifted else None, *[None] * 5)
 
 
-_add_norm.register_autograd(_differentiate_norm, setup_context=_keep_norm)
+_add_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
 
 
 @torch.library.custom_op("regard::relu_dropout", mutates_args=())
@@ -128,11 +119,6 @@ def _relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return triton_fused.relu_dropout(x.contiguous(), seed, p)
 
 
-@_relu_dropout.register_fake
-def _(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    return x.new_empty(x.shape)
-
-
 @torch.library.custom_op("regard::relu_dropout_backward", mutates_args=())
 def _relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> Tensor:
     from regard.nn import triton_fused
@@ -140,12 +126,7 @@ def _relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> Tensor:
     return triton_fused.relu_dropout_backward(grad.contiguous(), y.contiguous(), p)
 
 
-@_relu_dropout_backward.register_fake
-def _(grad: Tensor, y: Tensor, p: float) -> Tensor:
-    return y.new_empty(y.shape)
-
-
-def _keep_relu(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+def _save_relu(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
     ctx.save_for_backward(output)
     ctx.p = inputs[2]
 
@@ -154,4 +135,6 @@ def _differentiate_relu(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return _relu_dropout_backward(grad, *ctx.saved_tensors, ctx.p), None, None
 
 
-_relu_dropout.register_autograd(_differentiate_relu, setup_context=_keep_relu)
+_relu_dropout.register_autograd(_differentiate_relu, setup_context=_save_relu)
+_relu_dropout.register_fake(lambda x, *_: x.new_empty(x.shape))
+_relu_dropout_backward.register_fake(lambda grad, y, *_: y.new_empty(y.shape))

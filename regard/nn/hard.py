@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.nn.attention import Attention
 from regard.ragged import Ragged
@@ -21,51 +20,44 @@ from regard.ragged import Ragged
 
 @dataclass
 class Choices:
-    """The places that were drawn while `choices` was on: `log α_s` and the entropy of `α`, summed over heads."""
+    """The places that were drawn inside `choices`: `log α_s` and the entropy of `α`, summed over heads."""
 
     soft: Tensor  # (rows,): True where a sentence attends softly
-    log_probs: list[Tensor] = field(default_factory=list)  # each (rows, some steps)
-    entropies: list[Tensor] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
-
-    def record(self, rows: Tensor, log_prob: Tensor, entropy: Tensor) -> None:
-        """What comes later for a row is further along its target."""
-        self.rows.append(rows)
-        self.log_probs.append(log_prob)
-        self.entropies.append(entropy)
+    drawn: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # rows, `log α_s`, entropies (rows, steps)
 
     def laid_out(self, like: Ragged) -> tuple[Tensor, Tensor]:
-        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`."""
-        return self._lay_out(self.log_probs, like), self._lay_out(self.entropies, like)
+        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`.
 
-    def _lay_out(self, found: list[Tensor], like: Ragged) -> Tensor:
-        padded = found[0].new_zeros(len(like), like.longest)
+        What was drawn later for a row is further along its target.
+        """
+        log_probs, entropies = (self.drawn[0][1].new_zeros(len(like), like.longest) for _ in range(2))
         step = 0
-        for rows, part in zip(self.rows, found, strict=True):
-            steps = torch.arange(step, step + part.shape[1], device=rows.device)
-            padded = padded.index_put((rows[:, None], steps), part)
-            step += part.shape[1]
-        return like.unpadded(padded).values
-
-
-_choices: ContextVar[Choices | None] = ContextVar("choices", default=None)
+        for rows, log_prob, entropy in self.drawn:
+            place = (rows[:, None], torch.arange(step, step + log_prob.shape[1], device=rows.device))
+            log_probs, entropies = log_probs.index_put(place, log_prob), entropies.index_put(place, entropy)
+            step += log_prob.shape[1]
+        return like.unpadded(log_probs).values, like.unpadded(entropies).values
 
 
 @contextmanager
-def choices(rows: int, soft: float, device: torch.device) -> Iterator[Choices]:
-    """Inside this, hard attention that is in training leaves what it drew; a share of rows attends softly instead."""
+def choices(model: nn.Module, rows: int, soft: float, device: torch.device) -> Iterator[Choices]:
+    """Inside this, hard attention of a model in training leaves what it drew; a share of rows attends softly instead."""
     made = Choices(torch.rand(rows, device=device) < soft)
-    token = _choices.set(made)
+    hard = [module for module in model.modules() if isinstance(module, HardAttention)]
+    for module in hard:
+        module.choices = made
     try:
         yield made
     finally:
-        _choices.reset(token)
+        for module in hard:
+            module.choices = None
 
 
 class HardAttention(Attention):
     """All of the weight on one place."""
 
     draws = True
+    choices: Choices | None = None  # where to leave what is drawn
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         somewhere = weights.sum(-1, keepdim=True) > 0  # a query that may look nowhere looks nowhere
@@ -75,15 +67,10 @@ class HardAttention(Attention):
         odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
         place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
         one = torch.zeros_like(weights).scatter(-1, place, 1.0) * somewhere
-        made = _choices.get()
-        if made is None:
+        if self.choices is None:
             return one
-        tiny = torch.finfo(weights.dtype).tiny
-        logs = weights.clamp(min=tiny).log()
-        soft = made.soft[rows][:, None, None, None]
-        made.record(
-            rows,
-            (logs.gather(-1, place) * (somewhere & ~soft)).squeeze(-1).sum(1),
-            -(weights * logs).sum(-1).sum(1),
-        )
+        logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
+        soft = self.choices.soft[rows][:, None, None, None]
+        log_prob = (logs.gather(-1, place) * (somewhere & ~soft)).squeeze(-1).sum(1)
+        self.choices.drawn.append((rows, log_prob, -(weights * logs).sum(-1).sum(1)))
         return torch.where(soft, weights, one)

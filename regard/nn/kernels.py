@@ -1,4 +1,4 @@
-"""Kernels of Regard's own for training on a GPU: attention over packed rows, and the loss with its gradient in place.
+"""Regard's own kernels for training on a GPU: attention over packed rows, and the loss with its gradient in place.
 
 Here is the way in, in torch alone; the kernels are in `triton_kernels.py`, which is imported when the first tensor for
 them arrives. Each is a custom operator, so `torch.compile` takes it as it is, and none waits for the device, so all can
@@ -17,9 +17,9 @@ from torch import Tensor
 from regard.ragged import Ragged
 
 IGNORED = -100  # the target of a position that does not count, as in torch
-WIDEST = 128  # of a head
+WIDEST = 128  # head that the kernels of attention take
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _INSTALLED = importlib.util.find_spec("triton") is not None
-_KINDS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Spans(NamedTuple):
@@ -42,7 +42,12 @@ def available(device: torch.device) -> bool:
 
 def usable(x: Tensor) -> bool:
     """Whether the kernels take this tensor: where they run, in single or half precision."""
-    return x.dtype in _KINDS and available(x.device)
+    return x.dtype in DTYPES and available(x.device)
+
+
+def dense(x: Tensor) -> Tensor:
+    """With the numbers of a head side by side, as the kernels read them. Tokens and heads may lie anywhere."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def spans(q: Ragged, k: Ragged, causal: bool) -> Spans:
@@ -62,6 +67,19 @@ def _bounds(row: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return offsets[row], offsets[(row + 1).clamp(max=offsets.shape[0] - 1)]
 
 
+def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
+    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
+
+    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
+    """
+    from regard.nn import triton_decoding
+
+    return triton_decoding.embed(tokens, table, scale, position, frequencies)
+
+
+# Attention over packed rows: forward, backward, and their shapes for tracing.
+
+
 def attend_spans(
     x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
 ) -> Tensor:
@@ -77,61 +95,6 @@ def attend_spans(
     return context
 
 
-def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
-    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
-
-    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
-    """
-    from regard.nn import triton_decoding
-
-    return triton_decoding.embed(tokens, table, scale, position, frequencies)
-
-
-def recall(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor) -> Tensor:
-    """`softmax(q kᵀ / √d_head) v` of one new position a row, `(rows, heads, d_head)`, over itself and its past.
-
-    `cache` `(rows, slots, 2, heads, d_head)` holds keys and values of the past; those of the new position are put into
-    slot `at` `(1,)` of its own row. `origin` `(rows, slots)` says in whose cache each slot before that lies; the new is
-    put down there too. `seen` `(rows, slots)` says which a row sees, if not all. There is no gradient.
-    """
-    from regard.nn import triton_decoding
-
-    assert cache.is_contiguous(), f"the cache should be contiguous, got strides {cache.stride()}"
-    return triton_decoding.recall(_dense(q), _dense(k), _dense(v), cache, origin, seen, at)
-
-
-def consult(q: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-    """`softmax(q kᵀ / √d_head) v` of queries `(groups, queries, heads, d_head)`, all of a group over the same source.
-
-    `memory` `(groups, source, 2, heads, d_head)` holds keys and values, of which those are seen where `mask`
-    `(groups, 1, 1, source)` is True; a query that sees none gives zeros. There is no gradient.
-    """
-    from regard.nn import triton_decoding
-
-    return triton_decoding.consult(_dense(q), _dense(memory), mask)
-
-
-def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The loss of each row `(tokens,)` in float32; `logits` `(tokens, vocabulary)` GIVE WAY TO ITS GRADIENT.
-
-    `-(1 - ε) log p(target) - ε/V Σ_v log p(v)` with label smoothing ε (Szegedy et al. 2016), and in place of the logits
-    `p - (1 - ε) onehot - ε/V`, in their dtype. A target of -100 does not count: loss and gradient are 0.
-    """
-    return _softmax_cross_entropy(logits, targets, smoothing)
-
-
-def softmax_agreement_(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-    """The same of two passes `(2, tokens, vocabulary)` that should agree (R-Drop, Liang et al. 2021).
-
-    The loss is the mean of both, and `α/4 (KL(p, q) + KL(q, p))` with α the `agreement`: `α/4 Σ_v (p - q) log p/q`. In
-    place of the logits of `p` is half of their gradient, and `α/4 (p (log p/q - KL(p, q)) + p - q)`; so with `q`.
-    """
-    return _softmax_agreement(logits, targets, smoothing, agreement)
-
-
-# What follows are the operators. Those of attention come in pairs: forward, backward, and their shapes for tracing.
-
-
 @torch.library.custom_op("regard::attend_spans", mutates_args=())
 def _attend(
     x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
@@ -139,15 +102,7 @@ def _attend(
     _check(x, memory, Spans(key_begin, key_end, query_begin, query_end))
     from regard.nn import triton_kernels
 
-    return triton_kernels.attend(*_parts(_dense(x), memory if memory is None else _dense(memory)), key_begin, key_end)
-
-
-@_attend.register_fake
-def _(
-    x: Tensor, memory: Tensor | None, key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor
-) -> tuple[Tensor, Tensor]:
-    total, _, heads, d_head = x.shape
-    return x.new_empty((total, heads, d_head)), x.new_empty((heads, total), dtype=torch.float32)
+    return triton_kernels.attend(*_parts(x, memory), key_begin, key_end)
 
 
 @torch.library.custom_op("regard::attend_spans_backward", mutates_args=())
@@ -157,30 +112,26 @@ def _attend_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from regard.nn import triton_kernels
 
-    dx = x.new_empty(x.shape)
-    dmemory = x.new_empty(0) if memory is None else memory.new_empty(memory.shape)
+    dx, dmemory = _empty_gradients(x, memory)
     into = _parts(dx, None if memory is None else dmemory)
-    given = _parts(_dense(x), None if memory is None else _dense(memory))
     intervals = (key_begin, key_end, query_begin, query_end)
-    triton_kernels.attend_backward(_dense(grad), *given, context.contiguous(), lse.contiguous(), *intervals, *into)
+    triton_kernels.attend_backward(
+        dense(grad), *_parts(x, memory), context.contiguous(), lse.contiguous(), *intervals, *into
+    )
     return dx, dmemory
-
-
-@_attend_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, memory: Tensor | None, context: Tensor, lse: Tensor,
-    key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return x.new_empty(x.shape), x.new_empty(0) if memory is None else memory.new_empty(memory.shape)
 
 
 def _parts(x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, `(total, heads, d_head)` each."""
-    q, k, v = (*x.unbind(1), *(() if memory is None else memory.unbind(1)))
+    q, k, v = (*dense(x).unbind(1), *(() if memory is None else dense(memory).unbind(1)))
     return q, k, v
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _empty_gradients(x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(0) if memory is None else memory.new_empty(memory.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, memory, *intervals = inputs
     ctx.save_for_backward(x, memory, *output, *intervals)
     ctx.set_materialize_grads(False)  # nothing asks for the gradient of the log-sum-exp
@@ -193,11 +144,39 @@ def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Ten
     return (dx, None if ctx.saved_tensors[1] is None else dmemory, None, None, None, None)
 
 
-_attend.register_autograd(_differentiate, setup_context=_keep)
+_attend.register_autograd(_differentiate, setup_context=_save)
+_attend.register_fake(lambda x, *_: (x.new_empty(x[:, 0].shape), x.new_empty(x.shape[2], len(x), dtype=torch.float32)))
+_attend_backward.register_fake(lambda grad, x, memory, *_: _empty_gradients(x, memory))
+
+
+def _check(x: Tensor, memory: Tensor | None, intervals: Spans) -> None:
+    """Kernels read past the end of what does not fit, so it has to be said before."""
+    assert usable(x), f"attend_spans needs triton and a GPU in single or half precision, got {x.dtype} on {x.device}"
+    parts, keys = (3, x) if memory is None else (1, memory)
+    fits = x.dim() == 4 and x.shape[1] == parts
+    assert fits, f"x should be (total, {parts}, heads, d_head), got {tuple(x.shape)}"
+    if memory is not None:
+        assert x.dtype == memory.dtype, f"queries and memory differ: {x.dtype}, {memory.dtype}"
+        expected = (memory.shape[0], 2, *x.shape[2:])
+        assert memory.shape == expected, f"memory should be {expected}, got {tuple(memory.shape)}"
+    assert x.shape[3] <= WIDEST, f"d_head ({x.shape[3]}) should be at most {WIDEST}"
+    for name, interval in intervals._asdict().items():
+        total = (x if name.startswith("key") else keys).shape[0]
+        assert interval.shape == (total,), f"{name} {tuple(interval.shape)} should be ({total},)"
+        assert interval.dtype == torch.int32, f"{name} should be int32, got {interval.dtype}"
+        assert interval.is_contiguous(), f"{name} should be contiguous"
+
+
+# The loss, with its gradient in place of the logits
 
 
 @torch.library.custom_op("regard::softmax_cross_entropy_", mutates_args=("logits",))
-def _softmax_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The loss of each row `(tokens,)` in float32; `logits` `(tokens, vocabulary)` GIVE WAY TO ITS GRADIENT.
+
+    `-(1 - ε) log p(target) - ε/V Σ_v log p(v)` with label smoothing ε (Szegedy et al. 2016), and in place of the logits
+    `p - (1 - ε) onehot - ε/V`, in their dtype. A target of -100 does not count: loss and gradient are 0.
+    """
     assert logits.dim() == 2, f"logits should be (tokens, vocabulary), got {tuple(logits.shape)}"
     assert logits.is_contiguous(), f"logits should be contiguous, got strides {logits.stride()}"
     assert targets.shape == logits.shape[:1], f"{logits.shape[0]} rows of logits, but targets {tuple(targets.shape)}"
@@ -208,13 +187,32 @@ def _softmax_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) ->
     return triton_kernels.softmax_cross_entropy_(logits, targets.contiguous(), smoothing, IGNORED)
 
 
-@_softmax_cross_entropy.register_fake
-def _(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    return logits.new_empty(logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32))
+@torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
+def softmax_agreement_(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """The loss of each token in two passes `(2, tokens, vocabulary)` that should agree (R-Drop, Liang et al. 2021).
+
+    It is the mean of both, and `α/4 (KL(p, q) + KL(q, p))` with α the `agreement`: `α/4 Σ_v (p - q) log p/q`. In place
+    of the logits of `p` is half of their gradient, and `α/4 (p (log p/q - KL(p, q)) + p - q)`; so with `q`.
+    """
+    fits = logits.dim() == 3 and logits.shape[0] == 2
+    assert fits, f"logits should be (2, tokens, vocabulary), got {tuple(logits.shape)}"
+    assert logits.is_contiguous(), f"logits should be contiguous, got strides {logits.stride()}"
+    assert targets.shape == logits.shape[1:2], f"{logits.shape[1]} rows of logits, but targets {tuple(targets.shape)}"
+    if not usable(logits):
+        return _softmax_agreement_plain_(logits, targets, smoothing, agreement)
+    from regard.nn import triton_kernels
+
+    return triton_kernels.softmax_agreement_(logits, targets.contiguous(), smoothing, agreement, IGNORED)
+
+
+for _loss in (softmax_cross_entropy_, softmax_agreement_):
+    _loss.register_fake(
+        lambda logits, *_: logits.new_empty(logits.shape[-2], dtype=torch.promote_types(logits.dtype, torch.float32))
+    )
 
 
 def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """The same in torch: in place in full precision, with one wider copy in half."""
+    """`softmax_cross_entropy_` in torch: in place in full precision, with one wider copy in half."""
     counts = targets != IGNORED
     picked = targets.where(counts, 0)[:, None]
     kept, spread = 1.0 - smoothing, smoothing / logits.shape[1]
@@ -234,26 +232,8 @@ def _softmax_cross_entropy_plain_(logits: Tensor, targets: Tensor, smoothing: fl
     return losses.index_fill_(0, ignored, 0)
 
 
-@torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
-def _softmax_agreement(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-    assert logits.dim() == 3, f"logits should be (2, tokens, vocabulary), got {tuple(logits.shape)}"
-    assert logits.shape[0] == 2, f"logits should be (2, tokens, vocabulary), got {tuple(logits.shape)}"
-    assert logits.is_contiguous(), f"logits should be contiguous, got strides {logits.stride()}"
-    assert targets.shape == logits.shape[1:2], f"{logits.shape[1]} rows of logits, but targets {tuple(targets.shape)}"
-    if not usable(logits):
-        return _softmax_agreement_plain_(logits, targets, smoothing, agreement)
-    from regard.nn import triton_kernels
-
-    return triton_kernels.softmax_agreement_(logits, targets.contiguous(), smoothing, agreement, IGNORED)
-
-
-@_softmax_agreement.register_fake
-def _(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-    return logits.new_empty(logits.shape[1], dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
 def _softmax_agreement_plain_(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-    """The same in torch."""
+    """`softmax_agreement_` in torch."""
     x = logits.to(torch.promote_types(logits.dtype, torch.float32))  # itself, if it is wide enough
     log_p, log_q = x.log_softmax(-1)
     losses = _softmax_cross_entropy_plain_(x.flatten(0, 1), targets.repeat(2), smoothing).unflatten(0, (2, -1)).mean(0)
@@ -264,28 +244,3 @@ def _softmax_agreement_plain_(logits: Tensor, targets: Tensor, smoothing: float,
     ignored = targets == IGNORED
     logits.copy_(x.mul_(0.5).add_(further.masked_fill_(ignored[:, None], 0), alpha=agreement / 4))
     return losses.add_((ahead + back).squeeze(1).masked_fill_(ignored, 0), alpha=agreement / 4)
-
-
-def _dense(x: Tensor) -> Tensor:
-    """With the numbers of a head side by side, as the kernels read them. Tokens and heads may lie anywhere."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _check(x: Tensor, memory: Tensor | None, intervals: Spans) -> None:
-    """Kernels read past the end of what does not fit, so it has to be said before."""
-    assert usable(x), f"attend_spans needs triton and a GPU in single or half precision, got {x.dtype} on {x.device}"
-    parts = 3 if memory is None else 1
-    assert x.dim() == 4, f"x should be (total, {parts}, heads, d_head), got {tuple(x.shape)}"
-    assert x.shape[1] == parts, f"x should be (total, {parts}, heads, d_head), got {tuple(x.shape)}"
-    keys = x
-    if memory is not None:
-        keys = memory
-        assert x.dtype == memory.dtype, f"queries and memory differ: {x.dtype}, {memory.dtype}"
-        expected = (memory.shape[0], 2, *x.shape[2:])
-        assert memory.shape == expected, f"memory should be {expected}, got {tuple(memory.shape)}"
-    assert x.shape[3] <= WIDEST, f"d_head ({x.shape[3]}) should be at most {WIDEST}"
-    for name, interval in intervals._asdict().items():
-        total = (x if name.startswith("key") else keys).shape[0]
-        assert interval.shape == (total,), f"{name} {tuple(interval.shape)} should be ({total},)"
-        assert interval.dtype == torch.int32, f"{name} should be int32, got {interval.dtype}"
-        assert interval.is_contiguous(), f"{name} should be contiguous"

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.graphed import few
+from regard.ragged import bucket
 
-PARTS = 32  # numbers of rows up to each power of 2 (see `few`): at most a sixteenth more than there are
+PARTS = 32  # numbers of rows up to each power of 2 (see `bucket`): at most a sixteenth more than there are
 
 
 class Linear(nn.Linear):
@@ -63,7 +63,7 @@ class Packed(nn.Module):
                 self.packed[start, stop] = laid_out, None if self.bias is None else self.bias.detach()[start:stop]
         weight, bias = self.packed[start, stop]
         count = x.shape[:-1].numel()
-        if not (more := few(count, PARTS) - count if count else 0):
+        if not (more := bucket(count, PARTS) - count if count else 0):
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         rows = F.pad(x.reshape(count, -1), (0, 0, 0, more))
         found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")

@@ -5,19 +5,19 @@ Needs triton, so it is imported only when a tensor for it arrives.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from regard.nn.kernels import dense
+from regard.nn.triton_kernels import on_device, padded_width
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
     """Vectors `(tokens, d_model)`; see `kernels.embed`."""
     width, step = table.shape[1], position.stride(0) if len(position) > 1 else 0
     vectors = table.new_empty(len(tokens), width)
-    with torch.cuda.device(table.device) if table.is_cuda else nullcontext():
+    with on_device(table):
         _embed[(len(tokens),)](
             tokens, table, position, frequencies, vectors, tokens.stride(0), table.stride(0), step,
             scale=scale, width=width, tile=int(triton.next_power_of_2(width)), num_warps=1,
@@ -43,25 +43,32 @@ def _embed(
     tl.store(vectors + row * width + columns, x.to(vectors.dtype.element_ty), mask=inside)
 
 
-def recall(
+def cached_self_attention(
     q: Tensor, k: Tensor, v: Tensor, cache: Tensor, origin: Tensor, seen: Tensor | None, at: Tensor, warps: int = 1
 ) -> Tensor:
-    """Contexts `(rows, heads, d_head)`; see `kernels.recall`."""
+    """`softmax(q kᵀ / √d_head) v` of one new position a row, `(rows, heads, d_head)`, over itself and its past.
+
+    `cache` `(rows, slots, 2, heads, d_head)` holds keys and values of the past; those of the new position are put into
+    slot `at` `(1,)` of its own row. `origin` `(rows, slots)` says in whose cache each slot before that lies; the new is
+    put down there too. `seen` `(rows, slots)` says which a row sees, if not all. There is no gradient.
+    """
+    assert cache.is_contiguous(), f"the cache should be contiguous, got strides {cache.stride()}"
+    q, k, v = dense(q), dense(k), dense(v)
     rows, heads, d_head = q.shape
     context = q.new_empty(q.shape)
-    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
-        _recall[(rows * heads,)](
+    with on_device(q):
+        _self_attention[(rows * heads,)](
             q, k, v, cache, origin, origin if seen is None else seen, at, context,
             heads, cache.shape[1], origin.stride(0), 0 if seen is None else seen.stride(0),
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-            scale=d_head**-0.5, masked=seen is not None, d_head=d_head, d_tile=_padded(d_head), tile=16,
+            scale=d_head**-0.5, masked=seen is not None, d_head=d_head, d_tile=padded_width(d_head), tile=16,
             num_warps=warps,
         )  # fmt: skip
     return context
 
 
 @triton.jit(do_not_specialize=["heads", "slots", "origin_row", "seen_row"])
-def _recall(
+def _self_attention(
     q, k, v, cache, origin, seen, at, context, heads, slots, origin_row, seen_row,
     q_row, q_head, k_row, k_head, v_row, v_head,
     scale: tl.constexpr, masked: tl.constexpr, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
@@ -107,23 +114,28 @@ def _recall(
     tl.store(context + (row * heads + head) * d_head + columns, mixed.to(context.dtype.element_ty), mask=inside)
 
 
-def consult(q: Tensor, memory: Tensor, mask: Tensor, warps: int | None = None) -> Tensor:
-    """Contexts `(groups, queries, heads, d_head)`; see `kernels.consult`."""
+def cached_cross_attention(q: Tensor, memory: Tensor, mask: Tensor, warps: int | None = None) -> Tensor:
+    """`softmax(q kᵀ / √d_head) v` of queries `(groups, queries, heads, d_head)`, all of a group over the same source.
+
+    `memory` `(groups, source, 2, heads, d_head)` holds keys and values, of which those are seen where `mask`
+    `(groups, 1, 1, source)` is True; a query that sees none gives zeros. There is no gradient.
+    """
+    q, memory = dense(q), dense(memory)
     groups, queries, heads, d_head = q.shape
     context = q.new_empty(q.shape)
     tile_q = 16  # the least that a tensor core takes
-    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
-        _consult[(groups * heads, triton.cdiv(queries, tile_q))](
+    with on_device(q):
+        _cross_attention[(groups * heads, triton.cdiv(queries, tile_q))](
             q, memory, mask, context, queries, heads, memory.shape[1], q.stride(0), q.stride(1), q.stride(2),
             memory.stride(0), memory.stride(1), memory.stride(2), memory.stride(3), mask.stride(0), mask.stride(-1),
-            scale=d_head**-0.5, d_head=d_head, d_tile=_padded(d_head), tile_q=tile_q, tile_k=32,
+            scale=d_head**-0.5, d_head=d_head, d_tile=padded_width(d_head), tile_q=tile_q, tile_k=32,
             num_warps=warps or (1 if q.element_size() == 2 else 4),
         )  # fmt: skip
     return context
 
 
 @triton.jit(do_not_specialize=["queries", "heads", "source", "mask_group"])
-def _consult(
+def _cross_attention(
     q, memory, mask, context, queries, heads, source, q_group, q_query, q_head,
     m_group, m_source, m_kind, m_head, mask_group, mask_source,
     scale: tl.constexpr, d_head: tl.constexpr, d_tile: tl.constexpr, tile_q: tl.constexpr, tile_k: tl.constexpr,
@@ -160,8 +172,3 @@ def _consult(
     mixed = mixed / tl.where(weight == 0.0, 1.0, weight)[:, None]
     out = context + ((group * queries + query[:, None]) * heads + head) * d_head + columns[None, :]
     tl.store(out, mixed.to(context.dtype.element_ty), mask=asked)
-
-
-def _padded(d_head: int) -> int:
-    """The power of 2 that holds a head; a tensor core takes at least 16."""
-    return max(16, int(triton.next_power_of_2(d_head)))

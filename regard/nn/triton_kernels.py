@@ -50,7 +50,7 @@ PLANS = {
 
 def plan(q: Tensor) -> Plan:
     """The tiles for these queries `(total, heads, d_head)`."""
-    return PLANS[q.element_size(), 64 if _padded(q.shape[2]) <= 64 else 128]
+    return PLANS[q.element_size(), 64 if padded_width(q.shape[2]) <= 64 else 128]
 
 
 def attend(
@@ -128,7 +128,7 @@ def softmax_agreement_(
     return losses
 
 
-def _padded(d_head: int) -> int:
+def padded_width(d_head: int) -> int:
     """The power of 2 that holds a head; a tensor core takes at least 16."""
     return max(16, int(triton.next_power_of_2(d_head)))
 
@@ -136,8 +136,8 @@ def _padded(d_head: int) -> int:
 def _shape(d_head: int, cut: Tiles) -> dict[str, Any]:
     """What the compiler is told of the tiles."""
     return {
-        "scale": d_head**-0.5, "d_head": d_head, "d_tile": _padded(d_head), "tile_q": cut.queries, "tile_k": cut.keys,
-        "num_warps": cut.warps, "num_stages": cut.stages,
+        "scale": d_head**-0.5, "d_head": d_head, "d_tile": padded_width(d_head), "tile_q": cut.queries,
+        "tile_k": cut.keys, "num_warps": cut.warps, "num_stages": cut.stages,
     }  # fmt: skip
 
 

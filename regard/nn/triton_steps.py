@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.nn.triton_kernels import on_device
+from regard.nn.triton_kernels import on_device, padded_width
 
 BLOCK = 1024  # numbers of a state that a program makes
 TILE = 8192  # numbers of keys, and as many of values, that a program holds at a time
@@ -90,7 +90,7 @@ def look_backward(
 
 
 def _shape(d_head: int) -> dict[str, int]:
-    d_tile = max(16, int(triton.next_power_of_2(d_head)))
+    d_tile = padded_width(d_head)
     return {"d_tile": d_tile, "tile": max(4, min(64, TILE // d_tile)), "num_warps": 4}
 
 

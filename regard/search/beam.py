@@ -1,4 +1,4 @@
-"""Beam search over a step function, all sources at once; a source whose search is over leaves the batch.
+"""Beam search, all sources at once; a source whose search is over leaves the batch.
 
 All bookkeeping is in tensors: open hypotheses `(beams, width)`, and the best closed ones so far beside them. A source
 has one beam, or as many as there are groups. Greedy search is a beam of one.
@@ -7,43 +7,24 @@ has one beam, or as many as there are groups. Greedy search is a beam of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.nn.graphed import few, upward
-from regard.nn.kernels import available, usable
-from regard.ragged import Ragged
+from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
+from regard.nn.kernels import usable
+from regard.ragged import bucket, round_up
 from regard.search.choice import Choice, Chooser, Diverse
 from regard.search.constraints import Constrained
-from regard.search.limits import Hypothesis, Limits, Step, length_penalty
-from regard.search.replay import Glance, Recording, onward, recorded, records
+from regard.search.limits import Hypothesis, Limits, length_penalty
+from regard.search.stepper import LazyStart, Step, Stepper, started
 
 WINDOW = 32  # slots of the target that a recorded turn has room for at first
 WIDEST = 16  # beam that a turn has a kernel for
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """A state that is still to be made of a source, which may lie elsewhere than the model."""
-
-    start: Callable[[Ragged], Any]
-    source: Ragged
-    device: torch.device
-    longest: int  # most positions of a source that the model has room for
-
-    def made(self) -> Any:
-        return self.start(self.source.to(self.device))
-
-    def filled(self, sources: int) -> Ragged:
-        """The source in one of few shapes, with rows and values that are nobody's."""
-        total = self.source.values.shape[0]
-        total = upward(total, max(64, 2 ** (total - 1).bit_length() // 32))
-        return self.source.filled(total, sources, longest=min(upward(self.source.longest, 16), self.longest))
 
 
 @dataclass(frozen=True)
@@ -118,7 +99,7 @@ class _Board:
 
 
 def beam_search(
-    step: Step,
+    model: Stepper,
     state: Any,
     *,
     limits: Limits,
@@ -130,7 +111,6 @@ def beam_search(
     constraints: Sequence[Sequence[Sequence[int]]] | None = None,
     groups: int = 1,
     diversity: float = 0.5,
-    normalised: bool = True,
 ) -> list[list[Hypothesis]]:
     """The `nbest` highest-scoring outputs of each source, best first.
 
@@ -143,21 +123,22 @@ def beam_search(
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results.
 
-    `state` is the model's before the first token, or a `Beginning`. Where `step` gives logits it is not `normalised`.
+    `state` is the model's before the first token, or a `LazyStart`.
     """
     if not len(limits.longest):
         return []
-    model, begins = getattr(step, "__self__", None), isinstance(state, Beginning)
-    device = state.device if begins else limits.longest.device
-    replays = groups == 1 and not constraints and isinstance(model, nn.Module) and records(device)
+    device = state.device if isinstance(state, LazyStart) else limits.longest.device
+    graphs = model.graphs if groups == 1 and not constraints else None
     most = int(limits.longest.max())
-    limits = limits if replays else limits.to(device)
-    turn = _Turn(step, _chooser(limits, width, constraints, groups, diversity), penalty, alpha, exact, most, normalised)
+    limits = limits.to(device) if graphs is None else limits
+    chooser = _chooser(limits, width, constraints, groups, diversity)
+    turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised=model.logits is None)
     results: list[list[Hypothesis]] = [[] for _ in range(len(limits.longest) * groups)]
-    if isinstance(model, nn.Module) and replays:
-        _replay(model, turn, state, results, limits, nbest)
+    if graphs is not None:
+        with exclusive(device):
+            _replay(_Recorder(graphs, turn, device), state, results, limits, nbest)
         return results
-    state = state.made() if begins else state
+    state = started(state)
     board = _Board.new(limits, groups, 1, width // groups, most)
     state = state.select(board.number // groups) if groups > 1 else state
     _search(turn, *turn(board, state), results, limits, nbest)  # the first turn has but one open hypothesis
@@ -181,59 +162,87 @@ def _search(
         board, state = turn(board, state)
 
 
-def _replay(
-    model: nn.Module, turn: _Turn, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int
-) -> None:
-    """The same with shapes that stay: a turn is recorded once and replayed. What is over idles along until half is, and
-    beams are brought up to one of few numbers, by some that are over from the start."""
-    again: Callable[[tuple[_Board, Any]], Any] = onward(lambda tree: turn(*tree))
-    size, left, turns, done = few(len(results)), len(results), turn.most + 1, 0
-    recording, room = _begin(model, turn, again, state, limits, size), WINDOW
-    glance: Glance | None = None
+@dataclass(frozen=True)
+class _Recorder:
+    """Turns, and what precedes the first, as recordings."""
+
+    graphs: Graphs
+    turn: _Turn
+    device: torch.device
+
+    def __call__(self, board: _Board, state: Any) -> Recording[tuple[_Board, Any]]:
+        """The recording of a turn, set to go on from here: it writes what it gives over what it was given."""
+
+        def again(tree: tuple[_Board, Any]) -> None:
+            copy_into(tree, self.turn(*tree))
+
+        return self.graphs.recording(self.turn.key, again, (board, state), self.device)
+
+    def first(self, state: Any, limits: Limits, size: int) -> Recording[tuple[_Board, Any]]:
+        """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, if it can.
+
+        All but the first hypothesis of a beam idle.
+        """
+        count, width, most = len(limits.longest), self.turn.chooser.width, round_up(self.turn.most, 32)
+        limits = limits.filled(size)
+
+        def begin(state: Any, limits: Limits) -> Recording[tuple[_Board, Any]]:
+            rows = torch.arange(size * width, device=self.device) // width
+            return self(_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
+
+        if isinstance(state, LazyStart) and self.graphs.filled:
+            given, start, key = (state.filled(size), limits), state.start, ("begin", most, self.turn.key)
+            found = self.graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given, self.device)
+            begun: Recording[tuple[_Board, Any]] = found()
+            return begun
+        sources = torch.arange(size, device=self.device).clamp(max=count - 1)
+        state = started(state)
+        return begin(state if count == size else state.select(sources, sources), limits.to(self.device))
+
+
+def _replay(recorder: _Recorder, state: Any, results: list[list[Hypothesis]], limits: Limits, nbest: int) -> None:
+    """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
+    until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
+    size, left, turns, done = bucket(len(results)), len(results), recorder.turn.most + 1, 0
+    recording, room = recorder.first(state, limits, size), WINDOW
+    arriving: Arriving | None = None
     while left and done < turns:  # by then all are as long as can be
-        board, state = recording.tree
-        if not room or few(left) * 2 <= size:
+        board, state = recording.inputs
+        if not room or bucket(left) * 2 <= size:
             left = int((~board.over).sum())
             if not left:
                 break
-            if few(left) * 2 <= size:
-                size = few(left)
+            if bucket(left) * 2 <= size:
+                size = bucket(left)
                 _collect(board, (board.over & (board.number >= 0)).nonzero().flatten(), results, limits, nbest)
                 open_ = (~board.over).nonzero().flatten()
                 stay = torch.cat((open_, open_[:1].expand(size - left)))
                 board, state = board.keep(stay).idle(left), state.select(_rows(board, stay), stay)
             if not room:
                 room, state = done, state.fixed(done)
-            recording, glance = recorded(model, turn.key, again, (board, state)), None
+            recording, arriving = recorder(board, state), None
         recording()
         room, done = room - 1, done + 1
-        before, glance = glance, Glance(recording.tree[0].over)
+        before, arriving = arriving, Arriving(recording.inputs[0].over)
         if before is not None:  # what was over a turn ago: so nothing waits for the device, which is a turn behind
             left = int((~before()[0]).sum())
-    _collect(recording.tree[0], None, results, limits, nbest)
+    _collect(recording.inputs[0], None, results, limits, nbest)
 
 
-def _begin(
-    model: nn.Module, turn: _Turn, again: Callable[[tuple[_Board, Any]], Any], state: Any, limits: Limits, size: int
-) -> Recording[tuple[_Board, Any]]:
-    """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can."""
-    count, width, most = len(limits.longest), turn.chooser.width, upward(turn.most, 32)
-    limits = limits.filled(size)
+class Arriving:
+    """Some numbers on their way from the device, which goes on meanwhile."""
 
-    def first(state: Any, limits: Limits) -> Recording[tuple[_Board, Any]]:
-        rows = torch.arange(size * width, device=limits.longest.device) // width  # all but the first of a beam idle
-        tree = (_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
-        return recorded(model, turn.key, again, tree)
+    def __init__(self, *given: Tensor) -> None:
+        self.given = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
+        self.event = torch.cuda.Event() if given[0].is_cuda else None
+        if self.event is not None:
+            self.event.record()
 
-    if isinstance(state, Beginning):
-        if getattr(model, "packed", False) and available(state.device):
-            given, start = (state.filled(size), limits), state.start
-            found = recorded(model, ("begin", most, turn.key), lambda given: first(start(given[0]), given[1]), given)
-            begun: Recording[tuple[_Board, Any]] = found()
-            return begun
-        limits, state = limits.to(state.device), state.made()
-    sources = torch.arange(size, device=limits.longest.device).clamp(max=count - 1)
-    return first(state if count == size else state.select(sources, sources), limits)
+    def __call__(self) -> list[Tensor]:
+        """Waits until they are here."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.given
 
 
 def _rows(board: _Board, beams: Tensor) -> Tensor:
@@ -342,7 +351,9 @@ def _collect(board: _Board, beams: Tensor | None, results: list[list[Hypothesis]
     groups = len(results) // len(limits.longest)
     best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
     parts = (board.number, *(x[:, :nbest] for x in best))
-    here = Glance(*(parts if beams is None else (x[beams] for x in parts)))()  # all at once: each waits for the device
+    here = Arriving(
+        *(parts if beams is None else (x[beams] for x in parts))
+    )()  # all at once: each waits for the device
     numbers, closed, lengths, log_probs, scores = (x.tolist() for x in here)
     lost = []
     for i, number in enumerate(numbers):

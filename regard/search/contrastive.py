@@ -11,21 +11,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from regard.search.limits import Hypothesis, Limits
-
-# Token ids and a state to the hidden vector after each, (rows, d_model), and the state after.
-Advance = Callable[[Tensor, Any], tuple[Tensor, Any]]
-# Hidden vectors to log-probabilities of the next token, (rows, vocabulary).
-Predict = Callable[[Tensor], Tensor]
+from regard.search.stepper import Step, started
 
 
 def contrastive_search(
-    advance: Advance, predict: Predict, state: Any, *, limits: Limits, top_k: int = 4, penalty: float = 0.6
-) -> list[list[Hypothesis]]:
+    advance: Step, predict: Callable[[Tensor], Tensor], state: Any, *, limits: Limits, top_k: int = 4,
+    penalty: float = 0.6,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """One output of each source (Su et al. 2022): of the `top_k` likeliest tokens, at each step that which
     maximises `(1 - penalty) p(v) - penalty max_j cos(h_v, h_j)`.
 
     `h_v` is the hidden vector after reading `v`, `h_j` those after all tokens before it, `bos` and the prefix included.
-    `log_prob` is the model's own.
+    `log_prob` is the model's own. `advance` gives hidden vectors `(rows, d_model)` and the state after each token, and
+    `predict` makes log-probabilities `(rows, vocabulary)` of them; `state` may be a `LazyStart`.
     """
     sources, device = len(limits.longest), limits.longest.device
     results: list[list[Hypothesis]] = [[] for _ in range(sources)]
@@ -39,7 +37,7 @@ def contrastive_search(
     number = torch.arange(sources, device=device)
     written = torch.full((sources, 1, 1), limits.bos, device=device)
     log_prob = torch.zeros(sources, device=device)
-    hidden, state = advance(written.flatten(), state)
+    hidden, state = advance(written.flatten(), started(state))
     said = _directions(hidden).unsqueeze(1)  # (sources, length + 1, d_model)
     for length in range(int(limits.longest.max())):
         given = predict(hidden).unsqueeze(1)  # (sources, 1, vocabulary)

@@ -14,7 +14,7 @@ from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import Writer
 from regard.ragged import Ragged
-from regard.search.limits import Step
+from regard.search.stepper import Step
 
 
 @dataclass(frozen=True)

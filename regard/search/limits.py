@@ -1,21 +1,16 @@
-"""What every search shares: the step it drives, the limits it keeps, what it returns."""
+"""What every search shares: the limits it keeps, what it returns."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-
-# Token ids and a state to log-probabilities of the next token, (rows, vocabulary), and the state after. The state is
-# opaque but for `select(rows, sources)` and `fixed(tokens)`. Both are the search's own to write into.
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sampling over a step function, all sources at once; a source whose samples have all ended leaves the batch.
+"""Sampling, all sources at once; a source whose samples have all ended leaves the batch.
 
 What is drawn for a source depends on its key alone, not on what is drawn beside it or before it: token `t` of sample
 `k` comes from a number in [0, 1) that is computed from (key, k, t) (counter-based, Salmon et al. 2011).
@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.search.limits import Hypothesis, Limits, Step
+from regard.search.limits import Hypothesis, Limits
+from regard.search.stepper import Stepper, started
 
 GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
 
 
 def sample(
-    step: Step,
+    model: Stepper,
     state: Any,
     *,
     limits: Limits,
@@ -32,11 +33,12 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits.
 
+    `state` is the model's before the first token, or a `LazyStart`.
     `keys` `(sources,)` are whole numbers of 64 bits, from which all draws of a source follow (see `line_keys`). What is
     left of the model's probabilities by the limits is sharpened by the `temperature`, then cut by `epsilon`, `top_k`
     and `top_p`, in this order.
     """
-    sources, device = len(limits.longest), limits.longest.device
+    sources, device, state = len(limits.longest), limits.longest.device, started(state)
     keys, each = keys.to(device), torch.arange(count, device=device)
     number = torch.arange(sources, device=device)
     written = torch.full((sources, 1, 1), limits.bos, device=device)
@@ -44,7 +46,7 @@ def sample(
     ended = torch.zeros(sources, 1, dtype=torch.bool, device=device)
     results: list[list[Hypothesis]] = [[] for _ in range(sources)]
     while len(number):
-        log_probs, state = step(written[:, :, -1].flatten(), state)
+        log_probs, state = model.step(written[:, :, -1].flatten(), state)
         log_probs = log_probs.unflatten(0, written.shape[:2])
         if written.shape[1] < count:  # all samples of a source share the first step
             spread = torch.arange(len(number), device=device).repeat_interleave(count)

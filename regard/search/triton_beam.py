@@ -9,13 +9,14 @@ the greatest key is the first of the greatest numbers. Needs triton, so it is im
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from regard.nn.triton_kernels import on_device
 
 if TYPE_CHECKING:
     from regard.search.beam import _Board
@@ -36,7 +37,7 @@ def survey(
     parts = triton.cdiv(vocabulary, part)
     keys = logits.new_empty(rows, parts, count, dtype=torch.int64)
     top, total = logits.new_empty(2, rows, parts, dtype=torch.float32)
-    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():
+    with on_device(logits):
         _survey[(rows, parts)](
             logits, forbidden, length, keys, top, total, logits.stride(0), vocabulary, shortest, eos,
             banned=len(forbidden), count=count, wide=triton.next_power_of_2(count), part=part, lot=LOT,
@@ -125,7 +126,7 @@ def turn(logits: Tensor, board: _Board, penalty: str, alpha: float, mildest: flo
     keys, top, total = survey(flat, count, limits._forbidden, board.length, limits.shortest, limits.eos)
     rows, parts = torch.empty_like(board.token), keys.shape[1]
     wide, tile = triton.next_power_of_2(width), triton.next_power_of_2(parts * count)
-    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():
+    with on_device(logits):
         _turn[(beams,)](
             flat, keys, top, total, board.length, limits.longest, limits._prefix, board.log_prob, board.token,
             board.written, board.over, board.last, board.last_length, board.closed, board.closed_length,

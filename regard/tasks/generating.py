@@ -19,15 +19,16 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import AlignmentCounts, links, merge_words
 from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.models.model import Writer
-from regard.search.beam import Beginning, beam_search
+from regard.search.beam import beam_search
 from regard.search.constraints import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
+from regard.search.stepper import LazyStart
 from regard.settings import Search
 from regard.tasks.task import (
     Advance,
@@ -90,7 +91,7 @@ class TextGeneration(Task):
 
     # Decoding
 
-    @kept()
+    @retain_memory()
     def outputs(
         self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
@@ -190,12 +191,12 @@ class TextGeneration(Task):
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
-            begins = Beginning(model.start, self.source.pack(sources), self.device, self.longest)
+            start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
                 return sample(
-                    model.step, begins.made(), limits=limits.to(self.device),
+                    model, start, limits=limits.to(self.device),
                     keys=line_keys(settings.seed, range(len(sources)) if numbers is None else numbers),
                     count=settings.mbr or settings.nbest, temperature=settings.temperature, epsilon=settings.least,
                     top_k=settings.top_k, top_p=settings.top_p,
@@ -204,11 +205,11 @@ class TextGeneration(Task):
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out contrastive")
                 return contrastive_search(
-                    model.advance, model.predict, begins.made(), limits=limits.to(self.device),
+                    model.advance, model.predict, start, limits=limits.to(self.device),
                     top_k=settings.top_k or 4, penalty=settings.contrastive,
                 )  # fmt: skip
             found = beam_search(
-                model.logits, begins, limits=limits, width=settings.beam, normalised=False,
+                model, start, limits=limits, width=settings.beam,
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
@@ -34,6 +34,7 @@ from regard.evaluation.metrics import Score, perplexity
 from regard.models.encoders import Memory
 from regard.models.model import Model
 from regard.nn.attention import Trace, capture
+from regard.nn.graphs import exclusive
 from regard.registry import METRICS
 from regard.settings import Config, Search
 
@@ -333,12 +334,12 @@ def windows(items: Iterable[T], size: int = WINDOW) -> Iterator[list[T]]:
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """A model as in use: no dropout, no gradients. One that is not training is left alone."""
-    training = model.training
+    """A model as in use: no dropout, no gradients; on a GPU, a thread at a time. One not training is left alone."""
+    device, training = next(model.parameters()).device, model.training
     if training:
         model.eval()
     try:
-        with torch.inference_mode():
+        with exclusive(device) if device.type == "cuda" else nullcontext(), torch.inference_mode():
             yield
     finally:
         if training:

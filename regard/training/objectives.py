@@ -60,11 +60,6 @@ class Likelihood(Objective):
         super().__init__(model, settings, smoothing, first=first, longest=longest)
         self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
 
-    @property
-    def packed(self) -> bool:
-        """Whether batches may be filled up with what belongs to no sequence, and nothing waits for the device."""
-        return bool(self.model.packed)
-
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
             return self._hard(batch, done)
@@ -93,7 +88,7 @@ class Likelihood(Objective):
         softly, at first all of them, at the end `soft`, and teaches by its exact gradient (theirs was half throughout).
         """
         share = 1.0 - (1.0 - self.settings.soft) * done
-        with choices(len(batch.inputs), share, batch.inputs.values.device) as made:
+        with choices(self.model, len(batch.inputs), share, batch.inputs.values.device) as made:
             logits = self.model(batch.source, batch.inputs).values
         loss = cross_entropy(logits, batch.outputs.values, self.smoothing)
         log_alpha, entropy = made.laid_out(batch.outputs)
@@ -184,7 +179,7 @@ class MinimumRisk(Objective):
                 limits = Limits(self._room(batch, targets), self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
                 keys = torch.randint(2**62, (len(targets),))  # from torch's generator, which is saved with the run
                 found = sample(
-                    self.model.step, self.model.start(batch.source), limits=limits, keys=keys,
+                    self.model, self.model.start(batch.source), limits=limits, keys=keys,
                     count=self.settings.samples,
                 )  # fmt: skip
         finally:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from regard.artifacts import checksum, file_checksum, read_json, write_bytes, wr
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
-from regard.memory import kept
+from regard.memory import retain_memory
 from regard.settings import Training
 from regard.training.checkpoint import (
     WEIGHTS,
@@ -136,7 +136,7 @@ class Trainer:
         prune(self.checkpoints, self.settings.keep_last)
         if not progress.finished:
             opened = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
-            with opened as log, _stop_on_signal(self), kept():
+            with opened as log, _stop_on_signal(self), retain_memory(), closing(self.updater):
                 self._loop(log)
                 if self.stop is None:
                     self._average()

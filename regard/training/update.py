@@ -7,10 +7,9 @@ a batch is then filled up with tokens that belong to no sequence and do not coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +17,16 @@ from torch import Tensor, nn
 from regard.data.batches import IGNORED, Batch
 from regard.errors import ConfigError
 from regard.models.decoding import changed
-from regard.nn.blocks import DecoderBlock, EncoderBlock
-from regard.nn.graphed import Graphs, recording
-from regard.nn.kernels import available
+from regard.nn.attention import takes_filled
+from regard.nn.blocks import Block
+from regard.nn.graphs import Graphs, Looped, Memory, Recording, exclusive
+from regard.ragged import round_up
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
 from regard.training.optim import learning_rate, make_optimizer
 
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
+LOOPS = 256  # recordings of a module's loop, of which there is one for each shape
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,14 @@ class Updater:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
         self.optimizer = make_optimizer(model, settings, device)
         self.frozen = _frozen(model, settings.freeze)
-        fast = device.type == "cuda" and settings.compile
-        alike = type(objective) is Likelihood and objective.packed and settings.accumulate == 1
-        self.size = -(-settings.batch_tokens // 64) * 64 if fast and alike and available(device) else None
-        self.compiled = _compiled(model) if fast else []
-        self.graphs = Graphs() if fast else None
-        self.warm, self.recording = 0, None  # type: int, _Recording | None
-        self.stream = None if self.size is None else torch.cuda.Stream()  # for the updates before the recording
+        self.size = filled_size(model, objective, settings, device)
+        self.forget()
+        if device.type == "cuda" and settings.compile:
+            for module in model.modules():
+                if isinstance(module, Block):
+                    module.compile_for_training()
+                elif isinstance(module, Looped):
+                    module.graphs = Graphs(LOOPS)
 
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, in another thread."""
@@ -64,10 +66,23 @@ class Updater:
 
     def forget(self) -> None:
         """Drop the recording: what it works on (the optimiser's state, or which weights learn) is no longer that."""
-        self.warm, self.recording = 0, None
+        self.warm, self.recording = 0, None  # type: int, Recording[Batch] | None
+        self.memory = None if self.size is None else Memory(self.device)
+
+    def close(self) -> None:
+        """Give back the memory of all recordings, at the end of training."""
+        self.size = None
+        self.forget()
+        for module in self.model.modules():
+            if isinstance(module, Looped):
+                module.graphs = None
 
     def __call__(self, batches: Sequence[Batch], step: int, done: float) -> Updated:
         """Update once; `step` is its number, from 1, and `done` is the share of training that is behind."""
+        with exclusive(self.device) if self.device.type == "cuda" else nullcontext():
+            return self._next(batches, step, done)
+
+    def _next(self, batches: Sequence[Batch], step: int, done: float) -> Updated:
         rate = learning_rate(step, self.settings, done)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
@@ -82,19 +97,18 @@ class Updater:
                 parameter.requires_grad_(True)
             self.frozen = []
             self.forget()
-        if self.size is None or batches[0].inputs.values.shape[0] != self.size:
+        if self.memory is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
-        if self.recording is None and self.warm == WARM:
-            self.recording = _Recording(lambda batch: self._update([batch], done), batches[0].to(self.device))
         if self.recording is not None:
-            return self.recording(batches[0])
-        self.warm += 1
-        assert self.stream is not None, "what has a size has a stream"
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):  # as torch asks of what runs before a recording
-            found = self._update([batches[0].to(self.device)], done)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return found
+            self.recording.take(batches[0])
+            return self.recording()
+        if self.warm < WARM:
+            self.warm += 1
+            return self.memory.warm(lambda: self._update([batches[0].to(self.device)], done))
+        self.recording = Recording(
+            lambda batch: self._update([batch], done), batches[0], self.device, self.memory, warm=False
+        )
+        return self.recording()
 
     def _update(self, batches: Sequence[Batch], done: float) -> Updated:
         settings = self.settings
@@ -103,7 +117,7 @@ class Updater:
         if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
-            with _in_place(self.compiled), self._precision(), recording(self.graphs):
+            with self._precision():
                 loss = self.objective(batch, done)
             (loss / count).backward()
             total = total + loss.detach()
@@ -117,6 +131,12 @@ class Updater:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
+
+
+def filled_size(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> int | None:
+    """How many tokens a side of every batch is filled up to, so that a whole update is recorded; None: it is not."""
+    alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
+    return round_up(settings.batch_tokens, 64) if alike and takes_filled(model, device) else None
 
 
 def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
@@ -136,44 +156,3 @@ def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
     for parameter in found:
         parameter.requires_grad_(False)
     return found
-
-
-class _Recording:
-    """An update as a graph of kernels, with a batch of its own that each one is copied to."""
-
-    def __init__(self, update: Callable[[Batch], Updated], batch: Batch) -> None:
-        self.batch = batch
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # a recording has memory of its own, so what updates before it had is given back
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # another thread makes batches ready
-            self.found = update(batch)
-
-    def __call__(self, batch: Batch) -> Updated:
-        for own, given in zip(_tensors(self.batch), _tensors(batch), strict=True):
-            own.copy_(given, non_blocking=True)
-        self.graph.replay()
-        return self.found
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for side in (batch.source, batch.inputs, batch.outputs):
-        yield from (side.values, side.offsets)
-
-
-def _compiled(model: nn.Module) -> list[tuple[nn.Module, Any]]:
-    """The blocks of a Transformer, compiled: those of a stack are alike, so that it is done but once for each stack."""
-    blocks = [module for module in model.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
-    return [(block, torch.compile(block.forward)) for block in blocks]
-
-
-@contextmanager
-def _in_place(compiled: Sequence[tuple[nn.Module, Any]]) -> Iterator[None]:
-    """Inside this the compiled blocks stand in for those they were made of, which validation goes on to use."""
-    for block, forward in compiled:
-        block.forward = forward
-    try:
-        yield
-    finally:
-        for block, _ in compiled:
-            del block.forward

@@ -6,7 +6,8 @@ On a CPU a recording runs its function anew each time, on tensors of its own, as
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -21,11 +22,20 @@ from benchmarks.workload import Shape
 from regard.models.encoders import Memory
 from regard.models.model import EncoderDecoder
 from regard.models.recurrent import RecurrentDecoder
-from regard.nn import graphed
 from regard.nn.deferred import column_sums, defer_gradients, deferred_apply, deferred_linear, deferred_matmul
-from regard.nn.graphed import Graphs, few, recorder, recording
-from regard.ragged import Ragged
-from tests.conftest import CELLS, DECODER_KINDS, DECODERS, SOURCE_VOCABULARY, TARGET_VOCABULARY, batch, draw, tiny
+from regard.nn.graphs import Graphs, Looped
+from regard.ragged import Ragged, bucket
+from tests.conftest import (
+    CELLS,
+    DECODER_KINDS,
+    DECODERS,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    batch,
+    draw,
+    gpu,
+    tiny,
+)  # fmt: skip
 
 LOOPS = [
     name
@@ -35,13 +45,44 @@ LOOPS = [
 ]
 SOFT = [name for name in LOOPS if not DECODERS[name].get("hard")]
 Found = tuple[Tensor, dict[str, Tensor]]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def model_of(name: str, **settings: Any) -> tuple[EncoderDecoder, RecurrentDecoder]:
     model = deepcopy(tiny((f"{DECODERS[name]['kind']}-bi", name), **settings))
     decoder: Any = model.decoder
     return model, decoder
+
+
+class Recorders:
+    """The caches of a model's loops, those of the encoder first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = [module for module in model.modules() if isinstance(module, Looped)]
+        self.all = [Graphs() for _ in self.modules]
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside this, loops are recorded."""
+        for module, graphs in zip(self.modules, self.all, strict=True):
+            module.graphs = graphs
+        yield
+        for module in self.modules:
+            module.graphs = None
+
+    def __len__(self) -> int:
+        return sum(len(graphs.recordings) for graphs in self.all)
+
+    @property
+    def seen(self) -> list[int]:
+        return [count for graphs in self.all for count in graphs.seen.values()]
+
+    def busy(self) -> list[bool]:
+        """Of each whether a replay waits for its backward pass."""
+        return [memory.busy() for graphs in self.all for memory in graphs._memory.values()]
+
+    def captured(self) -> int:
+        """Graphs that were captured, on a GPU."""
+        return sum(memory.captured for graphs in self.all for memory in graphs._memory.values())
 
 
 def loops_of(name: str) -> int:
@@ -102,16 +143,16 @@ def test_a_loop_is_its_steps(name: str) -> None:
 def test_a_recording_is_its_loop(name: str) -> None:
     """With rows, steps and places that nobody looks at; the first time as it is, then recorded, then replayed."""
     model, decoder = model_of(name)
-    graphs = Graphs()
+    graphs = Recorders(model)
     for turn in range(4):
         source = draw([3, 1, 0, 6, 4 + turn % 2], SOURCE_VOCABULARY, seed=turn)
         target = draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=turn + 9)
         whole = with_gradients(model, source, target, decoder)
-        with recording(graphs):
+        with graphs.on():
             replayed = with_gradients(model, source, target, decoder)
         same(replayed, whole)
-        assert len(graphs.kept) == (turn > 0) * loops_of(name)
-    assert list(graphs.seen.values()) == [4] * loops_of(name)
+        assert len(graphs) == (turn > 0) * loops_of(name)
+    assert graphs.seen == [4] * loops_of(name)
 
 
 ENDS = ("uni", "bi", "uni-reversed", "bi-reversed")
@@ -133,25 +174,25 @@ def encoded(model: EncoderDecoder, source: Ragged) -> Found:
 def test_a_recorded_encoder_is_its_layers(cell: str, ways: str) -> None:
     """In float64, with rows that are empty or of one token; rows and steps are added, or there are none to add."""
     model = deepcopy(tiny((f"{cell}-{ways}", f"{cell}-last")))
-    graphs = Graphs()
+    graphs = Recorders(model)
     for turn in range(3):
         for lengths in ([3, 1, 0, 6, 4, 2], [8, 0, *[1] * 14], [9] * 17):
             source = draw(lengths, SOURCE_VOCABULARY, seed=turn)
             whole = encoded(model, source)
-            with recording(graphs):
+            with graphs.on():
                 same(encoded(model, source), whole)
-    assert len(graphs.kept) == (3 if cell == "lstm" else 0)
+    assert len(graphs) == (3 if cell == "lstm" else 0)
 
 
 def test_places_of_an_encoder_are_those_of_a_decoder() -> None:
-    assert all(few(few(n, 16, 2), 8, 8) == few(n, 8, 8) for n in range(1, 3000))
+    assert all(bucket(bucket(n, 16, 2), 8, 8) == bucket(n, 8, 8) for n in range(1, 3000))
 
 
 def test_an_encoder_of_empty_rows() -> None:
     model = deepcopy(tiny(("lstm-bi", "lstm-bilinear-feeding")))
     source, target = draw([0, 0], SOURCE_VOCABULARY, seed=1), draw([2, 2], TARGET_VOCABULARY, seed=2)
     whole = with_gradients(model, source, target, model.decoder)
-    with recording(Graphs()):
+    with Recorders(model).on():
         same(with_gradients(model, source, target, model.decoder), whole)
 
 
@@ -160,46 +201,48 @@ def test_a_carry_that_is_copied() -> None:
     model = deepcopy(tiny(("lstm-bi", "lstm-copy")))
     source, target = batch()
     whole = with_gradients(model, source, target, model.decoder)
-    graphs = Graphs()
+    graphs = Recorders(model)
     for _ in range(3):
-        with recording(graphs):
+        with graphs.on():
             same(with_gradients(model, source, target, model.decoder), whole)
-    assert len(graphs.kept) == 1
+    assert len(graphs) == 1
 
 
 def test_two_ways_back_at_once() -> None:
     """An encoder waits for its own way back while a decoder goes forward, each in memory of its own."""
     model, decoder = model_of("lstm-bilinear-feeding")
-    graphs = Graphs()
+    graphs = Recorders(model)
     for _ in range(3):
-        with recording(graphs):
+        with graphs.on():
             with_gradients(model, *batch(), decoder)
-    assert list(graphs.memories) == ["encoder", "decoder"]
-    with recording(graphs):
+    with graphs.on():
         memory = model.encode(batch()[0])
         found = decoder(batch()[1], memory)
     assert memory.grid is not None
-    assert all(graphs.memories[name].busy() for name in ("encoder", "decoder"))
+    assert graphs.busy() == [True, True]
     found.values.sum().backward()
-    assert not any(graphs.memories[name].busy() for name in ("encoder", "decoder"))
+    assert graphs.busy() == [False, False]
 
 
 def test_what_draws_is_not_recorded() -> None:
     model, decoder = model_of("lstm-additive-feeding-hard")
-    graphs = Graphs()
+    graphs = Recorders(model)
     memory = model.encode(batch()[0])
-    with recording(graphs):
+    with graphs.on():
         decoder.train()(batch()[1], memory)
     assert not graphs.seen
 
 
 def test_only_what_has_a_gradient_is_recorded() -> None:
     model, decoder = model_of("lstm-bilinear-feeding")
-    graphs = Graphs()
-    with recording(graphs), torch.no_grad():
-        assert recorder() is None
-        decoder(batch()[1], model.encode(batch()[0]))
-    assert recorder() is None
+    graphs, records = Recorders(model), []
+    with graphs.on():
+        records.append(decoder.recorder is not None)
+        with torch.no_grad():
+            records.append(decoder.recorder is not None)
+            decoder(batch()[1], model.encode(batch()[0]))
+        records.append(deepcopy(decoder).recorder is not None)  # recordings are of one module's weights
+    assert [*records, decoder.recorder is not None] == [True, False, False, False]
     assert not graphs.seen
 
 
@@ -228,11 +271,11 @@ def test_two_forwards_before_a_way_back() -> None:
     function = scaled(weight)
 
     def run(scale: float) -> Tensor:
-        return graphs("f", function, (x * scale, y), [weight])[0]
+        return graphs.loop(function, (x * scale, y), [weight])[0]
 
     for _ in range(3):
         run(1.0).sum().backward()
-    assert len(graphs.kept) == 1
+    assert len(graphs.recordings) == 1
     x.grad = weight.grad = None
     one, other = run(1.0), run(2.0)
     assert "Replay" in type(one.grad_fn).__name__
@@ -250,9 +293,9 @@ def test_two_forwards_before_a_way_back() -> None:
 def test_one_way_back() -> None:
     weight, graphs = torch.tensor([2.0], requires_grad=True), Graphs()
     for _ in range(2):
-        (found,) = graphs("f", scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
+        (found,) = graphs.loop(scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
         found.sum().backward(retain_graph=True)
-    with pytest.raises(AssertionError, match="one way back"):
+    with pytest.raises(AssertionError, match="one backward pass"):
         found.sum().backward()
 
 
@@ -261,7 +304,7 @@ def test_what_is_handed_out_stays_as_it_is() -> None:
     weight, unused, graphs = torch.tensor([2.0], requires_grad=True), torch.ones(1, requires_grad=True), Graphs()
     outputs: list[Tensor] = []
     for i in range(4):
-        outputs += graphs("f", scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused])
+        outputs += graphs.loop(scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused])
         outputs[-1].sum().backward()
     torch.testing.assert_close(torch.cat(outputs).detach(), torch.tanh(2.0 * torch.arange(4.0)))
     assert weight.grad is not None
@@ -273,50 +316,52 @@ def test_dropout_differs_from_replay_to_replay() -> None:
     weight, graphs = torch.ones(1000, requires_grad=True), Graphs()
     found = []
     for _ in range(4):
-        (made,) = graphs("f", lambda x: (nn.functional.dropout(x * weight, 0.5),), (torch.ones(1000),), [weight])
+        (made,) = graphs.loop(lambda x: (nn.functional.dropout(x * weight, 0.5),), (torch.ones(1000),), [weight])
         made.sum().backward()
         found.append(made.detach())
     assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])
 
 
-def test_recordings_are_as_many_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shape that comes often takes the place of one that comes seldom; none is recorded over and over."""
-    monkeypatch.setattr(graphed, "KEPT", 2)
-    weight, graphs = torch.ones(1, requires_grad=True), Graphs()
+def test_loops_are_as_many_as_may_be() -> None:
+    """A shape that comes often takes the place of one that has not come for longest, and far more seldom; none is
+    recorded over and over."""
+    weight, graphs = torch.ones(1, requires_grad=True), Graphs(limit=2)
 
     def come(size: int, times: int) -> None:
         for _ in range(times):
-            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
+            graphs.loop(scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
 
     def sizes() -> list[int]:
-        return [recording.inputs[0].shape[0] for recording in graphs.kept.values()]
+        return [recording.inputs[0].shape[0] for recording in graphs.recordings.values()]
 
-    come(1, 1)
+    come(2, 1)
     assert sizes() == []
-    come(1, 3)
-    come(2, 2)
-    assert sizes() == [1, 2]
+    come(2, 1)
+    come(1, 4)
+    assert sizes() == [2, 1]
     come(3, 4)
-    assert sizes() == [1, 2]
+    assert sizes() == [2, 1]
     come(3, 1)
     assert sizes() == [1, 3]
     come(2, 2)
     assert sizes() == [1, 3]
+    come(1, 1)
+    assert sizes() == [3, 1]
 
 
 def test_recordings_share_memory() -> None:
     weight, graphs = torch.ones(1, requires_grad=True), Graphs()
     for size in (100, 90, 110, 120):
         for _ in range(2):
-            graphs("f", scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
-    assert len(graphs.kept) == 4
-    assert len({recording.inputs[0].data_ptr() for recording in graphs.kept.values()}) == 1
-    assert len({recording.outputs[0].data_ptr() for recording in graphs.kept.values()}) == 1
+            graphs.loop(scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()
+    assert len(graphs.recordings) == 4
+    assert len({recording.inputs[0].data_ptr() for recording in graphs.recordings.values()}) == 1
+    assert len({recording.outputs[0].data_ptr() for recording in graphs.recordings.values()}) == 1
 
 
 def test_sizes() -> None:
-    assert [few(n, 16, 2) for n in (1, 2, 3, 17, 33, 35, 63, 65, 100)] == [2, 2, 4, 18, 36, 36, 64, 72, 104]
-    assert all(n <= few(n, 16, 16) <= max(n * 1.125 + 1, 16 * -(-n // 16)) for n in range(1, 3000))
+    assert [bucket(n, 16, 2) for n in (1, 2, 3, 17, 33, 35, 63, 65, 100)] == [2, 2, 4, 18, 36, 36, 64, 72, 104]
+    assert all(n <= bucket(n, 16, 16) <= max(n * 1.125 + 1, 16 * -(-n // 16)) for n in range(1, 3000))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -365,17 +410,17 @@ def test_a_loop_leaves_nothing_behind() -> None:
 def test_a_replay_on_a_gpu_is_its_loop(name: str, half: bool) -> None:
     model, decoder = model_of(name, dropout=0.0)
     model.float().cuda().train()
-    graphs = Graphs()
+    graphs = Recorders(model)
     for turn in range(4):
         source = draw([3, 1, 0, 6, 4], SOURCE_VOCABULARY, seed=turn).to("cuda")
         target = draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=turn + 9).to("cuda")
         with torch.autocast("cuda", torch.bfloat16, enabled=half), plain():
             whole = with_gradients(model, source, target, decoder)
-            with recording(graphs):
+            with graphs.on():
                 replayed = with_gradients(model, source, target, decoder)
         near(replayed, whole, half)
-    assert len(graphs.kept) == loops_of(name)
-    assert all(recording.forward_graph is not None for recording in graphs.kept.values())
+    assert len(graphs) == loops_of(name)
+    assert graphs.captured() == 2 * loops_of(name)
 
 
 @gpu
@@ -383,17 +428,17 @@ def test_a_replay_on_a_gpu_is_its_loop(name: str, half: bool) -> None:
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_a_replayed_encoder_on_a_gpu_is_its_layers(ways: str, half: bool) -> None:
     model = deepcopy(tiny((f"lstm-{ways}", "lstm-last"), dropout=0.0)).float().cuda().train()
-    graphs = Graphs()
+    graphs = Recorders(model)
     for turn in range(4):
         for lengths in ([3, 1, 0, 6, 4, 2], [8, 0, *[1] * 14], [9] * 17):
             source = draw(lengths, SOURCE_VOCABULARY, seed=turn).to("cuda")
             with torch.autocast("cuda", torch.bfloat16, enabled=half), plain():
                 whole = encoded(model, source)
-                with recording(graphs):
+                with graphs.on():
                     replayed = encoded(model, source)
             near(replayed, whole, half)
-    assert len(graphs.kept) == 3
-    assert all(each.forward_graph is not None for each in graphs.kept.values())
+    assert len(graphs) == 3
+    assert graphs.captured() == 6
 
 
 @gpu
@@ -429,12 +474,12 @@ def test_masks_on_a_gpu_differ_from_replay_to_replay() -> None:
         memory = model.encode(source)  # without dropout, as long as it is not training
     decoder.train()
     decoder.embedding.eval()
-    graphs, found = Graphs(), []
-    with recording(graphs):
+    graphs, found = Recorders(model), []
+    with graphs.on():
         for _ in range(5):
             output = decoder(target, memory).values
             output.sum().backward()
             found.append(output.detach())
             del output  # what holds on to a way back holds up the recording of another
-    assert len(graphs.kept) == 1
+    assert len(graphs) == 1
     assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])

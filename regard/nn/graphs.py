@@ -1,0 +1,364 @@
+"""CUDA graphs: work on tensors of the same shapes is recorded once, and then replayed.
+
+Launched one by one, the hundred small kernels of a step of decoding, or the thousands of a loop over a sequence, keep a
+GPU waiting; as a graph they follow each other at once. Three things are recorded: a whole update of the weights, the
+turns of a search (`Recording`), and the loop of a recurrent network, forward and backward (`Graphs.loop`). On a CPU a
+recording runs its function anew each time: that is how all but the graphs themselves is tested.
+
+What is recorded reads its inputs from tensors of its own and shares memory with other recordings, so one thread at a
+time may use it; and while a graph is captured, other threads should leave the GPU alone. `exclusive` sees to both.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from threading import RLock
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+Tree = TypeVar("Tree")  # dataclasses, tuples, tensors, and plain values
+T = TypeVar("T")
+Function = Callable[..., Sequence[Tensor]]
+SHARE = 4  # a quarter of the device's memory may hold inputs of recordings
+FIRST = 2  # the time that a loop of some shape is recorded: one that comes but once is not worth it
+
+_gpu, _cpu = RLock(), RLock()  # one for all GPUs: torch captures one graph at a time
+
+
+def exclusive(device: torch.device) -> AbstractContextManager[bool]:
+    """A context in which this thread alone works with the GPU (or with recordings on a CPU); it can be nested."""
+    return _gpu if device.type == "cuda" else _cpu
+
+
+# Trees of tensors
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """All tensors of a tree, in a fixed order."""
+    match tree:
+        case Tensor():
+            yield tree
+        case tuple():
+            for part in tree:
+                yield from tensors(part)
+        case _ if is_dataclass(tree):
+            for field in fields(tree):
+                yield from tensors(getattr(tree, field.name))
+
+
+def signature(tree: Any) -> Hashable:
+    """What a tree holds beside tensors, and their shapes: two of the same can share a recording."""
+    match tree:
+        case Tensor():
+            return (tree.shape, tree.dtype, tree.device)
+        case tuple():
+            return tuple(signature(part) for part in tree)
+        case _ if is_dataclass(tree):
+            return (type(tree), *(signature(getattr(tree, field.name)) for field in fields(tree)))
+        case _:
+            return tree
+
+
+def cloned(tree: Tree, device: torch.device | None = None) -> Tree:
+    """A tree of new tensors with the same numbers, on a device; without what was worked out of them and cached."""
+    match tree:
+        case Tensor():
+            return tree.new_empty(tree.shape, device=device).copy_(tree)  # type: ignore[return-value]
+        case tuple():
+            return tuple(cloned(part, device) for part in tree)  # type: ignore[return-value]
+        case _ if is_dataclass(tree):
+            made = copy.copy(tree)
+            vars(made).clear()
+            vars(made).update({field.name: cloned(getattr(tree, field.name), device) for field in fields(tree)})
+            return made
+        case _:
+            return tree
+
+
+def copy_into(own: Any, given: Any) -> None:
+    """Write what one tree holds into the tensors of another like it.
+
+    One number that is spread out is room in which nothing stands yet: whatever is there may stay.
+    """
+    pairs = [
+        (x, y)
+        for x, y in zip(tensors(own), tensors(given), strict=True)
+        if x is not y and (any(y.stride()) or y.numel() == 1)
+    ]
+    near = [(x, y) for x, y in pairs if x.device == y.device]
+    if near:
+        torch._foreach_copy_([x for x, _ in near], [y for _, y in near])
+    for x, y in pairs:
+        if x.device != y.device:
+            x.copy_(y, non_blocking=True)
+
+
+# Recordings
+
+
+class Memory:
+    """What the recordings of a cache share on a device: a pool for what is made in them, and named buffers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.buffers: dict[Hashable, Tensor] = {}
+        self.turn: ref[_Turn] | None = None  # the last replay of a loop
+        self.captured = 0
+        self.pool: Any = None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self.stream is not None:
+            # The pool lives as long as a graph of it: this one is never replayed, and holds it while there is no other.
+            self.first = torch.cuda.CUDAGraph()
+            with exclusive(device), torch.cuda.graph(self.first, **self._options):
+                torch.zeros(1, device=device)
+            self.pool = self.first.pool()
+
+    @cached_property
+    def room(self) -> float:
+        """Bytes that inputs of recordings may take."""
+        return math.inf if self.stream is None else torch.cuda.mem_get_info(self.stream.device)[1] / SHARE
+
+    def warm(self, function: Callable[[], T]) -> T:
+        """Run a function as it will be captured, so that kernels are built and chosen before."""
+        if self.stream is None:
+            return function()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            found = function()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return found
+
+    def capture(self, function: Callable[[], T]) -> Callable[[], T]:
+        """The function as a graph to be replayed, which gives the same tensors each time; on a CPU, itself."""
+        if self.stream is None:
+            return function
+        graph = torch.cuda.CUDAGraph()
+        with exclusive(self.stream.device), torch.cuda.graph(graph, **self._options):
+            found = function()
+        self.captured += 1
+
+        def replay() -> T:
+            graph.replay()
+            return found
+
+        return replay
+
+    def buffer(self, name: Hashable, like: Tensor) -> Tensor:
+        """A tensor like this one in the buffer of this name, which grows where it has to; recordings made before keep
+        the old one."""
+        size = like.numel() * like.element_size()
+        if name not in self.buffers or self.buffers[name].numel() < size:
+            self.buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8, device=like.device)
+        return self.buffers[name][:size].view(like.dtype).view(like.shape)
+
+    def busy(self) -> bool:
+        """Whether the replay of a loop waits for its backward pass, in memory that another would overwrite."""
+        turn = None if self.turn is None else self.turn()  # None as well where nobody can ask for its gradient
+        return turn is not None and not turn.over
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        # Threads that do not use a model, such as the one that makes batches ready, may go on meanwhile.
+        return {"pool": self.pool, "stream": self.stream, "capture_error_mode": "thread_local"}
+
+
+class Recording(Generic[Tree]):
+    """A function with inputs of its own, from which each replay reads and to which it may write."""
+
+    def __init__(
+        self, function: Callable[[Tree], Any], inputs: Tree, device: torch.device, memory: Memory, *, warm: bool = True
+    ) -> None:
+        self.inputs = own = cloned(inputs, device)
+        self.size = sum(x.nbytes for x in tensors(own))
+        if warm and memory.stream is not None:
+            memory.warm(lambda: function(cloned(own)))
+        self.replay = memory.capture(lambda: function(own))
+
+    def take(self, inputs: Tree) -> None:
+        """Go on from these inputs."""
+        copy_into(self.inputs, inputs)
+
+    def __call__(self) -> Any:
+        """Once more; what the function gives back, as it is until the next time."""
+        return self.replay()
+
+
+class Graphs:
+    """A cache of recordings: `limit` of them, the least recently used going first.
+
+    It belongs to the module whose work it records, as an attribute, and goes with it; a copy of the module has none.
+    `filled` says of a search whether sources may be filled up, so that what precedes the first turn is recorded too.
+    """
+
+    def __init__(self, limit: int = 64, *, filled: bool = False) -> None:
+        self.limit, self.filled = limit, filled
+        self.recordings: dict[Hashable, Any] = {}  # `Recording` or `_Loop`; the least recently used first
+        self.seen: Counter[Hashable] = Counter()  # how often a loop of each shape came
+        self._memory: dict[torch.device, Memory] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of a module is of other tensors."""
+
+    def memory(self, device: torch.device) -> Memory:
+        """What recordings on a device share."""
+        if device not in self._memory:
+            self._memory[device] = Memory(device)
+        return self._memory[device]
+
+    def recording(
+        self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree, device: torch.device
+    ) -> Recording[Tree]:
+        """The recording of `function` for inputs like these, set to go on from them.
+
+        `key` tells apart functions that do different things with the same inputs.
+        """
+        whole, memory = (key, signature(inputs)), self.memory(device)
+        found: Recording[Tree] | None = self.recordings.pop(whole, None)
+        if found is None:
+            found = Recording(function, inputs, device, memory)
+        else:
+            found.take(inputs)
+        self.recordings[whole] = found
+        kept = self.recordings
+        while len(kept) > self.limit or (len(kept) > 1 and sum(one.size for one in kept.values()) > memory.room):
+            del kept[next(iter(kept))]
+        return found
+
+    def loop(self, function: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+        """`function(*inputs)`, which also reads `parameters` where they lie, and nothing else that changes.
+
+        Forward and backward are a graph each. All recordings share one pool, and their inputs and outputs one buffer
+        each, since what one keeps for its backward pass is used up before another begins: if it were not, the function
+        runs as it is. So memory grows with the largest shape, and not with their number.
+        """
+        if not any(x.requires_grad for x in (*inputs, *parameters)):
+            return function(*inputs)  # all of it is frozen: there is no backward pass
+        device = inputs[0].device
+        memory = self.memory(device)
+        precision = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        shapes = tuple((x.shape, x.dtype, x.requires_grad) for x in inputs)
+        key = (shapes, precision, *((x.data_ptr(), x.requires_grad) for x in parameters))
+        # A weight that was converted outside of a recording, and kept, would be the same in every replay.
+        with torch.autocast(device.type, precision, enabled=precision is not None, cache_enabled=False):
+            if memory.busy() or not self._admit(key):
+                return function(*inputs)
+            if key not in self.recordings:
+                torch.clear_autocast_cache()  # whose nodes would tie the weights to the stream they were converted on
+                self.recordings[key] = _Loop(function, inputs, parameters, memory)
+        turn = _Turn(self.recordings[key])
+        memory.turn = ref(turn)
+        replayed: Sequence[Tensor] = _Replay.apply(turn, *inputs, *parameters)
+        return replayed
+
+    def _admit(self, key: Hashable) -> bool:
+        """Whether a loop is recorded, or to be: one that comes seldom takes nobody's place."""
+        self.seen[key] += 1
+        if key in self.recordings:
+            self.recordings[key] = self.recordings.pop(key)
+            return True
+        if self.seen[key] < FIRST:
+            return False
+        if len(self.recordings) >= self.limit:
+            oldest = next(iter(self.recordings))
+            if self.seen[key] <= 2 * self.seen[oldest]:
+                return False
+            del self.recordings[oldest]
+        return True
+
+
+class Looped(nn.Module):
+    """A module whose loop over steps is recorded while it has `graphs`, which an update on a GPU gives it."""
+
+    graphs: Graphs | None = None
+
+    @property
+    def recorder(self) -> Graphs | None:
+        """Where to record the loop, where there is a gradient to come."""
+        return self.graphs if torch.is_grad_enabled() else None
+
+
+# Loops, forward and backward
+
+
+class _Loop:
+    """A function of tensors, and its gradient, as two graphs."""
+
+    def __init__(
+        self, function: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor], memory: Memory
+    ) -> None:
+        self.inputs = [memory.buffer(("input", i), x) for i, x in enumerate(inputs)]
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given.detach()).requires_grad_(given.requires_grad)
+        both = (*self.inputs, *parameters)
+        self.asked = [x.requires_grad for x in both]  # for a gradient
+        wanted = [x for x in both if x.requires_grad]
+
+        def gradients(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor | None]:
+            with torch.autocast(outputs[0].device.type, enabled=False):  # which is for the forward pass
+                return torch.autograd.grad(outputs, wanted, given, allow_unused=True)
+
+        def trial() -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+            outputs = function(*self.inputs)
+            return [x.detach() for x in outputs], gradients(outputs, [torch.zeros_like(x) for x in outputs])
+
+        with torch.random.fork_rng([inputs[0].device] if memory.stream is not None else []):
+            outputs, found = memory.warm(trial)
+        self.outputs, self.given = (
+            [memory.buffer((name, i), x) for i, x in enumerate(outputs)] for name in ("output", "given")
+        )
+        self.gradients = [None if x is None else memory.buffer(("gradient", i), x) for i, x in enumerate(found)]
+        del outputs, found
+        made: list[Sequence[Tensor]] = []  # by the last forward pass
+
+        def forward() -> None:
+            with torch.enable_grad():
+                made[:] = [function(*self.inputs)]
+            for own, new in zip(self.outputs, made[0], strict=True):
+                own.copy_(new.detach())
+
+        def backward() -> None:
+            for own, new in zip(self.gradients, gradients(made.pop(), self.given), strict=True):
+                if own is not None and new is not None:
+                    own.copy_(new)
+
+        self.forward, self.backward = memory.capture(forward), memory.capture(backward)
+
+
+class _Turn:
+    """One replay of a loop, forward and backward."""
+
+    def __init__(self, loop: _Loop) -> None:
+        self.loop, self.over = loop, False
+
+
+class _Replay(torch.autograd.Function):
+    """All that leaves a recording is copied: the next replay overwrites what is its own."""
+
+    @staticmethod
+    def forward(ctx: Any, turn: _Turn, *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.turn = turn
+        ctx.set_materialize_grads(False)
+        for own, new in zip(turn.loop.inputs, given, strict=False):
+            own.detach().copy_(new)
+        turn.loop.forward()
+        return tuple(x.clone() for x in turn.loop.outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        turn: _Turn = ctx.turn
+        assert not turn.over, "a recorded loop has one backward pass: what it kept is overwritten by the next replay"
+        for own, given in zip(turn.loop.given, gradients, strict=True):
+            own.zero_() if given is None else own.copy_(given)
+        turn.loop.backward()
+        turn.over = True
+        found = iter(turn.loop.gradients)
+        kept = (next(found) if asked else None for asked in turn.loop.asked)
+        return None, *(None if x is None else x.clone() for x in kept)

@@ -1,0 +1,70 @@
+"""What a search drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.nn.graphs import Graphs
+from regard.ragged import Ragged, round_up
+
+# Token ids `(rows,)` and a state to a number for each token that may come next, `(rows, vocabulary)`, and the state
+# after. Both are the search's own to write into. A state is opaque but for its `select(rows, sources)`, by which rows
+# change places and sources leave, and, where turns are recorded, its `fixed(tokens)`.
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+
+class Stepper(Protocol):
+    """A model to a search. Beside `step` it may have more to offer, or None."""
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """Where the turns of a search are recorded; None: they are not."""
+        ...
+
+    @property
+    def logits(self) -> Step | None:
+        """Like `step`, but returns logits."""
+        ...
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """`Step` to log-probabilities."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A plain function as a `Stepper`: a table of probabilities, say."""
+
+    step: Step
+    logits: Step | None = None
+    graphs: Graphs | None = None
+
+
+@dataclass(frozen=True)
+class LazyStart:
+    """The state before the first token, still to be made of a source, which may lie elsewhere than the model."""
+
+    start: Callable[[Ragged], Any]
+    source: Ragged
+    device: torch.device
+    longest: int  # most positions of a source that the model has room for
+
+    def made(self) -> Any:
+        """The state."""
+        return self.start(self.source.to(self.device))
+
+    def filled(self, sources: int) -> Ragged:
+        """The source in one of few shapes, with rows and values that are nobody's."""
+        total = self.source.values.shape[0]
+        total = round_up(total, max(64, 2 ** (total - 1).bit_length() // 32))
+        return self.source.filled(total, sources, longest=min(round_up(self.source.longest, 16), self.longest))
+
+
+def started(state: Any) -> Any:
+    """The state, made now if it was not."""
+    return state.made() if isinstance(state, LazyStart) else state
