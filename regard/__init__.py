@@ -18,24 +18,52 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
+    from regard.data.modality import Modality as Modality
+    from regard.data.target import Target as Target
     from regard.errors import RegardError as RegardError
+    from regard.evaluation.metrics import Metric as Metric
+    from regard.evaluation.metrics import Score as Score
+    from regard.model_settings import EncoderSettings as EncoderSettings
+    from regard.model_settings import StemSettings as StemSettings
+    from regard.models.encoders import Body as Body
+    from regard.models.stems import Stem as Stem
     from regard.nn.attention import capture as capture
+    from regard.nn.scores import AttentionScore as AttentionScore
+    from regard.registry import register as register
     from regard.runs import train as train
+    from regard.section import SideSettings as SideSettings
+    from regard.section import TargetSettings as TargetSettings
     from regard.settings import Config as Config
+    from regard.settings import ObjectiveSettings as ObjectiveSettings
     from regard.system import System as System
     from regard.system import load as load
+    from regard.training.objectives import Objective as Objective
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AttentionScore": "regard.nn.scores",
+    "Body": "regard.models.encoders",
     "Config": "regard.settings",
+    "EncoderSettings": "regard.model_settings",
+    "Metric": "regard.evaluation.metrics",
+    "Modality": "regard.data.modality",
+    "Objective": "regard.training.objectives",
+    "ObjectiveSettings": "regard.settings",
     "RegardError": "regard.errors",
+    "Score": "regard.evaluation.metrics",
+    "SideSettings": "regard.section",
+    "Stem": "regard.models.stems",
+    "StemSettings": "regard.model_settings",
     "System": "regard.system",
+    "Target": "regard.data.target",
+    "TargetSettings": "regard.section",
     "capture": "regard.nn.attention",
     "load": "regard.system",
+    "register": "regard.registry",
     "train": "regard.runs",
 }
-__all__ = ["Config", "RegardError", "System", "__version__", "capture", "load", "train"]
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

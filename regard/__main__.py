@@ -91,7 +91,7 @@ def main() -> None:
         else:
             from regard.cli.endings import say_what
 
-            code = say_what(error)
+            code = say_what(error, verbose=bool({"-v", "--verbose"} & set(sys.argv[1:])))
         if code is None:
             raise
     sys.exit(code)

@@ -12,15 +12,17 @@ import re
 import stat
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 
 from regard.errors import ConfigError
-from regard.parts import DECODERS, ENCODERS, Cell, Model, Section
+from regard.model_settings import CELLS, DECODERS
 from regard.presets import PRESETS
+from regard.section import Kind, Section
 from regard.settings import Config
+from regard.upgrade import upgraded
 
 LARGEST = 2**20  # bytes of a config file
 NODES, TOO_MANY = 5000, "more than 5,000 values"
@@ -37,6 +39,7 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
             hint = _did_you_mean(shown.strip("'"), list(PRESETS))
             raise ConfigError(f"unknown preset {shown} in {where}{hint}")
         settings = merge(PRESETS[name].settings, settings)
+    settings = upgraded(settings)
     try:
         return Config.model_validate(settings)
     except ValidationError as error:
@@ -45,9 +48,10 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read a config file, apply `a.b=c` overrides, and make its paths absolute (they are relative to the file)."""
+    """Read a config file and apply `a.b=c` overrides. Paths become absolute: those in the file are relative to it,
+    those in overrides to the working directory."""
     path = Path(path)
-    settings = merge(read_yaml(path), override_settings(overrides or []))
+    settings = merge(read_yaml(path), _from_here(override_settings(overrides or [])))
     return resolve_paths(parse(settings, str(path)), path.parent)
 
 
@@ -185,11 +189,32 @@ def override_settings(overrides: list[str]) -> dict[str, Any]:
     return settings
 
 
+def _from_here(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose paths are relative to where the user stands, made absolute."""
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return os.path.abspath(value) if isinstance(value, str) and "\0" not in value else value  # noqa: PTH100
+
+    paths = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}
+    found = {name: whole(value) if name == "run" else value for name, value in settings.items()}
+    for section, names in paths.items():
+        if isinstance(inner := found.get(section), dict):
+            found[section] = {name: whole(value) if name in names else value for name, value in inner.items()}
+    return found
+
+
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it."""
+    """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it; a name alone
+    stands for a section of that kind."""
     merged = dict(base)
     for name, value in over.items():
         old = merged.get(name)
+        if isinstance(old, str) and isinstance(value, dict):
+            old = {"kind": old}
+        elif isinstance(value, str) and isinstance(old, dict) and "kind" in old:
+            value = {"kind": value}
         if isinstance(old, dict) and isinstance(value, dict):
             another = "kind" in value and "kind" in old and not _same_family(value["kind"], old["kind"])
             merged[name] = value if another else merge(old, value)
@@ -199,8 +224,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _same_family(a: object, b: object) -> bool:
-    cells = get_args(Cell)
-    return a == b or (a in cells and b in cells)
+    return a == b or (a in CELLS and b in CELLS)
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
@@ -258,17 +282,21 @@ def commented(settings: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _comment_section(section: Section, lines: list[str], depth: int) -> None:
+def _comment_section(section: Section, lines: list[str], depth: int, bullet: str = "") -> None:
     indent = "  " * depth
     for name, field in type(section).model_fields.items():
+        start, bullet = (indent[:-2] + bullet if bullet else indent), ""
         value = getattr(section, name)
-        if isinstance(value, Section):
-            title = (type(value).__doc__ or "").strip().splitlines()[0]
-            lines += ["", f"{indent}{name}:  # {title}"] if depth == 0 else [f"{indent}{name}:  # {title}"]
-            _comment_section(value, lines, depth + 1)
+        sections = value if isinstance(value, list) and value and isinstance(value[0], Section) else [value]
+        if isinstance(sections[0], Section):
+            lines += [""] * (depth == 0)
+            title = field.description or (type(sections[0]).__doc__ or "").strip().splitlines()[0]
+            lines.append(f"{start}{name}:  # {title}")
+            for inner in sections:
+                _comment_section(inner, lines, depth + 1 + (len(sections) > 1), "- " if len(sections) > 1 else "")
             continue
         text = yaml.safe_dump(list(value) if isinstance(value, tuple) else value, default_flow_style=True, width=10**6)
-        setting = f"{indent}{name}: {text.removesuffix(chr(10)).removesuffix('...').strip()}"
+        setting = f"{start}{name}: {text.removesuffix(chr(10)).removesuffix('...').strip()}"
         lines.append(f"{setting}  # {field.description}" if field.description else setting)
 
 
@@ -285,10 +313,9 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"unknown setting '{place[-1][:DIGITS]}' in {where}{_did_you_mean(place[-1][:DIGITS], known)}"
     if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        kinds = ", ".join(ENCODERS if place[-1] == "encoder" else DECODERS)
-        return f"[{'.'.join(place)}] needs a kind; there are: {kinds}"
+        return f"[{'.'.join(place)}] needs a kind; there are: {', '.join(DECODERS)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "value_error":
+    if problem["type"] in ("value_error", "unknown_kind"):
         section, _ = _section_at(place, settings)
         return f"[{'.'.join(section)}] {message}" if section else message
     path, _ = _section_at(place, settings)  # without the kinds of value that a setting may have
@@ -309,22 +336,38 @@ def _shown(value: object) -> str:
 
 def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The section that pydantic's location names, without the tags of unions, and the settings known there."""
-    section: type[Section] = Config
+    outside: type[Section] = Config
+    section = outside
     path: list[str] = []
     node: Any = settings
     for part in place:
-        if part not in section.model_fields:
-            continue
-        path.append(part)
-        node = node.get(part, {}) if isinstance(node, dict) else {}
-        section = _section(section, part, node)
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+            section = _section(outside, path[-1], node)
+            path[-1] += f"[{part}]"
+        elif part in section.model_fields:
+            path.append(part)
+            node = node.get(part, {}) if isinstance(node, dict) else {}
+            outside, section = section, _section(section, part, node)
     return path, list(section.model_fields)
 
 
 def _section(inside: type[Section], name: str, node: Any) -> type[Section]:
     """The section of this name; which one it is may depend on its kind."""
-    if inside is Model and name in ("encoder", "decoder"):
+    name = name.partition("[")[0]
+    if name == "decoder":
         kind = node.get("kind", "lstm") if isinstance(node, dict) else "lstm"
-        return (ENCODERS if name == "encoder" else DECODERS).get(str(kind), inside)
-    kind = inside.model_fields[name].annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else inside
+        return DECODERS.get(str(kind), inside)
+    field = inside.model_fields[name]
+    for chosen in (*field.metadata, *_inside(field.annotation)):
+        if isinstance(chosen, Kind):
+            return chosen.section(node) or inside
+        if isinstance(chosen, type) and issubclass(chosen, Section):
+            return chosen
+    return inside
+
+
+def _inside(annotation: Any) -> list[Any]:
+    """All that an annotation is made of: the members of a union, what is annotated, and with what."""
+    parts = [part for inner in get_args(annotation) for part in _inside(inner)] if get_origin(annotation) else []
+    return [*getattr(annotation, "__metadata__", ()), annotation, *parts]

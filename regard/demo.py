@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ from rich.rule import Rule
 
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import corpus as corpora
-from regard.data.synthetic import phrasebook, scenes, tagged
 from regard.display import counting, score_table, show, side_by_side
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 from regard.explain.trace import save
 from regard.settings import Config
 from regard.system import System
@@ -49,19 +49,19 @@ def corpus_settings(corpus: str) -> dict[str, Any]:
         case "phrasebook":
             own = {"preset": "transformer-mini", "tokens": {"kind": "unigram", "size": 3500}}
         case "text":
-            own = {"preset": "gpt-mini", "data": {"source": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
+            own = {"preset": "gpt-mini", "source": {"kind": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
         case "tags":
             own = {
                 "preset": "bert-mini",
-                "data": {"source": "text"},
+                "source": {"kind": "text"},
+                "target": {"kind": "tags"},
                 "tokens": {"kind": "unigram", "size": 2000},
-                "model": {"head": "tags"},
                 "training": {"steps": 300, "validate_every": 100, "warmup": 50, "learning_rate": 2e-3},
             }
         case _:
             own = {
                 "preset": "xu2015",
-                "data": {"source": "picture"},
+                "source": {"kind": "image"},
                 "tokens": {"kind": "word"},
                 "model": {"d_model": 128},
                 "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "warmup": 100, "steps": 3600,
@@ -82,25 +82,29 @@ def make_corpus(
     size = PAIRS[corpus] if size is None else size
     facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
     names = {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")}
-    # The English side alone, as plain text, or with a tag for each word.
-    lines: dict[str, Callable[[phrasebook.Pair], str]] = {
-        "text": attrgetter("source"),
-        "tags": lambda pair: tagged.line(pair.source),
-    }
+    write_corpus: Callable[..., object]
+    if corpus == "scenes":
+        require("PIL")  # before the work
+        from regard.data.synthetic import scenes
+
+        write_corpus = partial(scenes.write, train=size, seed=seed)
+    else:
+        from regard.data.synthetic import phrasebook, tagged
+
+        # Both sides, or the English side alone, as plain text, or with a tag for each word.
+        lines: dict[str, Callable[[phrasebook.Pair], str]] = {
+            "phrasebook": attrgetter("line"),
+            "text": attrgetter("source"),
+            "tags": lambda pair: tagged.line(pair.source),
+        }
+        write_corpus = partial(
+            phrasebook.write, language=language, train=size, words=words, seed=seed, line=lines[corpus],
+            ending=ENDINGS[corpus],
+        )  # fmt: skip
 
     def write(new: Path) -> None:
         with counting("making the corpus", size + 1000) as progress:
-
-            def told(count: int) -> None:
-                progress.update(progress.task_ids[0], completed=count)
-
-            if corpus == "scenes":
-                scenes.write(new, train=size, seed=seed, progress=told)
-            else:
-                phrasebook.write(
-                    new, language=language, train=size, words=words, seed=seed, progress=told,
-                    line=lines.get(corpus, attrgetter("line")), ending=ENDINGS[corpus],
-                )  # fmt: skip
+            write_corpus(new, progress=lambda count: progress.update(progress.task_ids[0], completed=count))
 
     all_names = [*names.values(), *(["pictures"] if corpus == "scenes" else [])]
     try:
@@ -112,6 +116,9 @@ def make_corpus(
 
 def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> None:
     """Make the phrasebook, train, score, show translations, draw attention, and say what to try next."""
+    require("matplotlib", "babel", "num2words")  # before the work
+    from regard.data.synthetic import phrasebook
+
     corpus = run.with_name(f"phrasebook-{language}")
     show(Rule("1. a corpus with known word alignments", align="left"))
     made = make_corpus("phrasebook", corpus, language, None, WORDS, seed=1, otherwise=OTHERWISE)
@@ -129,7 +136,8 @@ def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> No
 
 
 def run_captions(run: Path, overrides: list[str], train: Train) -> None:
-    """The same with pictures: make the scenes, train, score, show captions, draw where each word looked."""
+    """Make the scenes, train, score, show captions, draw where each word looked."""
+    require("matplotlib", "PIL")  # before the work
     corpus = run.with_name("scenes")
     show(Rule("1. pictures of things, with captions and the box of each thing named", align="left"))
     made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1, otherwise=OTHERWISE)

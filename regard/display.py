@@ -35,11 +35,12 @@ console = Console(stderr=True, highlight=False)
 class TrainingDisplay(Watcher):
     """Loss, tokens per second and time left, as training goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.live = Progress(
             TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=console, disable=not console.is_terminal,
+            console=console, disable=quiet or not console.is_terminal,
         )  # fmt: skip
         self.task: TaskID | None = None
         self.loss, self.began, self.first, self.spoke = "", time.monotonic(), 0.0, time.monotonic()
@@ -60,20 +61,22 @@ class TrainingDisplay(Watcher):
             self.live.start()
         self.live.update(self.task, completed=update.done, facts=facts)
         now = time.monotonic()
-        if not console.is_terminal and now - self.spoke >= QUIET_SECONDS and update.done > self.first:
+        plain = not self.quiet and not console.is_terminal
+        if plain and now - self.spoke >= QUIET_SECONDS and update.done > self.first:
             left = (now - self.began) / (update.done - self.first) * (1.0 - update.done)
             console.print(f"{update.done:.0%}  {facts}  {_clock(left)} left")
             self.spoke = now
 
     def message(self, text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+        if not self.quiet:
+            console.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def counting(what: str, total: int | None) -> Iterator[Progress]:
+def counting(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Progress]:
     """A bar for other long work; `progress.advance(progress.task_ids[0])` moves it. Silent without a terminal."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         progress.add_task(what, total=total)
         yield progress
 
@@ -91,7 +94,8 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
     table.add_column("signature", overflow="fold", style="dim")
     for score in scores.values():
         digits = 3 if score.name == "AER" else 2
-        table.add_row(score.name, f"{score.value:.{digits}f}", score.signature)
+        spread = "" if score.interval is None else f" ({score.interval[0]:.{digits}f}–{score.interval[1]:.{digits}f})"
+        table.add_row(score.name, f"{score.value:.{digits}f}{spread}", score.signature)
     return table
 
 

@@ -6,11 +6,30 @@
     ├── ModelError    a model folder is missing a part, or is not one of ours
     │   └── DamagedError   a file is not what was written: cut off, or changed since
     ├── OutputError   something is already where the result should go, or is in use
-    └── TrainingError training cannot go on, such as a loss that is no number
+    ├── TrainingError training cannot go on, such as a loss that is no number
+    └── MissingExtraError  an optional library is not installed
 
 The command line prints the message of any of these without a traceback and leaves with status 2. A message names the
 thing, its value or place, and what would do.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Optional libraries, by the name they are imported under: what needs which package, and the extra that installs it.
+EXTRAS = {
+    "PIL": ("pictures need pillow", "pictures"),
+    "babel": ("the corpora need Babel", "corpora"),
+    "ctranslate2": ("CTranslate2 exports need ctranslate2", "export"),
+    "matplotlib": ("figures need matplotlib", "plots"),
+    "num2words": ("the corpora need num2words", "corpora"),
+    "onnx": ("ONNX exports need onnx", "export"),
+    "onnxruntime": ("ONNX exports need onnxruntime", "export"),
+    "onnxscript": ("ONNX exports need onnxscript", "export"),
+    "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
+}
 
 
 class RegardError(Exception):
@@ -39,3 +58,24 @@ class OutputError(RegardError):
 
 class TrainingError(RegardError):
     """Training cannot go on, such as a loss that is no number."""
+
+
+class MissingExtraError(RegardError):
+    """An optional library is not installed; the message names the command that installs it."""
+
+
+def require(*modules: str) -> Any:
+    """Import optional libraries and return the first, or raise an error that names the command which installs them."""
+    found, missing = [], dict[str, str]()
+    for module in modules:
+        try:
+            found.append(import_module(module))
+        except ModuleNotFoundError as error:
+            if error.name != module:  # it is there, and something that it needs is not
+                raise
+            needs, extra = EXTRAS[module]
+            missing[needs] = extra
+    if missing:
+        extras = ",".join(dict.fromkeys(missing.values()))
+        raise MissingExtraError(f"{', '.join(missing)}; pip install 'regard[{extras}]'")
+    return found[0]

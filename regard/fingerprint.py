@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.artifacts import file_digest
-from regard.parts import Section
+from regard.section import Section
 
 Value = Any  # as JSON has it
 SHOWN = 40  # characters of a value in a message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -13,8 +12,10 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.artifacts import file_digest
-from regard.data.corpora import Example, Files, SourceLine, read_files, read_lines, read_sources
+from regard.data.ahead import arriving
+from regard.data.examples import Example, Files, SourceLine, read_files, read_sources
+from regard.data.lines import read_lines
+from regard.data.modality import Modality
 from regard.data.tokens import clean
 from regard.display import counting
 from regard.errors import DataError
@@ -61,28 +62,28 @@ class Form:
 def generate_lines(
     system: System, folders: Sequence[Path], file: Path | None, output: Path | None, search: dict[str, Any],
     form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, force: bool, warn: Warn,
+    quiet: bool = False,
 ) -> None:  # fmt: skip
     """Outputs of all lines of a file or of standard input, to a file or to standard output, by what was loaded from
     `folders`.
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
     """
-    settings = system.search(**search)
+    settings = system.search_settings(**search)
     name = str(file or "standard input")
-    live = file is None and sys.stdin is not None and sys.stdin.isatty()
+    live = file is None and output is None  # a line gets its answer as soon as there is no other to go with it
     made_from = Fingerprint(
         _models(folders) | settings_of(settings) | asdict(form)
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
     )  # fmt: skip
     with ExitStack() as stack:
-        sink = stack.enter_context(_sink(output, made_from, 1 if live else WINDOW, force=force))
-        progress = stack.enter_context(counting("generating", _count(file)))
-        columns = read_sources(file, system.config.data), _column(prefixes), _column(phrases)
-        pictures = system.config.data.source == "picture"
-        lines = (Line(*both, pictures=pictures) for both in zip(*columns, strict=False))
+        sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
+        progress = stack.enter_context(counting("generating", _count(file), quiet=quiet))
+        columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
+        lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
         rest = sink.take_up(lines, lambda line: line.content, name)
         progress.advance(progress.task_ids[0], sink.written)
-        for window in _windows(rest, 1 if live else WINDOW):
+        for window in arriving(rest, WINDOW) if live else _windows(rest, WINDOW):
             found = _window(system, window, name, settings.model_dump(), form, warn)
             sink.write(found, [line.content for line in window])
             progress.advance(progress.task_ids[0], len(window))
@@ -95,13 +96,12 @@ class Line:
     source: SourceLine
     prefix: str
     phrases: str
-    pictures: bool  # the source is the path of one
+    reads: Modality
 
     @property
     def content(self) -> bytes:
         """All that its output is made from."""
-        picture = Path(self.source.text)
-        seen = file_digest(picture) if self.pictures and picture.is_file() else ""
+        seen = "" if self.source.bad is not None else self.reads.digest(self.source.field)
         return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode(), seen.encode()))
 
 
@@ -116,7 +116,7 @@ def _column(path: Path | None) -> Iterator[str]:
 
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
-    texts = [line.source.text for line in window]
+    texts = [line.source.field for line in window]
     told = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
     bad = list(told)
 
@@ -144,7 +144,7 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
 
 def score_lines(
     folder: Path, files: Files, output: Path | None, *, tokens: bool, perplexity: bool, device: str, force: bool,
-    warn: Warn,
+    warn: Warn, quiet: bool = False,
 ) -> None:  # fmt: skip
     """`log p` of all examples of a file, to a file or to standard output."""
     system = load(folder, device=device)
@@ -152,8 +152,8 @@ def score_lines(
     made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity})
     with ExitStack() as stack:
         sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
-        progress = stack.enter_context(counting("scoring", _count(Path(first))))
-        examples = iter(system.task.checked(read_files(files, system.config.data)))
+        progress = stack.enter_context(counting("scoring", _count(Path(first)), quiet=quiet))
+        examples = iter(system.task.checked(read_files(files, system.task.sides.form)))
         rest = sink.take_up(examples, _content, first)
         progress.advance(progress.task_ids[0], sink.written)
         for window in _windows(rest, WINDOW):
@@ -168,22 +168,23 @@ def _content(example: Example) -> bytes:
 
 
 def stream_lines(
-    folder: Path, file: Path | None, output: Path | None, *, tokens: bool, perplexity: bool, device: str, force: bool
-) -> None:
+    folder: Path, file: Path | None, output: Path | None, *, tokens: bool, perplexity: bool, device: str, force: bool,
+    quiet: bool = False,
+) -> None:  # fmt: skip
     """`log p` of each line of one long text, each given all that stands before it."""
     system = load(folder, device=device)
     made_from = Fingerprint({**_models([folder]), "stream": True, "tokens": tokens, "perplexity": perplexity})
     with ExitStack() as stack:
         sink = stack.enter_context(_sink(output, made_from, 1, force=force))
-        progress = stack.enter_context(counting("scoring", _count(file)))
+        progress = stack.enter_context(counting("scoring", _count(file), quiet=quiet))
         name, given = str(file or "standard input"), deque[bytes]()
 
         def texts() -> Iterator[str]:
-            for line in read_sources(file, system.config.data):
+            for line in read_sources(file, system.task.sides.form):
                 if line.bad is not None:
                     raise line.bad
                 given.append(line.raw)
-                yield line.text
+                yield line.field
 
         # The state is not kept with the lines, so an interrupted text is read again from its beginning.
         scored = ((given.popleft(), log_probs) for log_probs in system.stream(texts()))

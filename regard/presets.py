@@ -31,28 +31,32 @@ def _transformer(layers: int, heads: int, d_ff: int, *, model: Part, **options: 
 
 
 def _language_model(decoder: Part, **model: Any) -> Part:
-    return {"data": {"source": "none"}, "model": {**model, "encoder": {"kind": "none"}, "decoder": decoder}}
+    return {"source": {"kind": "none"}, "model": {**model, "encoder": {"kind": "none"}, "decoder": decoder}}
 
 
 def _captions(decoder: Part, **model: Any) -> Part:
     return {
-        "data": {"source": "picture"},
-        "model": {**model, "encoder": {"kind": "convolution"}, "decoder": {"kind": "lstm", **decoder}},
+        "source": {"kind": "image"},
+        "model": {
+            **model,
+            "encoder": {"kind": "stem", "stem": {"kind": "convolution"}},
+            "decoder": {"kind": "lstm", **decoder},
+        },
     }
 
 
-def _told(head: str, body: Part) -> Part:
+def _predicted(target: str, body: Part) -> Part:
     """Another head on the body of a preset that reads plain text."""
-    return {"data": {"source": "text"}, "model": {**body["model"], "head": head}}
+    return {"source": {"kind": "text"}, "target": {"kind": target}, "model": body["model"]}
 
 
-def _filling(blocks: Part, **model: Any) -> Part:
-    return {"data": {"source": "none"}, "model": {**model, "decoder": {"kind": "none"}, "encoder": blocks}}
+def _masked(blocks: Part, **model: Any) -> Part:
+    return {"source": {"kind": "none"}, "model": {**model, "decoder": {"kind": "none"}, "encoder": blocks}}
 
 
 _GPT = _language_model(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768)
-_BERT = _filling(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768)
-_BERT_MINI = _filling(_blocks(3, 4, 512, positions="learned", activation="gelu"), d_model=128)
+_BERT = _masked(_blocks(12, 12, 3072, norm="post", positions="learned", activation="gelu"), d_model=768)
+_BERT_MINI = _masked(_blocks(3, 4, 512, positions="learned", activation="gelu"), d_model=128)
 _RADFORD = "Radford et al. 2018: Improving Language Understanding by Generative Pre-Training"
 _DEVLIN = "Devlin et al. 2019: BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"
 # The context goes into the recurrence, as published; where a place is drawn, it goes to the output alone, so that a
@@ -69,12 +73,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "lstm-lm": Preset(
         "Zaremba, Sutskever, Vinyals 2014: Recurrent Neural Network Regularization",
-        "the same with gates; dropout between layers, not between steps",
+        "a language model with gates; dropout between layers, not between steps",
         _language_model({"kind": "lstm", "layers": 2}, d_model=650, dropout=0.5),
     ),
     "gru-lm": Preset(
         "Chung et al. 2014: Empirical Evaluation of Gated Recurrent Neural Networks on Sequence Modeling",
-        "the same with two gates instead of three",
+        "a language model with two gates instead of three",
         _language_model({"kind": "gru"}, d_model=512),
     ),
     "gpt": Preset(
@@ -84,8 +88,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "gpt-label": Preset(
         f"{_RADFORD} (3.2)",
-        "its last vector tells a label; the language model learns on beside it (start.decoder names a trained one)",
-        {**_told("label", _GPT), "training": {"objective": {"language": 0.5}}},
+        "its last vector predicts a label; the language model learns on beside it (start.decoder names a trained one)",
+        {**_predicted("label", _GPT), "training": {"objective": {"language": 0.5}}},
     ),
     "gpt-mini": Preset(
         "Radford et al. 2018, as small as will do",
@@ -226,16 +230,18 @@ PRESETS: dict[str, Preset] = {
         "encoder and decoder are the same blocks",
         _transformer(6, 8, 2048, model={"d_model": 512, "share_layers": True}),
     ),
-    "bert": Preset(f"{_DEVLIN} (base)", "the encoder alone, trained to fill in blanks", _BERT),
+    "bert": Preset(f"{_DEVLIN} (base)", "the encoder alone, a masked language model", _BERT),
     "bert-mini": Preset("Devlin et al. 2019, as small as will do", "minutes on a CPU", _BERT_MINI),
     "bert-label": Preset(
         f"{_DEVLIN} (4.1)",
-        "its first vector tells a label of a text, or of several (start.encoder names a trained body)",
-        _told("label", _BERT),
+        "its first vector predicts a label of a text, or of several (start.encoder names a trained body)",
+        _predicted("label", _BERT),
     ),
-    "bert-number": Preset(f"{_DEVLIN} (4.1, STS-B)", "its first vector tells a number", _told("number", _BERT)),
-    "bert-tags": Preset(f"{_DEVLIN} (5.3)", "each word's first vector tells its tag", _told("tags", _BERT)),
-    "bert-mini-label": Preset("Devlin et al. 2019, small, as above", "minutes on a CPU", _told("label", _BERT_MINI)),
+    "bert-number": Preset(f"{_DEVLIN} (4.1, STS-B)", "its first vector predicts a number", _predicted("number", _BERT)),
+    "bert-tags": Preset(f"{_DEVLIN} (5.3)", "each word's first vector predicts its tag", _predicted("tags", _BERT)),
+    "bert-mini-label": Preset(
+        "Devlin et al. 2019, small, as above", "minutes on a CPU", _predicted("label", _BERT_MINI)
+    ),
     # Captions
     "vinyals2015": Preset(
         "Vinyals et al. 2015: Show and Tell: A Neural Image Caption Generator",
@@ -249,7 +255,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "xu2015-hard": Preset(
         f"{_XU} (4.1)",
-        "the same with one place drawn at random for each word",
+        "an LSTM looks at one place, drawn at random, for each word",
         _captions({"score": "additive", "place": "output", "hard": True}, d_model=256),
     ),
 }

@@ -133,6 +133,11 @@ class Ragged:
         return Ragged.from_lengths(padded[mask.to(padded.device)], lengths)
 
     def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are: `len(self)`, which a tracer would take for a constant."""
         return self.offsets.shape[0] - 1
 
     @cached_property
@@ -226,6 +231,11 @@ class Ragged:
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
+
+    def even(self, values: Tensor, length: int) -> Ragged:
+        """As many sequences as here, of `length` values each."""
+        offsets = torch.arange(self.rows + 1, dtype=torch.int32, device=self.offsets.device) * length
+        return Ragged(values, offsets, length)
 
     def select(self, rows: Tensor) -> Ragged:
         """Some of the sequences, in this order; one may come several times. Waits for the device."""

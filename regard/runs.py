@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_mark, sync, write_text
 from regard.config import dump
 from regard.data.batches import Batches
-from regard.data.content import data_content
-from regard.data.corpora import Example, Files
-from regard.data.labels import Labels, cut, learn_labels
-from regard.data.scan import Report, scan, usable_examples
-from regard.data.store import usable, write_pairs
-from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.examples import Example, data_content
+from regard.data.lines import OnBad
+from regard.data.scan import Report, file_names, scan, usable_examples
+from regard.data.sides import Sides
+from regard.data.store import usable, write_examples
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DamagedError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.settings import Config
@@ -28,18 +29,17 @@ from regard.system import (
     check_tokenizers,
     choose_device,
     load,
-    load_tokenizers,
     new_task,
-    save_tokenizers,
     token_files,
     vocabulary,
 )
-from regard.tasks.task import Task, longest_sequence
+from regard.tasks.task import Encoded, Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
 RUN = "run"  # the kind of folder
+CACHE = "cache"
 # What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.
 FREE = (
     "training.steps", "training.tokens", "training.seconds", "training.patience", "training.device",
@@ -62,21 +62,19 @@ def train(config: Config | str | Path, watcher: Watcher | None = None) -> System
 def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
-    valid = _usable(task, watcher)
+    valid = _validation(task, made_from, watcher)
     system = System(task, folder)
-    heads = {"text": f"vocabulary of {task.target.size:,}", "number": "a number to tell"}
+    what = "vocabulary" if config.target.written else config.target.kind
     watcher.message(
-        f"{len(batches.pairs):,} examples to train on, {len(valid):,} to validate; "
-        f"{heads.get(config.model.head, f'{task.target.size:,} labels')}; {system.parameters():,} parameters on "
-        f"{task.device}"
+        f"{len(batches.examples):,} examples to train on, {len(valid.targets):,} to validate; {what} of "
+        f"{task.target.size:,}; {system.parameters():,} parameters on {task.device}"
     )
-    objective = make_objective(task.model, settings.objective, settings.label_smoothing, task.first, task.longest)
-
-    def validate() -> dict[str, float]:
-        return task.validate(valid, settings.validate_sentences)
-
+    objective = make_objective(
+        task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
+    )
     trainer = Trainer(
-        task.model, objective, batches, settings, folder, task.device, validate, config.metric, watcher
+        task.model, objective, batches, settings, folder, task.device, lambda: task.validate(valid), config.metric,
+        watcher, lower=task.lower_is_better(config.metric),
     )  # fmt: skip
     if not trainer.resume():
         _start_from(task, watcher)
@@ -97,23 +95,19 @@ def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batch
 def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple[Task, Batches]:
     folder, settings, data = Path(config.run), config.training, config.data
     torch.manual_seed(settings.seed)
-    task = new_task(config, _tokenizers(folder, config, watcher), choose_device(settings.device))
-    cached = {name: part for name, part in made_from.parts.items() if name.startswith("data.")}
-    cached |= {
-        name: made_from.parts[name] for name in (CONTENT + "data.train", "model.head", "tokens.sampling")
-    } | {"tokens": vocabulary(folder)}  # fmt: skip
-    report = Report(_name(data.train))
-    examples = task.checked(usable_examples(data, "train", config.model.head, report.add), report.add)
-    pairs = write_pairs(
-        folder / "cache", examples, task.source, task.target, data=data, report=report,
-        text=config.tokens.sampling > 0, made_from=Fingerprint(cached), say=watcher.message,
+    sides = Sides.of(config)
+    _learn(sides, folder, watcher)
+    task = new_task(sides, choose_device(settings.device))
+    report = Report(file_names(data.train))
+    examples = task.checked(usable_examples(data, "train", sides, report.add), report.add)
+    store = write_examples(
+        folder / CACHE, examples, sides, data=data, report=report, made_from=_cached(made_from, "data.train", config),
+        say=watcher.message,
     )  # fmt: skip
-    if pairs.report:
-        watcher.message(pairs.report)
-    return task, Batches(
-        pairs, task.source, task.target, task.layout, settings.batch_tokens, settings.seed, config.tokens.sampling,
-        longest=data.max_length,
-    )  # fmt: skip
+    if store.report:
+        watcher.message(store.report)
+    budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
+    return task, Batches(store, sides, task.layout, budgets, settings.seed)
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
@@ -130,8 +124,9 @@ def run_fingerprint(config: Config) -> Fingerprint:
     parts: dict[str, Any] = settings_of(
         config, without=("preset", "run", "data.train", "data.valid", "data.test", "start.")
     )
-    parts[CONTENT + "data.train"] = data_content(data.train, data)
-    parts[CONTENT + "data.valid"] = data_content(data.valid, data)
+    form = Sides.of(config).form
+    parts[CONTENT + "data.train"] = data_content(data.train, form)
+    parts[CONTENT + "data.valid"] = data_content(data.valid, form)
     for name in ("model", "encoder", "decoder"):
         if (folder := getattr(start, name)) is not None:
             weights = Path(folder) / WEIGHTS
@@ -150,7 +145,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     parts = dict(run_fingerprint(config).parts)
     if _marked(folder).get("tokens") is None:
         for split in ("train", "valid"):
-            scan(config.data, split, config.model.head).check(config.data)
+            scan(config.data, split, Sides.of(config)).check(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, folder):
         known = _marked(folder)
@@ -158,7 +153,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         trained = bool(checkpoints(folder / "checkpoints")) or (folder / WEIGHTS).exists()
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
-        parts["model.max_positions"] = positions or longest_sequence(config)
+        parts["model.max_positions"] = positions or longest_sequence(Sides.of(config))
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
@@ -206,112 +201,102 @@ def _forget(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def _tokenizers(folder: Path, config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
-    """The run's tokenizers: learnt from the training data the first time, or taken from the model it starts from."""
+def _learn(sides: Sides, folder: Path, watcher: Watcher) -> None:
+    """Give the sides of a run their tokens and labels: learnt from the training data the first time, or taken from the
+    model that the run starts from."""
     known = read_mark(folder) or {}
     if known.get("tokens"):
         try:
             check_tokenizers(folder, known["tokens"])
-            return load_tokenizers(folder, config)
+            sides.load(folder)
+            return
         except DamagedError as error:
             watcher.message(f"{error}; it is made anew")
-    made = _new_tokenizers(config, watcher)
-    save_tokenizers(folder, *made)
+    _learn_anew(sides, watcher)
+    sides.save(folder)
     files = token_files(folder)
     if known.get("tokens", files) not in (None, files):
         raise DamagedError(f"the tokens of {folder} cannot be made again as they were; give another run=FOLDER")
     for name in files:
         sync(folder / name)
     mark(folder, RUN, fingerprint=known["fingerprint"], tokens=files)
-    return made
 
 
-def _new_tokenizers(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
-    settings = config.tokens
-    if config.model.head != "text":
-        return _reading(config, watcher)
-    if begun := [place for place in (config.start.model, config.start.encoder, config.start.decoder) if place]:
+def _learn_anew(sides: Sides, watcher: Watcher) -> None:
+    config = sides.config
+    start, written = config.start, config.target.written
+    begun = [Path(place) for place in (start.model, start.encoder, start.decoder) if place]
+    if start.model is not None and not written:  # labels come along too
+        sides.load(begun[0])
+        return
+    given: dict[str, Tokenizer] = {}
+    if begun and sides.texts:
+        for other in begun[1:] if written else ():
+            if vocabulary(begun[0]) != vocabulary(other):
+                raise ConfigError(
+                    f"start: {begun[0]} and {other} have different vocabularies; train one with start from the other"
+                )
         watcher.message(f"tokens are those of {begun[0]}")
-        return _given_tokenizers(begun, config)
-    watcher.message(f"learning tokens ({settings.kind}) from {_name(config.data.train)}")
+        given = _tokenizers_from(begun[0], sides)
 
-    def texts(sides: str) -> Iterator[str]:
-        for example in _examples(config):
-            if "s" in sides:
-                yield example.source
-            if "t" in sides:
-                yield example.target
+    def examples() -> Iterator[Example]:  # what cannot be used was told when the data were scanned
+        return usable_examples(config.data, "train", sides, lambda bad: None)
 
-    if config.data.source != "text":
-        return None, train_tokenizer(texts("t"), settings.kind, settings.size)
-    if settings.shared:
-        both = train_tokenizer(texts("st"), settings.kind, settings.size)
-        return both, both
-    source, target = (train_tokenizer(texts(side), settings.kind, settings.size) for side in "st")
-    return source, target
+    sides.learn(examples, given, watcher.message)
 
 
-def _examples(config: Config) -> Iterator[Example]:
-    """The training examples that can be used; what cannot was told when the data were scanned."""
-    return usable_examples(config.data, "train", config.model.head, lambda bad: None)
+def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
+    """The tokenizers of a model that a run starts from, for each of its vocabularies."""
+    loaded = load(folder, device="cpu").task.sides
+    written, theirs = sides.config.target.written, loaded.texts
+    if written and _apart(sides) != _apart(loaded):
+        ours = "its own" if _apart(sides) else "the same"
+        raise ConfigError(
+            f"start: {folder} has {'a vocabulary for each side' if _apart(loaded) else 'one vocabulary'}, and here "
+            f"source and target have {ours}; set source.tokens and target.tokens as there, or leave both out"
+        )
+    wrote = theirs.get("target")  # what a decoder reads is what it wrote
+    read = wrote if not written and sides.config.start.encoder is None else None
+    found = {}
+    for name, sharers in sides.vocabularies.items():
+        side = wrote if "target" in sharers else read or theirs.get(sharers[0]) or wrote
+        if side is None:
+            raise ConfigError(f"start: {folder} has no tokens for the {sharers[0]}")
+        found[name] = side.tokenizer
+    return found
 
 
-def _reading(config: Config, watcher: Watcher) -> tuple[Tokenizer | None, Tokenizer]:
-    """Tokens to read and labels to tell: of the model that all weights come from, or else labels of the training data
-    and tokens of the body, if that was trained before."""
-    start = config.start
-    if start.model is not None:
-        return load_tokenizers(Path(start.model), config)
-    watcher.message(f"collecting labels from {_name(config.data.train)}")
-    found = learn_labels(_examples(config), config.model.head)
-    if config.data.source != "text":
-        return None, found
-    if body := start.encoder or start.decoder:
-        task = load(body, device="cpu").task
-        watcher.message(f"tokens are those of {body}")
-        written = start.encoder is None and task.config.model.head == "text"  # what a decoder reads is what it wrote
-        return (task.target if written or task.source.tokenizer is None else task.source.tokenizer), found
-    watcher.message(f"learning tokens ({config.tokens.kind}) from {_name(config.data.train)}")
-    texts = (x.source for x in _examples(config))
-    return train_tokenizer(texts, config.tokens.kind, config.tokens.size), found
+def _apart(sides: Sides) -> bool:
+    """Source and target are texts of different vocabularies."""
+    return {"source", "target"} <= sides.texts.keys() and not sides.config.one_vocabulary
 
 
-def _given_tokenizers(folders: list[str], config: Config) -> tuple[Tokenizer | None, Tokenizer]:
-    """The tokens of the models that a run starts from, which have to be the same."""
-    first, *others = [Path(folder) for folder in folders]
-    for other in others:
-        if vocabulary(first) != vocabulary(other):
-            raise ConfigError(
-                f"start: {first} and {other} have different vocabularies; train one with start from the other"
-            )
-    loaded = load(first, device="cpu").config
-    if (loaded.data.source == "text" and not loaded.tokens.shared) != (
-        config.data.source == "text" and not config.tokens.shared
-    ):
-        raise ConfigError(f"start: {first} has tokens.shared {str(loaded.tokens.shared).lower()}; set the same here")
-    if config.data.source == "text" and loaded.data.source != "text":
-        tokenizer = load_tokenizer(first, "tokens")
-        return tokenizer, tokenizer
-    return load_tokenizers(first, config)
-
-
-def _usable(task: Task, watcher: Watcher) -> list[Example]:
-    """Validation examples that can be used; what cannot is told."""
+def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded:
+    """Validation examples that can be used, on disk; what cannot is told."""
     config, data = task.config, task.config.data
-    report = Report(_name(data.valid))
-    examples = list(task.checked(usable_examples(data, "valid", config.model.head, report.add), report.add))
-    kept = [x for x, _, _ in usable(examples, task.source, task.target, data.max_length, report.add)]
-    report.lines = len(kept) + report.bad
-    report.check(data)
-    if told := report.describe():
-        watcher.message(told)
-    if isinstance(task.target, Labels):
-        labels, each = task.target.ids, task.target.each
-        new = sorted({label for x in kept for label in cut(x.target, each=each)} - labels.keys())
-        if new:
-            some = ", ".join(new[:5]) + ("…" if len(new) > 5 else "")
-            watcher.message(f"{_name(config.data.valid)} has {len(new)} labels that training never saw: {some}")
-    return kept
+    report = Report(file_names(data.valid))
+
+    def examples(on_bad: OnBad) -> Iterator[Example]:
+        return task.checked(usable_examples(data, "valid", task.sides, on_bad), on_bad)
+
+    store = write_examples(
+        Path(config.run) / CACHE / "valid", examples(report.add), task.sides, data=data, report=report, drawn=False,
+        made_from=_cached(made_from, "data.valid", config), say=watcher.message,
+    )  # fmt: skip
+    if store.report:
+        watcher.message(store.report)
+    if not config.target.written and (new := task.target.unseen(x.target for x in examples(lambda bad: None))):
+        some = ", ".join(new[:5]) + ("…" if len(new) > 5 else "")
+        watcher.message(f"{file_names(data.valid)} has {len(new)} labels that training never saw: {some}")
+    first = islice(usable(examples(lambda bad: None), task.sides, lambda bad: None), config.training.validate_sentences)
+    return Encoded.stored(store, [example for example, _, _ in first])
+
+
+def _cached(made_from: Fingerprint, data: str, config: Config) -> Fingerprint:
+    """What a store of some data is made from."""
+    sections = ("data.", "source", "target.", "tokens.")
+    parts = {name: part for name, part in made_from.parts.items() if name.startswith(sections)}
+    return Fingerprint({**parts, "data": made_from.parts[CONTENT + data], "tokens": vocabulary(Path(config.run))})
 
 
 def _start_from(task: Task, watcher: Watcher) -> None:
@@ -346,7 +331,3 @@ def _fits(name: str, here: Tensor, there: Tensor) -> bool:
 def _every_name(model: nn.Module) -> dict[str, Tensor]:
     """All weights. One that several parts share has a name in each, so that no part is without it."""
     return {name: parameter.data for name, parameter in model.named_parameters(remove_duplicate=False)}
-
-
-def _name(files: Files) -> str:
-    return files if isinstance(files, str) else " + ".join(files)

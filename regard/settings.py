@@ -1,14 +1,17 @@
-"""Every setting of Regard, typed, validated and documented; those of the network are in `parts.py`. `config.py` reads
-files of them."""
+"""Every setting of Regard, typed, validated and documented; those of the network are in `model_settings.py`, those of
+each kind of source and target with its class. `config.py` reads files of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.parts import ConvolutionEncoder, Model, NoDecoder, NoEncoder, Section
+from regard.model_settings import ModelSettings, StemSettings
+from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
+from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -18,48 +21,23 @@ class Data(Section):
 
     train: str | list[str] = Field(
         "train.tsv",
-        description="training pairs: one .tsv or .jsonl file, or two text files of equal length in a list "
-        "[source, target]; with source none, one text file; each may end in .gz",
+        description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
+        "source and the target; without a source, one text file; each may end in .gz",
     )
-    valid: str | list[str] = Field("valid.tsv", description="pairs to steer by, in the same form")
-    test: str | list[str] | None = Field(None, description="pairs to report on when training ends")
-    columns: list[int | str | list[int | str]] | None = Field(
+    valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
+    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    alignment: int | str | bool | None = Field(
         None,
-        description="where to find source, target and (if there) word alignment: column numbers from 1 in .tsv (or "
-        "names that its first line holds), keys in .jsonl; default [1, 2, 3] and [source, target, alignment]. A source "
-        "of several texts is a list of its own, [[1, 2], 3], and is read with <sep> between them",
+        description="where gold word alignments stand, as 0-0 1-2 3p4: a column in .tsv, a key in .jsonl (default: "
+        "column 3 if source and target are columns 1 and 2, key alignment; false: nowhere)",
     )
-    source: Literal["text", "none", "picture"] = Field(
-        "text",
-        description="what is given: a text; nothing (lines of plain text, for language models and for filling in "
-        "blanks); or a picture, whose path (relative to the data file) stands where a source text would",
-    )
-    picture: int = Field(64, ge=8, le=4096, description="pictures are brought to so many pixels a side")
-    max_length: int = Field(256, ge=1, le=10**6, description="longest sequence, in tokens, on either side")
     bad_lines: Literal["skip", "error"] = Field(
         "skip",
-        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a picture "
-        "that cannot be read): leave them out and say so, or stop",
+        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
+        "that can't be read): leave them out and say so, or stop",
     )
     bad_limit: float = Field(
         0.25, ge=0, le=1, description="largest share of lines that may be left out; more than that stops"
-    )
-
-
-class Tokens(Section):
-    """How text becomes numbers. Learnt from the training data and saved with the model."""
-
-    kind: Literal["unigram", "bpe", "char", "word", "byte"] = Field(
-        "unigram", description="unigram and bpe are SentencePiece subwords"
-    )
-    size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
-    shared: bool = Field(True, description="one vocabulary for source and target")
-    sampling: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
-        "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
     )
 
 
@@ -79,10 +57,10 @@ class Start(Section):
         return self
 
 
-class Objective(Section):
+class ObjectiveSettings(Section):
     """What training makes small."""
 
-    kind: Literal["likelihood", "scheduled_sampling", "minimum_risk"] = Field(
+    kind: str = Field(
         "likelihood",
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
         "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
@@ -107,12 +85,12 @@ class Objective(Section):
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
-    blanks: float = Field(0.15, gt=0, lt=1, description="share of tokens to fill in, where there is no decoder")
+    masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
     language: float = Field(
         0.0,
         ge=0,
         le=10**6,
-        description="model.head over a decoder alone: weight of the language model's own loss beside the head's "
+        description="a head over a decoder alone: weight of the language model's own loss beside the head's "
         "(Radford et al. 2018 take 0.5)",
     )
     reward: float = Field(1.0, ge=0, le=10**6, description="hard attention: weight of the score-function gradient")
@@ -122,16 +100,24 @@ class Objective(Section):
     )
 
 
+for _kind in OBJECTIVES.homes:
+    OBJECTIVES.describe(_kind, ObjectiveSettings)
+
+
 class Training(Section):
     """How to learn."""
 
-    objective: Objective = Field(default_factory=Objective)
+    objective: Annotated[SerializeAsAny[ObjectiveSettings], Kind(OBJECTIVES, "likelihood")] = Field(
+        default_factory=ObjectiveSettings
+    )
     steps: int = Field(20000, ge=1, le=10**12, description="updates in all")
     tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no such limit)")
     seconds: float = Field(
         0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no such limit)"
     )
-    batch_tokens: int = Field(4096, ge=1, le=10**8, description="tokens in a batch, the larger of source and target")
+    batch_tokens: int = Field(
+        4096, ge=1, le=10**8, description="most tokens of a batch on each side; source and target may have their own"
+    )
     accumulate: int = Field(1, ge=1, le=10**6, description="batches to an update")
     learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
@@ -152,8 +138,8 @@ class Training(Section):
     validate_sentences: int = Field(
         500, ge=1, le=10**12, description="how many validation sentences to decode for the metric"
     )
-    metric: Literal["bleu", "chrf", "exact", "accuracy", "loss"] | None = Field(
-        None, description="what 'best' means (default bleu; accuracy of labels and tags; else loss)"
+    metric: str | None = Field(
+        None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
     )
     freeze: list[str] = Field(
         default_factory=list,
@@ -217,7 +203,12 @@ class Search(Section):
         "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p",
     )  # fmt: skip
     top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
-    top_p: float = Field(1.0, gt=0, le=1, description="sample among the likeliest tokens that hold this share")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="nucleus sampling (Holtzman et al. 2020): total probability of the likeliest tokens kept",
+    )
     mbr: int = Field(
         0,
         ge=0,
@@ -234,7 +225,9 @@ class Search(Section):
     )
     unknown: bool = Field(False, description="may write <unk>")
     seed: int = Field(1, ge=0, le=10**12, description="of what sample and mbr draw")
-    max_source: int = Field(1024, ge=1, le=10**6, description="longest source, in tokens; a longer one gets no output")
+    max_source: int = Field(
+        1024, ge=1, le=10**6, description="longest source text, in tokens; a longer one gets no output"
+    )
     batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
         "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
@@ -264,14 +257,27 @@ class Search(Section):
         return (0.02 if self.mbr else 0.0) if self.epsilon is None else self.epsilon
 
 
+Source = SerializeAsAny[SideSettings]
+
+
 class Config(Section):
     """All settings of a run."""
 
     preset: str | None = Field(None, description="start from a named model (see `regard models`)")
     run: str = Field("runs/model", description="folder for the trained model and all that belongs to it")
     data: Data = Field(default_factory=Data)
-    tokens: Tokens = Field(default_factory=Tokens)
-    model: Model = Field(default_factory=Model)
+    source: Annotated[Source | list[Source], Kind(MODALITIES, "text", several=True)] = Field(
+        {},  # type: ignore[assignment]  # validated, as all defaults are
+        description="what is given; of several sources, a list",
+    )
+    target: Annotated[SerializeAsAny[TargetSettings], Kind(TARGETS, "text")] = Field(
+        {},  # type: ignore[assignment]
+        description="what is wanted",
+    )
+    tokens: TokenSettings = Field(
+        default_factory=TokenSettings, description="one vocabulary for all text that has no tokens of its own"
+    )
+    model: ModelSettings = Field(default_factory=ModelSettings)
     start: Start = Field(default_factory=Start)
     training: Training = Field(default_factory=Training)
     search: Search = Field(default_factory=Search)
@@ -292,74 +298,164 @@ class Config(Section):
 
         return load(path, overrides)
 
+    @property
+    def sources(self) -> Sequence[SideSettings]:
+        """Every source, in order."""
+        return self.source if isinstance(self.source, list) else [self.source]
+
+    def stem(self, number: int) -> StemSettings:
+        """The stem that reads a source, or, where there is none, the target."""
+        side = self.sources[number]
+        chosen: StemSettings | None = self.model.encoder_of(number).stem
+        return chosen or STEMS.settings(side.stem or "tokens")()
+
+    @property
+    def one_vocabulary(self) -> bool:
+        """The first source and the target are text of the same tokens."""
+        first = self.sources[0]
+        return first.text and self.target.text and first.own_tokens is None and self.target.own_tokens is None
+
+    @property
+    def metric(self) -> str:
+        """What 'best' means here."""
+        usual = self.target.best if self.sources[0].given else "loss"
+        return self.training.metric or usual
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _one_source_is_no_list(cls, source: Any) -> Any:
+        return source[0] if isinstance(source, list) and len(source) == 1 else source
+
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
-        encoder, decoder = self.model.encoder, self.model.decoder
-        if self.model.share_embeddings and not self.tokens.shared:
-            raise ValueError("model.share_embeddings needs tokens.shared: true")
-        if self.tokens.sampling and self.tokens.kind not in ("unigram", "bpe"):
-            raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {self.tokens.kind}")
-        if (self.data.source == "picture") != isinstance(encoder, ConvolutionEncoder):
-            raise ValueError(
-                f"data.source '{self.data.source}' and model.encoder.kind '{encoder.kind}' clash: pictures go with "
-                "convolution, and only they do"
-            )
-        if isinstance(encoder, ConvolutionEncoder) and self.data.picture < 2**encoder.halvings:
-            raise ValueError(
-                f"model.encoder.halvings ({encoder.halvings}) leaves nothing of pictures of {self.data.picture} pixels "
-                f"a side (data.picture); use at most {self.data.picture.bit_length() - 1}"
-            )
-        if self.data.source == "none" and not isinstance(encoder, NoEncoder) and not isinstance(decoder, NoDecoder):
-            raise ValueError(
-                "data.source none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
-                "or model.decoder.kind none (filling in blanks)"
-            )
-        if self.model.head != "text":
+        self._tokens_fit()
+        self._sources_fit()
+        if self.target.written:
+            self._text_fits()
+        else:
             self._head_fits()
-            return self
-        if isinstance(decoder, NoDecoder) and self.data.source != "none":
-            raise ValueError(f"model.decoder.kind none needs data.source none (lines of text), not {self.data.source}")
-        objective = self.training.objective
-        if objective.agreement and getattr(decoder, "hard", False):
+        self._metrics_fit()
+        return self
+
+    def _tokens_fit(self) -> None:
+        for side in (*self.sources, self.target):
+            tokens = (side.own_tokens or self.tokens) if side.text else self.tokens
+            if tokens.sampling and tokens.kind not in ("unigram", "bpe"):
+                raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}")
+        if self.model.share_embeddings and not self.one_vocabulary:
+            raise ValueError(
+                "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out "
+                "their own tokens"
+            )
+
+    def _sources_fit(self) -> None:
+        """Each source needs an encoder whose stem can read it."""
+        model, sources = self.model, self.sources
+        if not sources:
+            raise ValueError("source is an empty list; for none write source: {kind: none}")
+        if len(sources) > 1:
+            if not all(side.given for side in sources):
+                raise ValueError("of several sources none can be of kind none; leave it out")
+            if model.decoder_only or not self.target.written:
+                raise ValueError("several sources need an encoder and a decoder (model.encoder.kind, target.kind text)")
+        if isinstance(model.encoder, list) and len(model.encoder) != len(sources):
+            raise ValueError(
+                f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
+            )
+        if model.share_layers and len(sources) > 1:
+            raise ValueError("model.share_layers is for one source, whose encoder the decoder shares; set it to false")
+        if model.share_encoder and (len(sources) < 2 or isinstance(model.encoder, list)):
+            raise ValueError("model.share_encoder is for several sources and one encoder; set it to false")
+        if model.share_encoder and any(
+            side != sources[0].model_copy(update={"column": side.column}) for side in sources
+        ):
+            raise ValueError("model.share_encoder needs sources of the same settings; set it to false")
+        if model.decoder_only:
+            if sources[0].given and not sources[0].text:
+                raise ValueError(f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'")
+            if sources[0].given and self.target.written and not self.one_vocabulary:
+                raise ValueError(
+                    "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave "
+                    "out their own tokens"
+                )
+            return
+        if not sources[0].given and not model.encoder_only:
+            raise ValueError(
+                "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
+                "or model.decoder.kind none (a masked language model)"
+            )
+        for number, side in enumerate(sources):
+            stem, kind = self.stem(number), side.kind if side.given else "text"
+            if kind not in stem.reads:
+                raise ValueError(
+                    f"source.kind '{kind}' and model.encoder.stem.kind '{stem.kind}' clash: that stem reads "
+                    f"{' and '.join(stem.reads) or 'nothing'}"
+                )
+            if what := stem.problem(side):
+                raise ValueError(what)
+
+    def _text_fits(self) -> None:
+        """What is asked of a model that writes text."""
+        model, objective, given = self.model, self.training.objective, self.sources[0].given
+        if model.encoder_only:
+            if given:
+                raise ValueError(
+                    f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
+                )
+            if getattr(model.encoder, "bidirectional", True) is False:
+                raise ValueError(
+                    "a masked language model (decoder.kind none) reads from both sides; set encoder.bidirectional: true"
+                )
+            if objective.kind in ("scheduled_sampling", "minimum_risk"):
+                raise ValueError(f"training.objective.kind '{objective.kind}' needs a decoder")
+        if objective.agreement and getattr(model.decoder, "hard", False):
             raise ValueError("training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0")
         if objective.agreement and objective.kind != "likelihood":
             raise ValueError(
                 f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
             )
-        if isinstance(decoder, NoDecoder) and objective.kind != "likelihood":
-            raise ValueError(f"training.objective.kind '{objective.kind}' needs a decoder")
-        if self.data.source == "none" and objective.kind == "minimum_risk":
+        if not given and objective.kind == "minimum_risk":
             raise ValueError(
                 "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
             )
-        if isinstance(encoder, NoEncoder) and self.data.source == "text" and not self.tokens.shared:
-            raise ValueError("model.encoder.kind none reads source and target as one text, so it needs tokens.shared")
-        if self.data.source != "text" and self.model.share_embeddings:
-            raise ValueError(f"model.share_embeddings needs data.source text, not {self.data.source}")
-        if self.data.source == "none" and self.training.metric not in (None, "loss"):
-            raise ValueError(f"training.metric '{self.training.metric}' needs a source; where there is none, use loss")
-        if self.training.metric == "accuracy":
-            raise ValueError("training.metric 'accuracy' is of labels; model.head is text, so use bleu, chrf or exact")
         if objective.language:
-            raise ValueError("training.objective.language goes with another model.head than text; set it to 0")
-        return self
+            raise ValueError("training.objective.language goes with another target.kind than text; set it to 0")
 
     def _head_fits(self) -> None:
-        """A head tells something of a source, and is taught by what is right."""
-        head, objective, metric = self.model.head, self.training.objective, self.training.metric
-        if self.data.source == "none":
-            raise ValueError(f"model.head '{head}' tells something of a source, but data.source is none")
+        """A head stands on one body, and predicts something of a source."""
+        kind, objective, model = self.target.kind, self.training.objective, self.model
+        if model.encoder_only == model.decoder_only:
+            raise ValueError(
+                f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "
+                "model.encoder.kind none (a decoder reads)"
+            )
+        if not self.sources[0].given:
+            raise ValueError(f"target.kind '{kind}' says something of a source, but source.kind is none")
+        if self.target.of_words and not self.sources[0].text:
+            raise ValueError(
+                f"target.kind '{kind}' says something of each word, and source.kind '{self.sources[0].kind}' has none; "
+                "use label or number"
+            )
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
-            raise ValueError(f"training.objective.{what} is for what writes text; model.head is '{head}'")
-        if objective.language and not isinstance(self.model.encoder, NoEncoder):
-            raise ValueError("training.objective.language needs a decoder alone to go on with (encoder.kind none)")
-        usual = "loss" if head == "number" else "accuracy"
-        if metric not in (None, "loss", usual):
-            raise ValueError(f"training.metric '{metric}' does not go with model.head '{head}'; use {usual}")
+            raise ValueError(f"training.objective.{what} is for what writes text; target.kind is '{kind}'")
+        if objective.language and not model.decoder_only:
+            raise ValueError(
+                "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
+            )
 
-    @property
-    def metric(self) -> str:
-        """What 'best' means here."""
-        usual = {"text": "loss" if self.data.source == "none" else "bleu", "number": "loss"}
-        return self.training.metric or usual.get(self.model.head, "accuracy")
+    def _metrics_fit(self) -> None:
+        wanted, metric = self.target.metrics, self.training.metric
+        for name in wanted or ():
+            if name not in self.target.usual and name not in METRICS.kinds:
+                raise ValueError(METRICS.unknown(name))
+        if metric in (None, "loss"):
+            return
+        if not self.sources[0].given:
+            raise ValueError(f"training.metric '{metric}' needs a source; where there is none, use loss")
+        reported = self.target.usual if wanted is None else wanted
+        if metric not in (*reported, *self.target.steering):
+            raise ValueError(
+                f"training.metric '{metric}' is not among the metrics of target.kind '{self.target.kind}': "
+                f"{', '.join(dict.fromkeys((*self.target.steering, *(wanted or ()), 'loss')))}"
+            )

@@ -16,18 +16,22 @@ from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
-from regard.data.corpora import Files, read_files
-from regard.data.labels import Labels, Numbers, load_labels
-from regard.data.sources import Nothing, Parts, Pictures, Source, Text
-from regard.data.tokens import Tokenizer, load_tokenizer
+from regard.data.examples import Files, read_files
+from regard.data.modality import Modality
+from regard.data.side import Field, Item
+from regard.data.sides import FILES, Sides
+from regard.data.target import Scoring
 from regard.errors import ConfigError, DamagedError, DataError, ModelError
-from regard.explain.trace import Explanation, Layer
+from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
-from regard.models.model import FillIn, OneNetwork, Reader, Writer
-from regard.parts import ConvolutionEncoder, NoEncoder
+from regard.models.model import FillIn, Model, OneNetwork, Reader, Writer
+from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.settings import Config, Search
-from regard.tasks.blanks import FillingIn
+from regard.tasks.generating import TextGeneration
+from regard.tasks.language_model import LanguageModeling
+from regard.tasks.masked import MaskedLanguageModeling
+from regard.tasks.predicting import HeadPrediction
 from regard.tasks.task import (
     Advance,
     Evaluation,
@@ -38,10 +42,9 @@ from regard.tasks.task import (
     Task,
     Warn,
     attention_kind,
+    attention_part,
     longest_sequence,
 )
-from regard.tasks.telling import Telling
-from regard.tasks.writing import LanguageModel, Writing
 from regard.training.checkpoint import (
     WEIGHTS,
     load_tensors,
@@ -62,11 +65,17 @@ class System:
 
     def __repr__(self) -> str:
         """One line: where it lies, what it is, how large, and on which device."""
-        model = self.config.model
+        config = self.config
+        sources, encoders = (" + ".join(x.kind for x in several) for several in (config.sources, config.model.encoders))
         return (
-            f"System('{self.folder}': encoder {model.encoder.kind}, decoder {model.decoder.kind}, "
-            f"{self.parameters():,} parameters on {self.task.device})"
+            f"System('{self.folder}': {sources} to {config.target.kind}, encoder {encoders}, decoder "
+            f"{config.model.decoder.kind}, {self.parameters():,} parameters on {self.task.device})"
         )
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+        return self.task.model
 
     @property
     def config(self) -> Config:
@@ -74,7 +83,7 @@ class System:
         return self.task.config
 
     def generate(
-        self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        self, texts: Iterable[Field], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
         phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[str]:  # fmt: skip
         """The best output for each input. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
@@ -91,22 +100,22 @@ class System:
         return [outputs[0].text if outputs else "" for outputs in found]
 
     def outputs(
-        self, texts: Iterable[str], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        self, texts: Iterable[Field], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
         phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[list[Output]]:  # fmt: skip
         """The `nbest` outputs for each input, with their scores, best first; see `generate`."""
-        texts = _texts(texts, "texts")
+        texts = self._fields(texts, "texts")
         prefixes = None if prefixes is None else _texts(prefixes, "prefixes")
         phrases = None if phrases is None else [_texts(some, f"phrases[{i}]") for i, some in enumerate(phrases)]
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
         beside = Given(prefixes, phrases, first_line)
-        return self.task.outputs(texts, self.search(**search), on_problem or _warn, given=beside)
+        return self.task.outputs(texts, self.search_settings(**search), on_problem or _warn, given=beside)
 
-    def score(self, sources: Iterable[str], targets: Iterable[str] | None = None) -> list[PairScore]:
+    def score(self, sources: Iterable[Field], targets: Iterable[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""
-        sources = _texts(sources, "sources")
+        sources = self._fields(sources, "sources")
         targets = None if targets is None else _texts(targets, "targets")
         if targets is None:
             sources, targets = [""] * len(sources), sources
@@ -114,16 +123,16 @@ class System:
             raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
         return self.task.score(sources, targets)
 
-    def explain(self, source: str, target: str | None = None, **search: Any) -> Explanation:
+    def explain(self, source: Field, target: str | None = None, **search: Any) -> Explanation:
         """What every layer and head attends to while writing the target (its own best output, if none is given).
 
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
         with blanks is run as it is given, with `<mask>` in it.
         """
-        for name, given in (("source", source), ("target", target)):
-            if not isinstance(given, str) and not (name == "target" and given is None):
-                raise TypeError(f"{name} should be one string, not {_shown(given)}")
-            _check_text(given or "", f"the {name}")
+        source = self._field(source, "source")
+        if target is not None and not isinstance(target, str):
+            raise TypeError(f"target should be one string, not {_shown(target)}")
+        _check_text(target or "", "the target")
         task = self.task
         y: Sequence[int]
         if target is None:
@@ -134,8 +143,8 @@ class System:
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
         shown = task.shown(source, x, y)
-        attended = task.attention([x], [shown.tokens])[0]
-        layers = [Layer(name, attention_kind(name), matrix) for name, matrix in attended.items()]
+        _, attended = next(iter(task.attention([x], [shown.tokens])))
+        layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
         return Explanation(
             source=shown.source,
             target=shown.target,
@@ -149,39 +158,58 @@ class System:
             given=shown.given,
             places=shown.places,
             candidates=shown.candidates,
+            parts=_parts(task.source, x),
         )
 
-    def align(self, sources: Iterable[str], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
+    def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
-        sources, targets = _texts(sources, "sources"), _texts(targets, "targets")
-        return self._writing().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
+        sources, targets = self._fields(sources, "sources"), _texts(targets, "targets")
+        return self._generation().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line, with the language model's state carried on."""
-        if not isinstance(self.task, LanguageModel):
-            raise ConfigError("only a language model (data.source none) reads a text on and on")
+        if not isinstance(self.task, LanguageModeling):
+            raise ConfigError("only a language model (source.kind none) reads a text on and on")
         return self.task.stream(lines)
 
-    def summaries(self, texts: Iterable[str]) -> NDArray[np.float32]:
+    def sentence_embeddings(self, texts: Iterable[Field]) -> NDArray[np.float32]:
         """One vector for each input, `(texts, d_model)`: what the encoder makes of the whole."""
-        return self.task.summaries(_texts(texts, "texts"))
+        return self.task.sentence_embeddings(self._fields(texts, "texts"))
 
-    def vectors(self, texts: Iterable[str]) -> list[NDArray[np.float32]]:
+    def token_embeddings(self, texts: Iterable[Field]) -> list[NDArray[np.float32]]:
         """For each input a vector of each of its positions, `(positions, d_model)`, marks counted: `task.source.pieces`
         of a text says what they stand for."""
-        return self.task.vectors(_texts(texts, "texts"))
+        return self.task.token_embeddings(self._fields(texts, "texts"))
 
-    def _writing(self) -> Writing:
-        if not isinstance(self.task, Writing):
+    def _fields(self, given: Iterable[Field], name: str) -> list[Field]:
+        """A list of inputs: strings or, of several sources, tuples of them."""
+        if len(self.config.sources) == 1:
+            return _texts(given, name)
+        return [self._field(field, f"{name}: number {i}") for i, field in enumerate(given)]
+
+    def _field(self, field: Field, name: str) -> Field:
+        count = len(self.config.sources)
+        if count == 1:
+            if not isinstance(field, str):
+                raise TypeError(f"{name} should be one string, not {_shown(field)}")
+            _check_text(field, f"the {name}")
+            return field
+        if isinstance(field, str) or len(field) != count:
+            raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
+        return tuple(_texts(field, name))
+
+    def _generation(self) -> TextGeneration:
+        if not isinstance(self.task, TextGeneration):
             raise ConfigError("this model does not write a text from a source, so there is nothing to align")
         return self.task
 
     def evaluate(
-        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None, **search: Any
-    ) -> Evaluation:
-        """All scores of a file of examples, in the form that the model was trained on."""
-        examples = list(read_files(files, self.config.data))
-        return self.task.evaluate(examples, self.search(**search), warn, advance)
+        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None, **search: Any,
+    ) -> Evaluation:  # fmt: skip
+        """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how."""
+        examples = read_files(files, self.task.sides.form)
+        return self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""
@@ -196,7 +224,7 @@ class System:
         write_json(path, {**known, "test": {name: score.to_json() for name, score in result.scores.items()}})
         return result
 
-    def search(self, **changes: Any) -> Search:
+    def search_settings(self, **changes: Any) -> Search:
         """The model's own search settings with changes."""
         merged = {**self.config.search.model_dump(), **changes}
         return parse({"search": merged}, "the search settings").search
@@ -209,7 +237,7 @@ class System:
         """Write a folder that loads anywhere: config, weights, tokenizers. `force` replaces an earlier model there."""
         with new_folder(Path(folder), MODEL, force=force) as new:
             write_text(new / CONFIG, dump(self.config.model_copy(update={"run": "."})))
-            save_tokenizers(new, self.task.source.tokenizer, self.task.target)
+            self.task.sides.save(new)
             save_tensors(new / WEIGHTS, weights(self.task.model))
             mark(new, MODEL, tokens=token_files(new))
         return Path(folder)
@@ -254,7 +282,9 @@ def load(folder: str | Path, *others: str | Path, weights: str | Path | None = N
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
     check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
     place = choose_device(device)
-    task = new_task(config, load_tokenizers(folder, config), place)
+    sides = Sides.of(config)
+    sides.load(folder)
+    task = new_task(sides, place)
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
     more = [load(other, device=device).task for other in others]
@@ -271,40 +301,44 @@ def together(tasks: Sequence[Task]) -> Task:
         return first
     models: list[Writer] = []
     for task in tasks:
-        if not isinstance(task, Writing) or task.first != first.first or type(task.source) is not type(first.source):
+        if not isinstance(task, TextGeneration) or task.first != first.first or _kinds(task) != _kinds(first):
             raise ConfigError("an ensemble needs models that read the same and write; these differ in kind")
         models.append(task.model)
     return replace(first, model=Ensemble(models))  # type: ignore[arg-type]
 
 
-def new_task(config: Config, tokenizers: tuple[Tokenizer | None, Tokenizer], device: torch.device) -> Task:
+def _kinds(task: Task) -> list[str]:
+    return [side.kind for side in task.config.sources]
+
+
+def new_task(sides: Sides, device: torch.device) -> Task:
     """A task with a model of fresh weights."""
-    text, target = tokenizers
-    source = _source(config, text)
-    _check_size(config, max(source.size, target.size))
-    model = build(config.model, source.size, target.size, longest_sequence(config)).to(device)
+    config = sides.config
+    parts = [
+        Elements(part.vocabulary, part.shape, config.stem(i), own_tokens=part.settings.own_tokens is not None)
+        for i, part in enumerate(sides.source.parts)
+    ]
+    _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size))
+    model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
     match model:
         case FillIn():
-            return FillingIn(config, source, target, model, device)
+            return MaskedLanguageModeling(sides, model, device)
         case Reader():
-            assert isinstance(target, Labels | Numbers), "a head tells labels or numbers"
-            return Telling(config, source, target, model, device)
-        case OneNetwork() if config.data.source == "none":
-            return LanguageModel(config, source, target, model, device)
+            return HeadPrediction(sides, model, device)
+        case OneNetwork() if not config.sources[0].given:
+            return LanguageModeling(sides, model, device)
         case _:
-            return Writing(config, source, target, model, device)
+            return TextGeneration(sides, model, device)
 
 
-def _source(config: Config, tokenizer: Tokenizer | None) -> Source:
-    match config.data.source, config.model.encoder:
-        case "picture", ConvolutionEncoder() as encoder:
-            return Pictures(config.data.picture, -(-config.data.picture // 2**encoder.halvings))
-        case "text", _ if tokenizer is not None and config.model.head != "text":
-            return Parts(tokenizer)
-        case "text", encoder if tokenizer is not None:
-            return Text(tokenizer, end=not isinstance(encoder, NoEncoder))
-        case _:
-            return Nothing()
+def _parts(source: Modality, item: Item) -> list[Part]:
+    """Which pieces are of which source, where there are several."""
+    found, start = [], 0
+    for number, (part, one) in enumerate(zip(source.parts, item, strict=True) if len(source.parts) > 1 else (), 1):
+        end = start + part.places(one)
+        found.append(Part(f"{number}: {part.settings.kind}", start, end, part.picture(one)))
+        start = end
+    return found
 
 
 def choose_device(name: str) -> torch.device:
@@ -321,13 +355,13 @@ def choose_device(name: str) -> torch.device:
 
 def _check_size(config: Config, vocabulary: int) -> None:
     """See that a model fits into memory before any is taken."""
-    width, parts = config.model.d_model, (config.model.encoder, config.model.decoder)
+    width, parts = config.model.d_model, (*config.model.encoders, config.model.decoder)
     rough = width * (
         vocabulary + sum(getattr(part, "layers", 1) * max(width, getattr(part, "d_ff", 0)) for part in parts)
     )
     if rough < 2**28:
         return
-    needed = 4 * count_parameters(config.model, vocabulary)
+    needed = 4 * count_parameters(config.model, max(vocabulary, 1), config.target)
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > room:
         raise ConfigError(
@@ -336,23 +370,9 @@ def _check_size(config: Config, vocabulary: int) -> None:
         )
 
 
-def save_tokenizers(folder: Path, source: Tokenizer | None, target: Tokenizer) -> None:
-    """One file if one serves both sides, or there is but one side; else one a side. Labels have their own."""
-    if isinstance(target, Labels | Numbers):
-        if source is not None:
-            source.save(folder, "tokens")
-        target.save(folder, "labels")
-    elif source is target or source is None:
-        target.save(folder, "tokens")
-    else:
-        source.save(folder, "source")
-        target.save(folder, "target")
-
-
 def token_files(folder: Path) -> dict[str, str]:
     """The files of a folder's tokenizers, and a digest of each."""
-    names = ("source", "target", "tokens", "labels")
-    return {path.name: file_digest(path) for name in names for path in sorted(folder.glob(f"{name}.*"))}
+    return {path.name: file_digest(path) for name in FILES for path in sorted(folder.glob(f"{name}.*"))}
 
 
 def check_tokenizers(folder: Path, known: dict[str, str] | None) -> None:
@@ -362,18 +382,6 @@ def check_tokenizers(folder: Path, known: dict[str, str] | None) -> None:
             raise DamagedError(f"{folder} has no {name}; the folder is not whole")
         if file_digest(folder / name) != digest:
             raise DamagedError(f"{folder / name} is damaged: it is not what was written")
-
-
-def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer | None, Tokenizer]:
-    """What `save_tokenizers` wrote."""
-    if config.model.head != "text":
-        return (load_tokenizer(folder, "tokens") if config.data.source == "text" else None), load_labels(folder)
-    if config.data.source != "text":
-        return None, load_tokenizer(folder, "tokens")
-    if config.tokens.shared:
-        tokenizer = load_tokenizer(folder, "tokens")
-        return tokenizer, tokenizer
-    return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
 
 
 def vocabulary(folder: Path) -> str:

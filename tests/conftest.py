@@ -13,9 +13,11 @@ import torch
 from hypothesis import settings as hypothesis_settings
 from torch import Tensor, nn
 
-from regard import parts as config
+from regard.bundle import Bundle, Source
+from regard.model_settings import ModelSettings
 from regard.models.build import build
 from regard.models.model import EncoderDecoder
+from regard.models.stems import Elements
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
 
@@ -34,11 +36,12 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
 gpu = pytest.mark.gpu  # what needs one, and is skipped where there is none: `make test-gpu`
 FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise tested in part: `make test-all`
 
-Part = dict[str, Any]  # settings of an encoder or a decoder
+Part = dict[str, Any]  # settings of a stem, an encoder or a decoder
 Pair = tuple[str, str]  # the names of an encoder and a decoder
 M = TypeVar("M", bound=nn.Module)
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST, D_MODEL = 11, 13, 8, 8
+SIDE = 8  # pixels of an image
 CELLS = ("rnn", "lstm", "gru")
 PLACES = ("recurrence", "output", "feeding")
 TRANSFORMERS: dict[str, Part] = {
@@ -67,7 +70,18 @@ ENCODERS: dict[str, Part] = {
         "kind": cell, "layers": 1 if reverse else 2, "bidirectional": both, "reverse": reverse,
     }
     for cell, both, reverse in product(CELLS, (False, True), (False, True))
-} | ALL_TRANSFORMERS  # fmt: skip
+} | ALL_TRANSFORMERS | {"stem": {"kind": "stem"}}  # fmt: skip
+# Every body over an image, and several sources, of which each has its encoder, or all have one.
+CONVOLUTION: Part = {"kind": "convolution", "halvings": 2, "channels": 2}
+IMAGE_ENCODERS = {f"image-{name}": {**part, "stem": CONVOLUTION} for name, part in ENCODERS.items()}
+SEVERAL: dict[str, tuple[str, ...]] = {
+    "text+text": ("lstm-bi", "transformer-pre-learned"),
+    "image+text": ("image-stem", "gru-uni"),
+    "text+image+text": ("stem", "image-transformer-rotary", "rnn-bi-reversed"),
+    "shared-lstm": ("lstm-bi", "lstm-bi"),
+    "shared-transformer": ("transformer-shaw", "transformer-shaw", "transformer-shaw"),
+    "shared-image": ("image-transformer-pre-sinusoidal", "image-transformer-pre-sinusoidal"),
+}
 
 # Decoders by kind. Within a kind each model differs in cell, score, depth or norm.
 DECODER_KINDS: dict[str, dict[str, Part]] = {
@@ -122,14 +136,50 @@ def _pairs() -> list[Pair]:
     return pairs
 
 
-PAIRS = _pairs()
-every_model = pytest.mark.parametrize("pair", PAIRS, ids=[f"{encoder}_{decoder}" for encoder, decoder in PAIRS])
+def _more_pairs() -> list[Pair]:
+    """Every body over an image with one kind of decoder after another; several sources with every other kind, and with
+    `FULL` with all."""
+    kinds = [kind for kind in DECODER_KINDS if kind != "copy"]
+    names = [*IMAGE_ENCODERS, *(name for name in SEVERAL for _ in range(len(kinds) if FULL else 3))]
+    decoders = [list(DECODER_KINDS[kinds[i % len(kinds)]]) for i in range(len(names))]
+    pairs = [(name, group[i % len(group)]) for i, (name, group) in enumerate(zip(names, decoders, strict=True))]
+    return [*pairs, *((name, "lstm-copy") for name in ("image-lstm-bi", "text+text", "shared-lstm"))]
 
 
-def settings(pair: Pair, **model: Any) -> config.Model:
+PAIRS, MORE_PAIRS = _pairs(), _more_pairs()
+
+
+def each_of(pairs: list[Pair]) -> pytest.MarkDecorator:
+    """A test of each of these models."""
+    return pytest.mark.parametrize("pair", pairs, ids=[f"{encoder}_{decoder}" for encoder, decoder in pairs])
+
+
+def read_by(encoder: str) -> tuple[str, ...]:
+    """The encoder of each source."""
+    return SEVERAL.get(encoder, (encoder,))
+
+
+def reads_images(encoder: str) -> bool:
+    return any(name in IMAGE_ENCODERS for name in read_by(encoder))
+
+
+every_model = each_of(PAIRS + MORE_PAIRS)
+every_model_of_texts = each_of([pair for pair in PAIRS + MORE_PAIRS if not reads_images(pair[0])])
+
+
+def settings(pair: Pair, **model: Any) -> ModelSettings:
     """The settings of a small model."""
-    plain = {"d_model": D_MODEL, "encoder": ENCODERS[pair[0]], "decoder": DECODERS[pair[1]], **model}
-    return config.Model.model_validate(plain)
+    parts = [{**ENCODERS, **IMAGE_ENCODERS}[name] for name in read_by(pair[0])]
+    shared = pair[0].startswith("shared")
+    encoder = {"encoder": parts[0] if shared or len(parts) == 1 else parts, "share_encoder": shared}
+    return ModelSettings.model_validate({"d_model": D_MODEL, **encoder, "decoder": DECODERS[pair[1]], **model})
+
+
+def elements(encoder: str, vocabulary: int = SOURCE_VOCABULARY) -> list[Elements]:
+    """What the sources are made of: tokens or scanlines."""
+    return [
+        Elements(shape=(3 * SIDE,)) if name in IMAGE_ENCODERS else Elements(vocabulary) for name in read_by(encoder)
+    ]
 
 
 @cache
@@ -138,7 +188,7 @@ def tiny(pair: Pair, seed: int = 1, **model: Any) -> EncoderDecoder:
 
     The same arguments give the same object: a test that changes it should ask for a seed of its own.
     """
-    made = build(settings(pair, **model), SOURCE_VOCABULARY, TARGET_VOCABULARY, LONGEST)
+    made = build(settings(pair, **model), elements(pair[0]), TARGET_VOCABULARY, LONGEST)
     assert isinstance(made, EncoderDecoder)
     return redrawn(made, seed)
 
@@ -158,9 +208,33 @@ def draw(lengths: list[int], vocabulary: int, seed: int) -> Ragged:
     return Ragged.from_lengths(tokens, lengths)
 
 
+def images(rows: int, side: int = SIDE, seed: int = 1) -> Ragged:
+    """Random images."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (rows * side, 3 * side), generator=generator, dtype=torch.uint8)
+    return Ragged.from_lengths(pixels, [side] * rows)
+
+
+def sources(encoder: str, lengths: list[int], seed: int) -> Source:
+    """Sources that an encoder reads: texts of these lengths, or images. Of several, texts that are not empty differ in
+    length from source to source."""
+    parts = [
+        images(len(lengths), seed=seed + i)
+        if name in IMAGE_ENCODERS
+        else draw([length * (i + 1) % 7 for length in lengths], SOURCE_VOCABULARY, seed + i)
+        for i, name in enumerate(read_by(encoder))
+    ]
+    return parts[0] if len(parts) == 1 else Bundle(tuple(parts))
+
+
 def batch() -> tuple[Ragged, Ragged]:
     """Sources and targets of mixed lengths; one source is empty."""
     return draw([3, 1, 0, 6, 4], SOURCE_VOCABULARY, seed=2), draw([4, 2, 3, 1, 5], TARGET_VOCABULARY, seed=3)
+
+
+def batch_of(encoder: str) -> tuple[Source, Ragged]:
+    """Like `batch`, of what an encoder reads."""
+    return sources(encoder, [3, 1, 0, 6, 4], seed=2), batch()[1]
 
 
 def rows_of(x: Ragged) -> list[Tensor]:

@@ -21,7 +21,7 @@ import torch
 import regard
 from regard import generation
 from regard.artifacts import write_text
-from regard.compare.runner import Budget, Entry, Plan, compare
+from regard.compare import Budget, compare
 from tests.toy import toy_config, toy_settings, write_corpus
 
 CHANGING = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.link", "os.symlink"}
@@ -55,9 +55,8 @@ def generate(folder: Path) -> None:
 
 
 def compared(folder: Path) -> None:
-    entries = [Entry("one", "", toy_config(folder, **SMALL))]
-    plan = Plan("", entries, Budget(tokens=40), (1,), folder / "compared", "", "")
-    write_text(folder / "results.json", json.dumps(compare(plan, regard.train, lambda text: None).to_json()))
+    results = compare({"one": toy_config(folder, **SMALL)}, folder / "compared", Budget(tokens=40), seeds=(1,))
+    write_text(folder / "results.json", results.model_dump_json())
 
 
 JOBS: dict[str, Job] = {"train": train, "generate": generate, "compare": compared}

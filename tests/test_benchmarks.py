@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-import runpy
+import subprocess
+import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,13 +18,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.bench import peers
-from regard.bench.command import main
-from regard.bench.measure import Case, Entry, NotThereError, Race, Result, Spread, Work
-from regard.bench.operations import floor_seconds, operations
-from regard.bench.regard_side import liven, make_decode, make_task, named_weights
-from regard.bench.report import Report, headlines, number, table, tables
-from regard.bench.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sentences
+import regard
+from benchmarks import experiments
+from benchmarks.__main__ import OTHERS, RACES, main
+from benchmarks.flops import floor_seconds, step_flop
+from benchmarks.peers import DECODING, base
+from benchmarks.peers.ours import Regard, fixed_search, liven, make_task
+from benchmarks.race import Case, Contender, Race, Role, Spread, UnavailableError, Work
+from benchmarks.report import Report, headlines, number, rows, table
+from benchmarks.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sentences
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
 from regard.runs import train
@@ -34,17 +39,32 @@ def has(name: str) -> bool:
     return find_spec(name) is not None
 
 
+def report_of(*arguments: str) -> Report:
+    with warnings.catch_warnings(action="ignore"):
+        return cast(Report, main(arguments))
+
+
+def missing(case: Case) -> dict[str, str]:
+    return {x.name: x.missing for x in case.contenders if x.missing}
+
+
 # Statistics
 
 
+def ran(name: str, role: Role, values: list[float], against: str = "") -> Contender:
+    return Contender(name, role, lambda: Work(lambda: 1.0, lambda: None), against, values)
+
+
 def some_case(*, more: bool = True) -> Case:
-    results = [
-        Result("Regard", "ours", [20.0, 30.0, 40.0]),
-        Result("slow", "peer", [10.0, 10.0, 10.0]),
-        Result("quick", "peer", [20.0, 20.0, 50.0]),
-        Result("other", "beside", [100.0, 100.0, 100.0]),
+    contenders = [
+        ran("Regard", "ours", [20.0, 30.0, 40.0]),
+        ran("slow", "peer", [10.0, 10.0, 10.0]),
+        ran("quick", "peer", [20.0, 20.0, 50.0]),
+        ran("other", "beside", [100.0, 100.0, 100.0]),
+        ran("gone", "peer", []),
     ]
-    return Case("base", "tokens/s", "a workload", more, results, {"gone": "not installed; pip install gone"})
+    contenders[-1].missing = "not installed; pip install gone"
+    return Case("base", "tokens/s", contenders, "a workload", more)
 
 
 def test_a_spread_is_the_median_with_the_least_and_the_greatest() -> None:
@@ -54,58 +74,72 @@ def test_a_spread_is_the_median_with_the_least_and_the_greatest() -> None:
 
 def test_ratios_are_taken_within_a_round() -> None:
     case = some_case()
-    assert case.best_peer is case.results[2]
-    assert case.ratio(case.results[1]) == Spread(3.0, 2.0, 4.0)
-    assert case.ratio(case.results[2]) == Spread(1.0, 0.8, 1.5)
+    assert case.best_peer is case.contenders[2]
+    assert case.ratio(case.contenders[1]) == Spread(3.0, 2.0, 4.0)
+    assert case.ratio(case.contenders[2]) == Spread(1.0, 0.8, 1.5)
+    assert case.ratio(case.contenders[4]) is None
 
 
 def test_where_less_is_better_a_ratio_above_one_still_speaks_for_regard() -> None:
     case = some_case(more=False)
-    assert case.best_peer is case.results[1]
-    assert case.ratio(case.results[1]) == Spread(1 / 3, 0.25, 0.5)
+    assert case.best_peer is case.contenders[1]
+    assert case.ratio(case.contenders[1]) == Spread(1 / 3, 0.25, 0.5)
 
 
 def test_the_table_has_ratios_before_medians_and_names_who_is_not_there() -> None:
-    (rows,) = tables([some_case()])
-    assert rows[0] == ["case", "contestant", "Regard is … times as fast", "tokens/s", "least–most"]
-    assert rows[2] == ["base", "slow", "3.00", "10", "10–10"]
-    assert rows[-1] == ["base", "gone", "–", "not run", "–"]
+    found = rows([some_case()])
+    assert found[0] == ["case", "system", "Regard is … times as fast", "tokens/s"]
+    assert found[1] == ["base", "Regard", "–", "30 (20–40)"]
+    assert found[2] == ["base", "slow", "3.00 (2.00–4.00)", "10 (10–10)"]
+    assert found[-1] == ["base", "gone", "–", "not run"]
     assert headlines(some_case()) == ["base: Regard is 1.00 times as fast as quick, its best peer (0.80–1.50)"]
-    lines = table(rows, markdown=True).splitlines()
+    lines = table(found).splitlines()
     assert set(lines[1]) == set("| -:")
     assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
 
 
-def test_a_contestant_can_be_held_against_another_than_regards_peers() -> None:
+def test_of_a_cpu_throughput_is_shown_as_ratios_but_time_as_it_is() -> None:
     case = some_case()
-    case.results += [Result("through", "beside", [8.0, 9.0, 11.0], beside="slow"), Result("x", "beside", beside="slow")]
-    assert [(mine.name, other.name) for mine, other in case.pairs] == [("through", "slow")]
-    assert case.ratio(case.results[1], case.results[4]) == Spread(0.9, 0.8, 1.1)
-    assert headlines(case)[1:] == ["base: through is 0.90 times as fast as slow (0.80–1.10)"]
-    kept = Report("Decoding", "regard bench decode-cpu", "words", CPU, [case]).to_json()
-    assert kept["cases"][0]["ratios"] == {"through": {"to": "slow", "median": 0.9, "low": 0.8, "high": 1.1}}
+    case.contenders[0].extra = {"ms/step": 3.0, "% of peak": 40.0}
+    found = rows([case], absolute=False)
+    assert found[0] == ["case", "system", "Regard is … times as fast", "% of peak"]
+    assert found[1:3] == [["base", "Regard", "–", "40"], ["base", "slow", "3.00 (2.00–4.00)", "–"]]
+    assert found[-1] == ["base", "gone", "not run", "–"]
+    assert rows([some_case(more=False)], absolute=False)[2][2:] == ["0.33 (0.25–0.50)", "10 (10–10)"]
+    alone = Case("x", "tokens/s", [ran("Regard", "ours", [2.0])])
+    assert rows([alone], absolute=False) == [["case", "system", "tokens/s"], ["x", "Regard", "2 (2–2)"]]
+
+
+def test_a_contender_can_be_compared_with_another_than_regards_peers() -> None:
+    case = some_case()
+    case.contenders += [ran("via", "beside", [8.0, 9.0, 11.0], "slow"), ran("x", "beside", [], "slow")]
+    assert [(mine.name, other.name) for mine, other in case.pairs] == [("via", "slow")]
+    assert case.ratio(case.contenders[1], case.contenders[5]) == Spread(0.9, 0.8, 1.1)
+    assert headlines(case)[1:] == ["base: via is 0.90 times as fast as slow (0.80–1.10)"]
 
 
 def test_numbers_have_the_digits_that_matter() -> None:
-    assert [number(x) for x in (0.01234, 1.5, 123.4, 12345.6)] == ["0.0123", "1.5", "123", "12,346"]
+    assert [number(x) for x in (0.012341, 1.5, 123.4, 12345.6)] == ["0.01234", "1.5", "123.4", "12,346"]
 
 
 def test_a_report_can_be_kept(tmp_path: Path) -> None:
-    report = Report("Training", "regard bench train-cpu", "words", CPU, [some_case()])
+    report = Report("Training", "python -m benchmarks train-cpu", "words", CPU, [some_case()])
     report.save(tmp_path / "new" / "report.json")
     kept = json.loads((tmp_path / "new" / "report.json").read_text())
-    assert kept["cases"][0]["best_peer"] == "quick"
-    assert kept["cases"][0]["results"][1]["regard_is_times"] == {"median": 3.0, "low": 2.0, "high": 4.0}
-    assert kept["cases"][0]["absent"] == {"gone": "not installed; pip install gone"}
+    (case,) = kept["cases"]
+    assert case["headlines"] == headlines(some_case())
+    assert [(x["name"], x["values"]) for x in case["contenders"][:2]] == [("Regard", [20, 30, 40]), ("slow", [10] * 3)]
+    assert case["contenders"][-1]["missing"] == "not installed; pip install gone"
     assert {"Python", "Regard", "torch"} <= set(kept["versions"])
     assert "not run: gone: not installed; pip install gone" in report.text()
+    assert "only ratios are shown" in report.text()
 
 
 # Turns
 
 
-def taking_turns(*names: str) -> tuple[list[str], list[Entry]]:
-    """Contestants that write down when they are called."""
+def taking_turns(*names: str) -> tuple[list[str], Case]:
+    """Contenders that write down when they are called."""
     heard: list[str] = []
 
     def work(name: str) -> Work:
@@ -113,41 +147,49 @@ def taking_turns(*names: str) -> tuple[list[str], list[Entry]]:
             heard.append(name)
             return 1.0
 
-        return Work(turn, lambda: heard.append(f"warm {name}"))
+        return Work(turn, lambda: heard.append(f"warm {name}"), warm_again=name == "again")
 
-    return heard, [Entry(name, "peer" if i else "ours", lambda n=name: work(n)) for i, name in enumerate(names)]  # type: ignore[misc]
+    made = [Contender(name, "peer" if i else "ours", lambda n=name: work(n)) for i, name in enumerate(names)]  # type: ignore[misc]
+    return heard, Case("x", "y", made)
 
 
-def test_contestants_take_turns_and_the_first_turn_goes_round() -> None:
-    heard, entries = taking_turns("a", "b", "c")
-    case = Race(CPU, 2, lambda text: None).run(Case("x", "y"), entries)
+def test_contenders_take_turns_and_the_first_turn_goes_round() -> None:
+    heard, case = taking_turns("a", "b", "c")
+    Race(CPU, 2, lambda text: None).run(case)
     assert heard == ["warm a", "warm b", "warm c", "a", "b", "c", "b", "c", "a"]
-    assert [len(result.values) for result in case.results] == [2, 2, 2]
+    assert [len(contender.values) for contender in case.contenders] == [2, 2, 2]
+
+
+def test_on_a_cpu_a_turn_comes_after_an_untimed_one() -> None:
+    heard, case = taking_turns("again")
+    Race(CPU, 2, lambda text: None).run(case)
+    assert heard == ["warm again", "warm again", "again", "warm again", "again"]
 
 
 def test_the_time_limit_ends_after_a_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, entries = taking_turns("a", "b")
-    monkeypatch.setattr("regard.bench.measure.time.monotonic", lambda: float(len(heard)))
+    heard, case = taking_turns("a", "b")
+    monkeypatch.setattr("benchmarks.race.time.monotonic", lambda: float(len(heard)))
     race = Race(CPU, 5, lambda text: None, deadline=3.0)  # which the second turn, after two to warm up, goes past
-    case = race.run(Case("x", "y"), entries)
+    race.run(case)
     assert heard[2:] == ["a", "b"]
     assert case.notes == ["the time limit ended it after 1 of 5 rounds"]
-    assert race.run(Case("z", "y"), entries).notes == ["not begun: the time limit was reached before"]
+    assert race.run(Case("z", "y", case.contenders)).notes == ["not begun: the time limit was reached before"]
 
 
 def test_a_peer_that_breaks_is_named_and_the_others_go_on() -> None:
-    heard, entries = taking_turns("a", "b")
+    heard, case = taking_turns("a", "b")
 
-    def missing() -> Work:
-        raise NotThereError("not installed; pip install it")
+    def gone() -> Work:
+        raise UnavailableError("not installed; pip install it")
 
     def breaks() -> float:
         raise ValueError("no\nway")
 
-    entries += [Entry("c", "peer", missing), Entry("d", "peer", lambda: Work(breaks, lambda: None))]
-    case = Race(CPU, 2, lambda text: None).run(Case("x", "y"), entries)
-    assert case.absent == {"c": "not installed; pip install it", "d": "failed with ValueError: no"}
+    case.contenders += [Contender("c", "peer", gone), Contender("d", "peer", lambda: Work(breaks, lambda: None))]
+    Race(CPU, 2, lambda text: None).run(case)
+    assert missing(case) == {"c": "not installed; pip install it", "d": "failed with ValueError: no"}
     assert heard[2:] == ["a", "b", "b", "a"]
+    assert case.best_peer is case.contenders[1]
 
 
 def test_regard_itself_may_not_break() -> None:
@@ -155,7 +197,7 @@ def test_regard_itself_may_not_break() -> None:
         raise ValueError("no way")
 
     with pytest.raises(ValueError, match="no way"):
-        Race(CPU, 1, lambda text: None).run(Case("x", "y"), [Entry("Regard", "ours", breaks)])
+        Race(CPU, 1, lambda text: None).run(Case("x", "y", [Contender("Regard", "ours", breaks)]))
 
 
 # What is counted
@@ -163,7 +205,7 @@ def test_regard_itself_may_not_break() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-lstm"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_operations_are_those_that_torch_counts(name: str, layers: int) -> None:
+def test_flop_are_those_that_torch_counts(name: str, layers: int) -> None:
     shape = SHAPES[name].like(layers=layers)
     task = make_task(shape, CPU, 1)
     window = Window.even(shape.vocabulary, 1, 3, 7)  # one length: torch counts padding and what is ahead too
@@ -175,13 +217,13 @@ def test_operations_are_those_that_torch_counts(name: str, layers: int) -> None:
     ):  # fmt: skip
         task.model(batch.source, batch.inputs)
     lengths = (window.source + 1, window.target + 1)
-    assert operations(shape, *lengths, square=True) == 3 * counter.get_total_flops()
-    assert operations(shape, *lengths) <= operations(shape, *lengths, square=True)
+    assert step_flop(shape, *lengths, square=True) == 3 * counter.get_total_flops()
+    assert step_flop(shape, *lengths) <= step_flop(shape, *lengths, square=True)
 
 
 def test_the_floor_is_below_nothing_that_the_peak_or_the_bandwidth_forbids() -> None:
     shape, (source, target) = SHAPES["base"], draw_lengths(100, 1)
-    count = operations(shape, source, target)
+    count = step_flop(shape, source, target)
     assert floor_seconds(shape, source, target, 0, 1e12, 1e30) == pytest.approx(count / 1e12)
     assert floor_seconds(shape, source, target, 1000, 1e30, 1.0) > 1000 * 32
 
@@ -210,7 +252,7 @@ def test_the_workload_comes_from_its_seed() -> None:
 
 def test_batches_keep_to_their_budget_as_each_side_counts() -> None:
     window = Window.draw(500, 1, 5_000)
-    packed, padded, unsorted = window.packed(1024, 8), window.padded(1024, 8), window.unsorted(1024, 8)
+    packed, padded, unsorted = window.packed(1024, 8), window.padded(1024, 8), window.padded(1024, 8, by_length=False)
     assert len(packed) == len(padded) == len(unsorted) == 8
     for index in packed:
         assert max((window.source[index] + 1).sum(), (window.target[index] + 1).sum()) <= 1024
@@ -219,7 +261,7 @@ def test_batches_keep_to_their_budget_as_each_side_counts() -> None:
     assert np.mean([len(x) for x in packed]) >= np.mean([len(x) for x in padded])
     assert np.mean([len(x) for x in padded]) > np.mean([len(x) for x in unsorted])
     assert sorted(np.concatenate(window.padded(1024, 10**9)).tolist()) == list(range(5_000))
-    assert np.concatenate(window.unsorted(1024, 10**9)).tolist() == list(range(5_000))
+    assert np.concatenate(window.padded(1024, 10**9, by_length=False)).tolist() == list(range(5_000))
 
 
 def test_tokens_are_words_and_marks_stand_where_they_should() -> None:
@@ -240,12 +282,12 @@ def test_tokens_are_words_and_marks_stand_where_they_should() -> None:
 
 
 COMMANDS = {
-    "train-gpu": ["--device", "cpu", "--beside", "bfloat16"],
+    "train-gpu": ["--device", "cpu", "--precisions", "float32", "bfloat16"],
     "train-cpu": ["--models", "tiny-lstm"],
     "decode-gpu": ["--device", "cpu"],
-    "decode-cpu": ["--beside", "bfloat16", "int8"],
+    "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
     "start-up": ["--rounds", "1"],
-    "grow": ["--device", "cpu", "--markdown"],
+    "grow": ["--device", "cpu"],
 }
 
 
@@ -253,15 +295,27 @@ COMMANDS = {
 def test_each_benchmark_runs(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = [] if command == "grow" else ["--peers", "none"]
     path = tmp_path / "report.json"
-    report = main([command, "--quick", *alone, *COMMANDS[command], "--json", str(path)])
+    report = report_of(command, "--quick", *alone, *COMMANDS[command], "--json", str(path))
     assert all(case.ours is not None for case in report.cases)
-    assert all(math.isfinite(value) and value > 0 for case in report.cases for x in case.results for value in x.values)
+    assert all(math.isfinite(x) and x > 0 for case in report.cases for one in case.contenders for x in one.values)
     shown = capsys.readouterr()
     assert report.title in shown.out
     assert "round 1 of" in shown.err
     kept = json.loads(path.read_text())
     assert [case["name"] for case in kept["cases"]] == [case.name for case in report.cases]
-    assert not any(case.absent for case in report.cases)
+    assert not any(missing(case) for case in report.cases)
+
+
+@pytest.mark.parametrize("command", [*RACES, *OTHERS])
+def test_each_benchmark_tells_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"usage: python -m benchmarks {command}" in capsys.readouterr().out
+
+
+def test_what_grows_can_be_chosen() -> None:
+    report = report_of("grow", "--quick", "--rounds", "1", "--lengths", "9", "--budgets", "--vocabularies", "--sizes")
+    assert [case.name for case in report.cases] == ["length 9"]
 
 
 def test_peers_that_are_not_installed_are_named_with_how_to_install_them(
@@ -270,11 +324,11 @@ def test_peers_that_are_not_installed_are_named_with_how_to_install_them(
     def absent(name: str) -> object:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
 
-    monkeypatch.setattr(peers, "import_module", absent)
-    report = main(["train-cpu", "--quick", "--models", "tiny", "--rounds", "1"])
-    assert report.cases[0].absent == {
+    monkeypatch.setattr(base, "import_module", absent)
+    report = report_of("train-cpu", "--quick", "--models", "tiny", "--rounds", "1")
+    assert missing(report.cases[0]) == {
         "HF Marian": "not installed; pip install transformers",
-        "JoeyNMT": f"not installed; {peers.INSTALL['joeynmt']}",
+        "JoeyNMT": f"not installed; {base.INSTALL['joeynmt']}",
     }
     assert "not run: HF Marian: not installed; pip install transformers" in capsys.readouterr().out
 
@@ -283,14 +337,31 @@ def test_peers_that_are_not_installed_are_named_with_how_to_install_them(
 def test_a_benchmark_of_a_gpu_says_what_to_do_without_one() -> None:
     with pytest.raises(ConfigError, match="train-gpu needs a GPU that torch can use; run train-cpu, or give --device"):
         main(["train-gpu", "--quick"])
+    with pytest.raises(ConfigError, match="there is no GPU here"):
+        main(["kernels"])
+
+
+def test_benchmarks_need_neither_typer_nor_rich() -> None:
+    """As on a GPU machine where they are not installed."""
+    command = ["train-cpu", "--quick", "--models", "tiny", "--peers", "none", "--rounds", "1"]
+    code = f"import sys; sys.modules.update(typer=None, rich=None); import benchmarks.__main__ as b; b.main({command})"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_package_imports_nothing_from_the_benchmarks() -> None:
+    for path in Path(regard.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [x.name for x in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.partition(".")[0] == "benchmarks" for name in names), path
 
 
 # Peers, where they are installed
 
 
 @pytest.mark.skipif(not has("transformers"), reason="transformers is not installed")
-def test_marian_with_regards_weights_is_the_same_model() -> None:
-    from regard.bench.marian import give_weights, make_marian, marian_decode
+def test_marian_with_regards_weights_is_the_same_model(tmp_path: Path) -> None:
+    from benchmarks.peers.marian import give_weights, make_marian
 
     shape = SHAPES["tiny"].like(layers=2)
     task = make_task(shape, CPU, 1, dropout=0.0)
@@ -301,32 +372,41 @@ def test_marian_with_regards_weights_is_the_same_model() -> None:
         model.eval()
         window = Window.draw(shape.vocabulary, 1, 5)
         sources, targets = window.pairs(np.arange(5))
-        rows = pad(sources, targets)
-        theirs = model(input_ids=rows.source, attention_mask=rows.source_mask, decoder_input_ids=rows.inputs).logits
+        padded = pad(sources, targets)
+        theirs = model(
+            input_ids=padded.source, attention_mask=padded.source_mask, decoder_input_ids=padded.inputs
+        ).logits
         with task.inference():
             batch = task.batch(sources, targets)
             ours = task.model(batch.source, batch.inputs).padded()
-        torch.testing.assert_close(ours, theirs * (rows.outputs != PAD).unsqueeze(-1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours, theirs * (padded.outputs != PAD).unsqueeze(-1), rtol=1e-4, atol=1e-4)
         some = sentences(4, 6, shape.vocabulary, 1)
         for beam in (1, 3):
-            mine = make_decode(task, "float32", beam=beam, length=5)(some)
-            assert mine == marian_decode(model, CPU, beam=beam, length=5)(some)
-            assert {len(x) for x in mine} == {5}
+            job = base.Job(task, fixed_search(beam, 5, "float32"), some, tmp_path, shape, at_once=True)
+            mine, other = (peer.decoding(job)[0](some) for peer in (Regard(), DECODING["marian"]))
+            assert [x.tokens for x in mine] == [x.tokens for x in other]
+            assert {len(x.tokens) for x in mine} == {5}
 
 
-def test_weights_by_name_hold_queries_keys_and_values_apart() -> None:
-    weights = named_weights(make_task(SHAPES["tiny"], CPU, 1))
-    for word in ("query", "key", "value", "output"):
-        assert weights[f"decoder.blocks.0.cross_attention.{word}.weight"].shape == (32, 32)
-
-
-def test_a_livened_model_writes_what_depends_on_the_source() -> None:
+def test_a_livened_model_writes_what_depends_on_the_source(tmp_path: Path) -> None:
     shape = SHAPES["tiny"].like(layers=2)
     task = make_task(shape, CPU, 1, dropout=0.0)
     liven(task, shape)
-    found = make_decode(task, "float32", beam=1, length=6)(sentences(8, 6, shape.vocabulary, 1))
+    some = sentences(8, 6, shape.vocabulary, 1)
+    job = base.Job(task, fixed_search(1, 6, "float32"), some, tmp_path, shape, at_once=True)
+    found = [x.tokens for x in Regard().decoding(job)[0](some)]
     assert len({tuple(x) for x in found}) > 4
     assert max(len(set(x)) for x in found) > 1
+
+
+def test_batches_of_a_search_change_neither_outputs_nor_their_order(tmp_path: Path) -> None:
+    task = make_task(SHAPES["tiny"], CPU, 1, dropout=0.0)
+    liven(task, SHAPES["tiny"])
+    some = [x[: 2 + i % 4] for i, x in enumerate(sentences(9, 6, 200, 1))]
+    search = fixed_search(2, 4, "float32").model_copy(update={"batch_tokens": 20})
+    one, several = (base.Job(task, search, some, tmp_path, at_once=at_once) for at_once in (True, False))
+    expected, found = (Regard().decoding(job)[0](some) for job in (one, several))
+    assert [x.tokens for x in found] == [x.tokens for x in expected]
 
 
 @pytest.mark.parametrize(
@@ -334,57 +414,89 @@ def test_a_livened_model_writes_what_depends_on_the_source() -> None:
     [
         ("transformers", ["train-cpu", "--models", "tiny", "--peers", "marian", "marian-unsorted", "torch"]),
         ("joeynmt", ["train-cpu", "--models", "tiny", "tiny-lstm", "--peers", "joeynmt", "torch"]),
-        ("transformers", ["decode-cpu", "--peers", "marian"]),
+        ("transformers", ["decode-cpu", "--peers", "marian", "marian-static"]),
         ("ctranslate2", ["decode-cpu", "--peers", "ctranslate2"]),
     ],
 )
 def test_peers_that_are_installed_take_part(package: str, command: list[str]) -> None:
     if not has(package):
         pytest.skip(f"{package} is not installed")
-    with warnings.catch_warnings(action="ignore"):
-        report = main([*command, "--quick", "--rounds", "1"])
-    assert [case.absent for case in report.cases] == [{} for _ in report.cases]
+    report = report_of(*command, "--quick", "--rounds", "1")
+    assert [missing(case) for case in report.cases] == [{} for _ in report.cases]
+    assert all(case.best_peer is not None for case in report.cases)
+
+
+def test_the_loop_in_plain_torch_trains() -> None:
+    report = report_of("train-cpu", "--quick", "--models", "tiny-lstm", "--rounds", "1", "--peers", "torch", "marian")
+    assert report.cases[0].best_peer is not None
+    assert missing(report.cases[0]) == {"HF Marian": "Marian is a Transformer"}
 
 
 @pytest.mark.skipif(not has("ctranslate2"), reason="ctranslate2 is not installed")
-def test_regard_through_ctranslate2_is_held_against_ctranslate2() -> None:
-    with warnings.catch_warnings(action="ignore"):
-        report = main(["decode-cpu", "--quick", "--peers", "engine", "--beside", "int8", "--rounds", "1"])
-    through = "Regard through CTranslate2"
+def test_regard_through_ctranslate2_is_compared_with_ctranslate2() -> None:
+    peers = ["ctranslate2", "engine", "engine-exact"]
+    report = report_of("decode-cpu", "--quick", "--peers", *peers, "--precisions", "float32", "int8", "--rounds", "1")
+    via = "Regard via CTranslate2"
     for case in report.cases:
         assert {mine.name: other.name for mine, other in case.pairs} == {
-            f"{through} float32, same": "CTranslate2 float32",
-            f"{through} float32, fastest": "CTranslate2 float32",
-            f"{through} int8, fastest": "CTranslate2 int8",
+            f"{via}, exact float32": "CTranslate2 float32",
+            f"{via} float32": "CTranslate2 float32",
+            f"{via} int8": "CTranslate2 int8",
         }
-        same = next(x for x in case.results if x.name == f"{through} float32, same")
-        assert same.extra["% same"] == 100
-    assert f"{through} float32, fastest is" in report.text()
+        exact = next(x for x in case.contenders if x.name == f"{via}, exact float32")
+        assert exact.extra["% exact match"] == 100
+        assert [x.name for x in case.contenders if x.role == "peer"] == ["CTranslate2 float32"]
+    assert f"{via} float32 is" in report.text()
 
 
-def test_precision_says_what_fewer_bits_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_corpus(tmp_path)
+# Trained models
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    write_corpus(folder)
     part = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32}
-    changes = {"d_model": 16, "encoder": part, "decoder": part}
-    train(toy_config(tmp_path, preset=None, model=changes, training={"steps": 5, "validate_every": 5}))
-    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "precision.py"))
-    with warnings.catch_warnings(action="ignore"):
-        script["main"]([str(tmp_path / "run"), "--lines", "10", "--rounds", "1", "--beam", "2"])
-    shown = capsys.readouterr().out
-    cells = [line.strip("| ").split(" | ") for line in shown.splitlines() if line.startswith("| ")]
-    rows = {name: rest for name, *rest in cells}
-    assert rows["Regard float32"][:3] == ["1.00", "1.00–1.00", "1.000"]
-    assert rows["Regard float32"][5:7] == ["100.0", "+0.0000"]
-    assert {"Regard bfloat16", "Regard int8"} <= set(rows)
-    assert f"10 lines of {tmp_path / 'test.tsv'}, beam 2" in shown
-    assert "nrefs:1|case:mixed|eff:no|tok:13a" in shown
+    model = {"d_model": 16, "encoder": part, "decoder": part}
+    train(toy_config(folder, preset=None, model=model, training={"steps": 5, "validate_every": 5}))
+    return folder
+
+
+def test_precision_says_what_fewer_bits_do(trained: Path) -> None:
+    report = report_of("precision", str(trained / "run"), "--lines", "10", "--rounds", "1", "--beam", "2")
+    (case,) = report.cases
+    found = {x.name: x.extra for x in case.contenders}
+    assert found["Regard float32"]["tokens"] == 1
+    assert found["Regard float32"]["% exact match"] == 100
+    assert found["Regard float32"]["log p"] == 0
+    assert found["Regard float32"]["rounding"] < 1e-5 < found["Regard bfloat16"]["rounding"]
+    assert {"Regard bfloat16", "Regard int8"} <= {x.name for x in case.ran}
+    assert f"10 lines of {trained / 'test.tsv'}, beam 2" in report.text()
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in report.text()
     if has("ctranslate2"):
-        assert {"CTranslate2 float32", "Regard through CTranslate2 int8, fastest"} <= set(rows)
+        assert {"CTranslate2 float32", "Regard via CTranslate2 int8"} <= {x.name for x in case.ran}
+        assert "rounding" not in found["CTranslate2 float32"]
     else:
-        assert "not run: CTranslate2 float32: not installed; pip install ctranslate2" in shown
+        assert "not run: CTranslate2 float32: not installed; pip install ctranslate2" in report.text()
 
 
-def test_scripts_call_the_commands() -> None:
-    folder = Path(__file__).parent.parent / "benchmarks"
-    for name in COMMANDS:
-        assert f'script("{name}")' in (folder / f"{name.replace('-', '_')}.py").read_text()
+def test_sampling_has_a_seed_for_each_round(trained: Path) -> None:
+    data = str(trained / "valid.tsv")
+    report = report_of("sampling", str(trained / "run"), "--data", data, "--lines", "2", "--rounds", "2")
+    (case,) = report.cases
+    found = {x.name: x.extra for x in case.contenders}
+    assert len(case.ran) == len(case.contenders) == 9
+    assert "chrF low" not in found["beam (5)"]
+    assert found["sampling"]["chrF low"] < found["sampling"]["chrF"] < found["sampling"]["chrF high"]
+    assert "beam (5) is … times as fast" in report.text()
+
+
+def test_what_an_experiment_has_done_is_not_done_again(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> dict[str, float]:
+        made.append(1)
+        return {"bleu": 1.5}
+
+    assert [experiments.once(tmp_path / "run" / "done", make) for _ in range(2)] == [{"bleu": 1.5}, {"bleu": 1.5}]
+    assert made == [1]

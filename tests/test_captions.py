@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from regard.data.corpora import Example, read_files
 
 import regard
 from regard import demo
-from regard.data.corpora import Example, read_files
 from regard.data.synthetic import scenes
 from regard.errors import DataError
 from regard.settings import Data

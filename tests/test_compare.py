@@ -1,12 +1,12 @@
-"""`regard compare`, end to end: the same data and budget for all; it goes on where it was cut off; costs as counted by
-hand."""
+"""`regard compare`, end to end: the same data and budget for all; it resumes; costs as counted by hand."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ import yaml
 
 import regard
 from regard import artifacts
+from regard.compare import Budget, Results, compare, runner
 from regard.compare import lecture as lecture_module
-from regard.compare import runner
 from regard.compare.cost import BYTES_A_WEIGHT, count_cost
 from regard.compare.lecture import MODELS, lecture
-from regard.compare.runner import Budget, Entry, Plan, compare
 from regard.config import load, merge, parse
 from regard.data.synthetic import phrasebook, scenes
 from regard.errors import ConfigError, OutputError
+from regard.models.recurrent import CONTEXT_MODES
 from regard.runs import Stopped, prepare
 from regard.settings import Config
 from regard.system import System
@@ -68,9 +68,13 @@ def command(corpus: Path, folder: Path, *budget: str) -> list[str | Path]:
     return ["compare", *configs, *(budget or ("--tokens", "2500")), "--seeds", "2", "--folder", folder]
 
 
-def plan(corpus: Path, folder: Path, seeds: tuple[int, ...] = (1,), **budget: Any) -> Plan:
-    entries = [Entry(name, "", load(corpus / f"{name}.yaml")) for name in PAIR]
-    return Plan("A comparison", entries, Budget(**(budget or {"tokens": 2500})), seeds, folder, "", "toy")
+def compared(
+    corpus: Path, folder: Path, *, names: Sequence[str] = tuple(PAIR), seeds: Sequence[int] = (1,),
+    train: Callable[[Config], System] = regard.train, say: Callable[[str], None] = lambda text: None, **budget: Any,
+) -> Results:  # fmt: skip
+    """A comparison of some of the pair, from Python."""
+    models = {name: load(corpus / f"{name}.yaml") for name in names}
+    return compare(models, folder, Budget(**(budget or {"tokens": 2500})), seeds=seeds, train=train, say=say)
 
 
 def results_of(folder: Path) -> dict[str, Any]:
@@ -103,6 +107,16 @@ def test_a_comparison_leaves_a_table_a_page_and_figures(corpus: Path, done: Path
         assert 6 <= len(x["curve"]) <= 13  # a dozen, or as many as so few updates allow
         assert x["curve"][-1]["loss"] < x["curve"][0]["loss"]
     assert runs[0]["scores"] != runs[1]["scores"]  # another seed is another model
+    groups = [[x["shortest"], x["longest"]] for x in runs[0]["lengths"]]
+    assert [x["group"] for x in results["pairs"]] == [None, *groups]
+    mean = {x: sum(run["scores"]["bleu"] for run in runs if run["model"] == x) / 2 for x in PAIR}
+    for x in results["pairs"]:
+        assert (x["one"], x["other"]) == ("a", "b")
+        assert 0 < x["p"] <= 1
+        assert x["low"] <= x["high"]
+    assert results["pairs"][0]["difference"] == pytest.approx(mean["a"] - mean["b"])
+    assert "paired bootstrap resampling" in page
+    assert "Welch's t-test" in page
 
 
 def test_what_is_done_is_not_done_again(corpus: Path, done: Path) -> None:
@@ -144,10 +158,10 @@ def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Pa
         return regard.train(config, watcher)
 
     with pytest.raises(Stopped):
-        compare(plan(corpus, tmp_path / "runs"), cut, said.append)
+        compared(corpus, tmp_path / "runs", train=cut, say=said.append)
     assert [x.partition(":")[0] for x in said] == ["a", "a, seed 1", "b", "b, seed 1"]
     said.clear()
-    results = compare(plan(corpus, tmp_path / "runs"), train, said.append)
+    results = compared(corpus, tmp_path / "runs", train=train, say=said.append)
     assert said[0] == "a, seed 1: done before"
     assert "resuming from update 4" in watcher.messages
     assert len(trained) == 3
@@ -160,7 +174,7 @@ def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Pa
 def test_a_budget_of_operations(corpus: Path, tmp_path: Path) -> None:
     """Each model trains on as many tokens as the operations allow: the dearer one on fewer."""
     budget = 6e7
-    results = compare(plan(corpus, tmp_path / "runs", flops=budget), regard.train, lambda text: None)
+    results = compared(corpus, tmp_path / "runs", flops=budget)
     for x in results.runs:
         a_batch = 200 * x.flops / x.tokens
         assert budget <= x.flops < budget + a_batch
@@ -169,14 +183,64 @@ def test_a_budget_of_operations(corpus: Path, tmp_path: Path) -> None:
     per_token = {x.model: x.flops / x.tokens for x in results.runs}
     dear, cheap = sorted(tokens, key=lambda name: -per_token[name])
     assert tokens[dear] < tokens[cheap]
-    least = compare(plan(corpus, tmp_path / "one", flops=1.0), regard.train, lambda text: None)
+    least = compared(corpus, tmp_path / "one", flops=1.0)
     assert [x.steps for x in least.runs] == [1, 1]  # not for ever
 
 
 def test_a_budget_of_seconds(corpus: Path, tmp_path: Path) -> None:
-    results = compare(plan(corpus, tmp_path / "runs", seconds=0.25), regard.train, lambda text: None)
+    results = compared(corpus, tmp_path / "runs", seconds=0.25)
     assert all(0.25 <= x.seconds < 5 and x.steps > 1 for x in results.runs)
     assert results.budget == "0.25 seconds of training"
+
+
+@pytest.mark.parametrize("kind", ["label", "tags"])
+def test_models_that_tell_labels_are_compared_by_accuracy(kind: str, tmp_path: Path) -> None:
+    """Also where one of them leaves an example out, which the other reads: the rest still go together."""
+    draw = random.Random(1)
+    for split in ("train", "valid", "test"):
+        rows = [[draw.choice(["film", "good", "bad"]) for _ in range(draw.randint(2, 9))] for _ in range(60)]
+        rows = [["film"] * 30, *rows] if split == "test" else rows
+        answers = [" ".join(x[0].upper() for x in row) if kind == "tags" else f"so {row[0]}" for row in rows]
+        text = "".join(f"{' '.join(row)}\t{answer}\n" for row, answer in zip(rows, answers, strict=True))
+        (tmp_path / f"{split}.tsv").write_text(text)
+
+    def model(**own: Any) -> Config:
+        return Config.parse({
+            "data": {x: str(tmp_path / f"{x}.tsv") for x in ("train", "valid", "test")}, "tokens": {"kind": "word"},
+            "source": {"max_length": 16}, "target": {"kind": kind}, "model": {"d_model": 16, **own},
+            "training": {"batch_tokens": 200, "device": "cpu", "tensorboard": False},
+        })  # fmt: skip
+
+    alone: dict[str, Any] = {"decoder": {"kind": "none"}}
+    models = {"attends": model(encoder=TRANSFORMER, max_positions=20, **alone),
+              "recurs": model(encoder={"kind": "lstm"}, **alone)}  # fmt: skip
+    with pytest.warns(UserWarning, match="left out"):
+        results = compare(models, tmp_path / "runs", Budget(tokens=900), seeds=(1,))
+    assert results.metric == "accuracy"
+    accuracy = {run.model: run.scores["accuracy"] for run in results.runs}
+    whole, *by_length = results.pairs
+    assert whole.difference == pytest.approx(accuracy["attends"] - accuracy["recurs"])
+    assert [x.group for x in by_length] == results.groups
+    assert all(run.score("accuracy", group) is not None for run in results.runs for group in results.groups)
+    known = artifacts.read_json(tmp_path / "runs" / "attends" / "seed-1" / "compared.json")
+    first, *others = known["sentences"][0]["rows"]
+    assert first == [0.0, 0.0]
+    assert len(others) == 60
+    assert all(total >= 1 for _, total in others)
+
+
+def test_pictures_have_no_length_in_words(tmp_path: Path) -> None:
+    scenes.write(tmp_path, train=20, valid=4, test=4)
+    files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
+    stem = {"kind": "convolution", "channels": 4}
+    config = parse({
+        "preset": "xu2015", "data": files, "source": {"kind": "image", "size": 16},
+        "model": {"d_model": 16, "encoder": {"stem": stem}},
+        "training": {"device": "cpu", "tensorboard": False}, "search": {"beam": 1, "max_length": 4},
+    })  # fmt: skip
+    results = compare({"a": config}, tmp_path / "runs", Budget(tokens=9), seeds=(1,))
+    assert results.groups == []
+    assert results.runs[0].decode_speed > 0
 
 
 # What a target token costs
@@ -249,16 +313,18 @@ def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pyte
 
     short = other("short", data={"train": "valid.tsv"})
     untested = other("untested", data={"test": None})
-    text = {"source": "none", "columns": [2]}
+    text = {"source": {"kind": "none"}, "target": {"column": 2}}
     alone = {"encoder": {"kind": "none"}, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
     folder = ("--folder", tmp_path / "runs")
     for arguments, said in (
         ((a, short, "--tokens", "9"), "short and a differ in [data]; models are compared on the same data"),
         ((a, other("chars", tokens={"kind": "char"}), "--tokens", "9"), "chars and a differ in [tokens]"),
         ((untested, "--tokens", "9"), "untested names no data.test to compare on"),
-        ((other("text", data=text, model=alone), "--tokens", "9"), "text is a model of text alone"),
-        ((other("loss", training={"metric": "loss"}), "--tokens", "9"), "training.metric loss says nothing"),
-        ((a, a, "--tokens", "9"), "two models have the same name: a, a"),
+        ((other("text", **text, model=alone), "--tokens", "9"), "text is measured by its loss, which"),
+        ((other("loss", training={"metric": "loss"}), "--tokens", "9"), "loss, which says nothing of outputs; set"),
+        ((a, a, "--tokens", "9"), "two models have the same name: a"),
+        ((a, other("A"), "--tokens", "9"), "two models have the same name: a, a"),
+        ((a, "--only", "Transformer", "--tokens", "9"), "--only chooses among the models of --lecture"),
         ((a, b, "--tokens", "9", "--flops", "9"), "give one budget: --tokens, --seconds or --flops"),
         ((a, b), "give one budget"),
         ((a, b, "--tokens", "-9"), "a budget has to be above 0, not -9"),
@@ -295,7 +361,7 @@ def test_another_budget_or_other_settings_are_another_comparison(corpus: Path, d
     before = results_of(done)
     assert results_of(done) == before
     with pytest.raises(OutputError):
-        compare(plan(corpus, done, tokens=99), regard.train, lambda text: None)
+        compared(corpus, done, tokens=99)
     with pytest.raises(ConfigError):
         Budget()
 
@@ -320,12 +386,11 @@ def test_other_data_under_the_same_name_are_another_comparison(corpus: Path, don
 def test_other_pictures_under_the_same_names_are_other_data(tmp_path: Path) -> None:
     scenes.write(tmp_path, train=3, valid=2, test=2)
     files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid", "test")}
-    config = parse({"preset": "xu2015", "data": {"source": "picture", **files}})
-    made = Plan("", [Entry("a", "", config)], Budget(tokens=9), (1,), tmp_path / "runs", "", "")
-    before = runner._contents(made)
+    config = parse({"preset": "xu2015", "data": files, "source": {"kind": "image"}})
+    before = runner._contents(config, None)
     assert len(before) == 3
     shutil.copy(tmp_path / "pictures" / "train" / "000001.png", tmp_path / "pictures" / "valid" / "000002.png")
-    after = runner._contents(made)
+    after = runner._contents(config, None)
     assert [name for name in before if before[name] != after[name]] == ["content of data.valid"]
 
 
@@ -337,8 +402,7 @@ def test_a_damaged_report_is_named_and_made_anew(corpus: Path, done: Path, tmp_p
     whole = artifacts.read_json(report)
     report.write_bytes(content)
     said: list[str] = []
-    alone = plan(corpus, tmp_path / "runs")
-    compare(replace(alone, entries=alone.entries[:1]), regard.train, said.append)
+    compared(corpus, tmp_path / "runs", names="a", say=said.append)
     assert said[0] == f"{report} is damaged, and is made anew"
     again = artifacts.read_json(report)
     assert again["made_from"] == whole["made_from"]
@@ -349,15 +413,13 @@ def test_a_damaged_report_is_named_and_made_anew(corpus: Path, done: Path, tmp_p
 
 def test_what_is_overridden_is_announced(corpus: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    made = plan(corpus, tmp_path / "runs")
-    training = made.entries[0].config.training.model_copy(update={"patience": 5, "validate_every": 1000})
-    entry = replace(made.entries[0], config=made.entries[0].config.model_copy(update={"training": training}))
-    compare(replace(made, entries=[entry], seeds=(1, 2)), regard.train, said.append)
+    config = load(corpus / "a.yaml", ["training.patience=5", "training.validate_every=1000"])
+    compare({"a": config}, tmp_path / "runs", Budget(tokens=2500), seeds=(1, 2), say=said.append)
     (line,) = [x for x in said if x.startswith("a: ")]
-    assert (
-        "a: validating every 2 updates (config says 1000), so that each curve has 12 points; saving every 2 up" in line
+    assert line == (
+        "a: training ends after 2,500 target tokens; of its config these do not hold: training.steps=5, "
+        "training.patience=5, training.validate_every=1000 (here 2), training.save_every=25 (here 2)"
     )
-    assert "training ends after 2,500 target tokens, whatever training.steps=5 and training.patience=5 say" in line
 
 
 def test_a_folder_of_others_is_refused(corpus: Path, tmp_path: Path) -> None:
@@ -391,19 +453,18 @@ def test_a_page_of_others_is_refused_before_the_work(corpus: Path, tmp_path: Pat
 
 def test_two_processes_share_a_folder_but_not_a_run(corpus: Path, tmp_path: Path) -> None:
     """While one works on `a`, another is refused `a` by its pid, and does `b` meanwhile."""
-    made = plan(corpus, tmp_path / "runs")
-    first, second = (replace(made, entries=[entry]) for entry in made.entries)
+    runs = tmp_path / "runs"
     met: list[str] = []
 
     def train(config: Config) -> System:
         with pytest.raises(OutputError, match=rf"seed-1 is in use by process {os.getpid()} "):
-            compare(first, regard.train, met.append)
-        compare(second, regard.train, met.append)
+            compared(corpus, runs, names="a", say=met.append)
+        compared(corpus, runs, names="b", say=met.append)
         return regard.train(config)
 
-    compare(first, train, met.append)
+    compared(corpus, runs, names="a", train=train, say=met.append)
     assert [x.partition(":")[0] for x in met if "seed" in x] == ["a, seed 1", "b, seed 1"]
-    assert len(compare(made, regard.train, met.append).runs) == 2
+    assert len(compared(corpus, runs).runs) == 2
 
 
 # The lecture
@@ -424,15 +485,16 @@ def small_lecture(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_lecture")
 def test_every_model_of_the_lecture_can_be_built(tmp_path: Path) -> None:
     given = ["model.d_model=16", "tokens.kind=word"]
-    made = lecture(tmp_path, None, (1, 2), "regard compare --lecture", given, [])
-    assert [entry.name for entry in made.entries] == list(MODELS)
-    assert made.budget == Budget(tokens=lecture_module.TOKENS)
-    ways = {}
-    for entry in made.entries:
-        assert entry.config.data == made.entries[0].config.data
-        task, _ = prepare(entry.config.model_copy(update={"run": str(tmp_path / entry.name)}))
-        ways[entry.name] = getattr(task.model.decoder, "way", "Transformer")
-    assert list(ways.values()) == ["last", "last", "every", *["output"] * 5, "Transformer", "Transformer"]
+    made = lecture(tmp_path, given, [])
+    models: dict[str, Config] = made["models"]
+    assert list(models) == list(made["ideas"]) == list(MODELS)
+    modes = []
+    for name, config in models.items():
+        assert config.data == models["last state"].data
+        task, _ = prepare(config.model_copy(update={"run": str(tmp_path / name)}))
+        modes.append(getattr(task.model.decoder, "mode", None))
+    last, every, attends = (CONTEXT_MODES[x] for x in ("last", "every", "output"))
+    assert modes == [last, last, every, *[attends] * 5, None, None]
     lengths = [
         len(line.split("\t")[0].split()) for line in (tmp_path / "corpus" / "lengths.tsv").read_text().splitlines()
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import yaml
 from regard.config import commented, dump, load, missing_files, override_settings, parse
 from regard.errors import ConfigError
 from regard.presets import PRESETS
+from regard.section import Section
 from regard.settings import Config
 
 BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]" for i in range(9))
@@ -22,8 +25,8 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
     [
         ({"model": {"dropuot": 0.1}}, "unknown setting 'dropuot' in [model]; did you mean 'dropout'?"),
         (
-            {"data": {"source": "none"}, "model": {"encoder": {"bidirectional": False}, "decoder": {"kind": "none"}}},
-            "[model] decoder.kind none fills in blanks from both sides; set encoder.bidirectional: true",
+            {"source": "none", "model": {"encoder": {"bidirectional": False}, "decoder": {"kind": "none"}}},
+            "a masked language model (decoder.kind none) reads from both sides; set encoder.bidirectional: true",
         ),
         (
             {"preset": "gpt-mini", "training": {"objective": {"kind": "minimum_risk"}}},
@@ -40,7 +43,15 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"model": {"decoder": {"context": "every", "place": "feeding"}}}, "'place' needs context: attention"),
         (
             {"model": {"encoder": {"kind": "cnn"}}},
-            "[model.encoder] needs a kind; there are: rnn, lstm, gru, transformer",
+            "[model.encoder] no encoder of kind 'cnn'; did you mean 'rnn'?",
+        ),
+        (
+            {"model": {"encoder": {"kind": "perceptron"}}},
+            "[model.encoder] no encoder of kind 'perceptron'; there are: rnn, lstm, gru, transformer, stem, none",
+        ),
+        (
+            {"model": {"decoder": {"kind": "perceptron"}}},
+            "[model.decoder] needs a kind; there are: rnn, lstm, gru, transformer, none",
         ),
         (
             {"model": {"d_model": 512, "encoder": {"kind": "transformer", "heads": 7}}},
@@ -48,7 +59,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"model": {"encoder": {"kind": "transformer", "bidirectional": True}}},
-            "unknown setting 'bidirectional' in [model.encoder]; there are: kind, layers, heads",
+            "unknown setting 'bidirectional' in [model.encoder]; there are: kind, stem, layers, heads",
         ),
         ({"model": {"d_model": 7}}, "a bidirectional encoder needs an even d_model, not 7"),
         (
@@ -56,8 +67,8 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             "decoder.bridge 'copy' needs an encoder of the same kind and layers (here gru x 1 to lstm x 1)",
         ),
         (
-            {"tokens": {"shared": False}, "model": {"share_embeddings": True}},
-            "model.share_embeddings needs tokens.shared: true",
+            {"source": {"tokens": {"kind": "word"}}, "model": {"share_embeddings": True}},
+            "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out their own",
         ),
         ({"tokens": {"kind": "char", "sampling": 0.1}}, "tokens.sampling needs kind unigram or bpe, not char"),
         (
@@ -74,7 +85,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"model": 3}, "'model' in the top level is 3"),
         ({"preset": ["gpt"]}, "unknown preset ['gpt'] in the settings"),
         ({"data": {"train": 3}}, "'train' in [data] is 3: input should be a valid string"),
-        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] needs a kind"),
+        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] no encoder of kind '[]'"),
         (
             {"model": {"d_model": 10**9}},
             "'d_model' in [model] is 1000000000: input should be less than or equal to 65536",
@@ -86,18 +97,117 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             "'learning_rate' in [training] is nan: input should be a finite",
         ),
         ({"training": {"seconds": float("inf")}}, "'seconds' in [training] is inf: input should be a finite"),
-        ({"training": {"betas": [0.9, 1.0]}}, "'betas' in [training] is 1.0: input should be less than 1"),
+        ({"training": {"betas": [0.9, 1.0]}}, "'betas[1]' in [training] is 1.0: input should be less than 1"),
         ({"data": {"bad_limit": 1.5}}, "'bad_limit' in [data] is 1.5: input should be less than or equal to 1"),
         (
             {
-                "data": {"source": "picture", "picture": 16},
-                "model": {"encoder": {"kind": "convolution", "halvings": 5}},
+                "source": {"kind": "image", "size": 16},
+                "model": {"encoder": {"kind": "stem", "stem": {"kind": "convolution", "halvings": 5}}},
             },
-            "model.encoder.halvings (5) leaves nothing of pictures of 16 pixels a side (data.picture); use at most 4",
+            "model.encoder.stem.halvings (5) leaves nothing of images of 16 pixels a side (source.size); use at most 4",
         ),
         (
-            {"data": {"source": "picture"}, "model": {"encoder": {"kind": "convolution", "channels": 40_000}}},
-            "channels (40000), doubled with each of 3 halvings, come to 160,000; at most 65,536 will do",
+            {
+                "source": "image",
+                "model": {"encoder": {"kind": "stem", "stem": {"kind": "convolution", "channels": 40_000}}},
+            },
+            "[model.encoder.stem] channels (40000), doubled with each of 3 halvings, come to 160,000; at most 65,536 will",
+        ),
+        ({"source": "imgae"}, "[source] no source of kind 'imgae'; did you mean 'image'? (--import brings in"),
+        ({"source": {"kind": "sound"}}, "[source] no source of kind 'sound'; there are: text, none, image"),
+        ({"source": ["text", "imgae"]}, "[source[1]] no source of kind 'imgae'; did you mean 'image'?"),
+        (
+            {"source": ["text", {"kind": "image", "szie": 8}]},
+            "unknown setting 'szie' in [source[1]]; did you mean 'size'?",
+        ),
+        (
+            {"source": ["text", {"kind": "image", "size": 3}]},
+            "'size' in [source[1]] is 3: input should be greater than",
+        ),
+        (
+            {"source": [{"tokens": {"kidn": "word"}}, "text"]},
+            "unknown setting 'kidn' in [source[0].tokens]; did you mean",
+        ),
+        ({"source": ["text", 3]}, "'source[1]' in the top level is 3: should be a section such as {kind: text}"),
+        ({"source": 3}, "'source' in the top level is 3: should be a section such as {kind: text}"),
+        ({"source": []}, "source is an empty list; for none write source: {kind: none}"),
+        ({"source": {"column": []}}, "[source] column is []; name one, or several in a list, or leave it out"),
+        (
+            {"source": ["text", {"kind": "image", "column": [1, 2]}]},
+            "[source[1]] column is [1, 2]; name one, or leave it",
+        ),
+        ({"target": {"column": [1, 2]}}, "[target] column is [1, 2]; name one, or leave it out"),
+        ({"target": "lable"}, "[target] no target of kind 'lable'; did you mean 'label'?"),
+        ({"target": ["text"]}, "'target' in the top level is ['text']: should be a section such as {kind: text}"),
+        ({"target": {"metrics": ["blue"]}}, "no metric of kind 'blue'; did you mean 'bleu'?"),
+        (
+            {"training": {"metric": "blue"}},
+            "training.metric 'blue' is not among the metrics of target.kind 'text': bleu, chrf, exact, loss",
+        ),
+        (
+            {"training": {"objective": "likelihod"}},
+            "[training.objective] no objective of kind 'likelihod'; did you mean",
+        ),
+        (
+            {"model": {"encoder": {"stem": "tokns"}}},
+            "[model.encoder.stem] no stem of kind 'tokns'; did you mean 'tokens'?",
+        ),
+        (
+            {"model": {"decoder": {"score": "addditive"}}},
+            "no attention score of kind 'addditive'; did you mean 'additive'?",
+        ),
+        (
+            {"source": ["text", "text"], "model": {"encoder": ["lstm", "gur"]}},
+            "[model.encoder[1]] no encoder of kind 'gur'; did you mean 'gru'?",
+        ),
+        (
+            {"source": ["text", "text"], "model": {"encoder": [{"kind": "lstm", "layrs": 2}, "gru"]}},
+            "unknown setting 'layrs' in [model.encoder[0]]; did you mean 'layers'?",
+        ),
+        (
+            {"source": ["text", "text"], "model": {"encoder": ["lstm", "gru", "rnn"]}},
+            "model.encoder lists 3 encoders for 2 sources; give one each",
+        ),
+        (
+            {"model": {"encoder": ["lstm"]}},
+            "[model] encoder lists one for each of several sources; for one source write",
+        ),
+        ({"source": ["text", "none"]}, "of several sources none can be of kind none; leave it out"),
+        ({"source": ["text", "text"], "model": {"encoder": "none"}}, "several sources need an encoder and a decoder"),
+        (
+            {"source": ["text", "text"], "target": "label", "model": {"decoder": "none"}},
+            "several sources need an encoder and a decoder",
+        ),
+        (
+            {"source": ["text", "image"], "model": {"encoder": {"kind": "lstm", "stem": "tokens"}}},
+            "source.kind 'image' and model.encoder.stem.kind 'tokens' clash: that stem reads text",
+        ),
+        (
+            {"source": ["text", "image"], "model": {"share_encoder": True}},
+            "model.share_encoder needs sources of the same settings; set it to false",
+        ),
+        (
+            {"model": {"share_encoder": True}},
+            "model.share_encoder is for several sources and one encoder; set it to false",
+        ),
+        (
+            {
+                "source": ["text", "text"],
+                "model": {"encoder": "transformer", "decoder": "transformer", "share_layers": True},
+            },
+            "model.share_layers is for one source, whose encoder the decoder shares; set it to false",
+        ),
+        (
+            {"source": ["text", {"tokens": {"kind": "char", "sampling": 0.1}}]},
+            "tokens.sampling needs kind unigram or bpe, not char",
+        ),
+        (
+            {"source": {"tokens": {"kind": "word"}}, "model": {"encoder": "none"}},
+            "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave out their own",
+        ),
+        (
+            {"source": "image", "model": {"encoder": "none"}},
+            "model.encoder.kind none reads text, not source.kind 'image'",
         ),
     ],
 )
@@ -109,8 +219,13 @@ def test_what_is_wrong_is_said(settings: dict[str, Any], message: str) -> None:
 
 def test_all_errors_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as error:
-        parse({"model": {"dropuot": 1}, "training": {"steps": 0}, "nonsense": 1})
-    assert len(str(error.value).splitlines()) == 3
+        parse({
+            "model": {"dropuot": 1}, "training": {"steps": 0}, "nonsense": 1,
+            "source": ["txet", {"kind": "image", "size": 1, "sice": 2}],
+        })  # fmt: skip
+    lines = str(error.value).splitlines()
+    assert len(lines) == 6
+    assert sum("[source[1]]" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(
@@ -133,7 +248,7 @@ def test_all_errors_are_told_at_once() -> None:
         (b"a: [" + b"1," * 5000 + b"1]", "line 1 is not valid YAML: more than 5,000 values"),
         (BOMB.encode(), "line 4 is not valid YAML: more than 5,000 values"),
         (BOMB.replace("[", "{<<: [").replace("]", "]}").encode(), "line 4 is not valid YAML: more than 5,000 values"),
-        (b"data: &a {columns: [*a]}", "line 1 is not valid YAML: a value that holds itself"),
+        (b"data: &a {train: [*a]}", "line 1 is not valid YAML: a value that holds itself"),
         (b"run: x\n7: 8", "line 2 is not valid YAML: the name of a setting should be text"),
         (b"run: x\n[a, b]: 8", "line 2 is not valid YAML: the name of a setting should be text"),
         (b"run: x\nmodel: {d_model: 8}\nrun: y", "line 3 is not valid YAML: 'run' is set a second time"),
@@ -223,6 +338,54 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.run == str(tmp_path / "there")
 
 
+def test_a_name_alone_stands_for_a_section_of_that_kind() -> None:
+    short = parse({"source": "image", "target": "label", "model": {"encoder": "stem", "decoder": "none"}})
+    assert short == parse({
+        "source": {"kind": "image"}, "target": {"kind": "label"},
+        "model": {"encoder": {"kind": "stem"}, "decoder": {"kind": "none"}},
+    })  # fmt: skip
+    assert parse({"source": ["image", "text"]}).sources == parse({"source": [{"kind": "image"}, {}]}).sources
+    assert parse({"source": ["text"]}) == parse({"source": "text"}) == parse({})
+    assert parse({"model": {"decoder": "gru"}}).model.decoder.kind == "gru"
+    assert parse({"training": {"objective": "minimum_risk"}}).training.objective.kind == "minimum_risk"
+
+
+def test_a_name_alone_can_be_laid_on_a_section_and_a_section_on_a_name(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("source: image\nmodel: {encoder: stem, decoder: {kind: gru, layers: 2}}\n")
+    config = load(tmp_path / "c.yaml", ["source.size=32", "model.decoder=lstm"])
+    assert config.sources[0].model_dump()["size"] == 32
+    assert config.model.decoder.model_dump()["layers"] == 2  # cells are of one family
+    config = load(tmp_path / "c.yaml", ["model.decoder=transformer"])
+    assert config.model.decoder.model_dump()["layers"] == 3
+    config = parse({"preset": "xu2015", "source": "image", "model": {"encoder": {"stem": {"channels": 8}}}})
+    assert config.stem(0).model_dump() == {"kind": "convolution", "halvings": 3, "channels": 8, "coordinates": True}
+
+
+def test_every_source_has_the_stem_that_reads_it() -> None:
+    config = parse({"source": ["image", "text"], "model": {"encoder": "transformer"}})
+    assert [config.stem(number).kind for number in (0, 1)] == ["convolution", "tokens"]
+    own = {"kind": "stem", "stem": {"kind": "convolution", "halvings": 2}}
+    config = parse({"source": ["text", "image"], "model": {"encoder": ["gru", own]}})
+    assert [config.stem(number).kind for number in (0, 1)] == ["tokens", "convolution"]
+    assert config.stem(1).vectors(64) == 256
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"source": ["text", {"kind": "image", "size": 32, "column": "file"}], "model": {"encoder": ["gru", "stem"]}},
+        {"source": [{"column": [1, 2], "tokens": {"kind": "word"}}, "text"], "target": {"tokens": {"size": 99}}},
+        {"source": ["text", "text"], "model": {"share_encoder": True}, "data": {"alignment": False}},
+        {"source": {"batch_tokens": 99}, "data": {"alignment": 1}, "target": {"metrics": ["exact", "ter"]}},
+    ],
+)
+def test_sides_survive_saving(settings: dict[str, Any]) -> None:
+    config = parse(settings)
+    assert parse(yaml.safe_load(dump(config))) == config
+    assert parse(yaml.safe_load(commented(settings))) == config
+    assert parse(config.model_dump()) == config
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_survive_saving(name: str) -> None:
     config = parse({"preset": name})
@@ -242,15 +405,45 @@ def test_a_setting_beats_its_preset() -> None:
     assert config.model.decoder.kind == "gru"
 
 
-def test_the_commented_file_documents_every_setting() -> None:
-    text = commented({"preset": "transformer-tiny"})
-    for section in (
-        Config,
-        *(f.annotation for f in Config.model_fields.values() if hasattr(f.annotation, "model_fields")),
-    ):
-        for name, field in section.model_fields.items():  # type: ignore[union-attr]
-            assert f"{name}:" in text
+def sections(section: Section) -> Iterator[Section]:
+    """A section and all that are inside it."""
+    yield section
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, Section):
+                yield from sections(inner)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"preset": "transformer-tiny"},
+        {"preset": "xu2015-hard"},
+        {"preset": "bert-mini-label"},
+        {"source": ["image", {"tokens": {"kind": "word"}}], "model": {"encoder": ["stem", "gru"]}},
+    ],
+)
+def test_the_commented_file_documents_every_setting(settings: dict[str, Any]) -> None:
+    text, found = commented(settings), list(sections(parse(settings)))
+    kinds = {type(section).__name__ for section in found}
+    assert {"Config", "Data", "TokenSettings", "ModelSettings", "Training", "ObjectiveSettings", "Search"} < kinds
+    assert len(kinds) >= 11
+    for section in found:
+        for name, field in type(section).model_fields.items():
+            assert re.search(rf"^\s*(- )?{name}:", text, re.MULTILINE)
             assert field.description is None or field.description in text
+
+
+def test_the_commented_file_lists_sources_one_by_one() -> None:
+    lines = commented({"source": ["image", {"tokens": {"kind": "word"}}]}).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("source:"))
+    own = [line.partition("  #")[0].rstrip() for line in lines[start + 1 : lines.index("", start)]]
+    assert own == [
+        "  - kind: image", "    column: null", "    batch_tokens: null", "    size: 64",
+        "  - kind: text", "    column: null", "    batch_tokens: null", "    tokens:", "      kind: word",
+        "      size: 8000", "      sampling: 0.0", "    max_length: 256",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", [None, "training.steps=1", []])

@@ -22,12 +22,12 @@ from regard.config import parse
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Bytes, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, ModelError, OutputError
 from regard.exchange import ctranslate2 as exchange
-from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, load_engine, names
-from regard.exchange.ct2_search import Line, Rules, Written, best, judge
-from regard.exchange.ctranslate2 import engine_for, export, open_engine
+from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best, judge, load_engine, names
+from regard.exchange.ctranslate2 import export, exported, open_engine
 from regard.settings import Search
 from regard.system import System, new_task, together
 from regard.tasks.task import Output
+from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 from tests.toy import WORDS, toy_config, write_corpus
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def texts(count: int = 12, seed: int = 1) -> list[str]:
 def quick(system: System, folder: Path, quantization: str | None = None) -> CTranslate2Engine:
     """An engine of a system, compared on few lines."""
     export(system, folder, quantization, lines=2)
-    return load_engine(folder, threads=1, same=True)
+    return load_engine(folder, threads=1, exact=True)
 
 
 def assert_same(found: Sequence[Sequence[Output]], wanted: Sequence[Sequence[Output]]) -> None:
@@ -236,7 +236,7 @@ def test_marks_are_never_written_however_likely(beam: int, tmp_path: Path) -> No
 
 def test_one_search_is_as_good_as_it_can_be(pair: tuple[System, System], tmp_path: Path) -> None:
     system, other = pair
-    fast = System(load_engine(other.folder, threads=1, same=False), tmp_path)
+    fast = System(load_engine(other.folder, threads=1, exact=False), tmp_path)
     ours, theirs = (one.outputs(texts(40), beam=1) for one in (system, fast))
     assert [some[0].tokens for some in theirs] == [some[0].tokens for some in ours]
     ours, theirs = (one.outputs(texts(40), beam=4, nbest=2) for one in (system, fast))
@@ -251,7 +251,7 @@ def test_one_search_is_as_good_as_it_can_be(pair: tuple[System, System], tmp_pat
 
 def test_a_few_lines_and_many_are_written_the_same(pair: tuple[System, System]) -> None:
     other = pair[1]
-    two = System(load_engine(other.folder, threads=2, same=True), other.folder)
+    two = System(load_engine(other.folder, threads=2, exact=True), other.folder)
     assert_same(two.outputs(texts(40)), other.outputs(texts(40)))
     assert_same(two.outputs(texts(3)), other.outputs(texts(3)))
 
@@ -299,10 +299,10 @@ def test_a_system_with_the_engine_is_evaluated_like_any(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     system = tiny(tmp_path)
     report = export(system, tmp_path / "export")
-    assert (report.made_up, report.lines, report.greedy_same, report.beam_same) == (False, 32, 32, 32)
+    assert (report.made_up, report.lines, report.greedy_matches, report.beam_matches) == (False, 32, 32, 32)
     assert report.bleu is not None
     assert report.bleu[0] == report.bleu[1]
-    other = System(load_engine(tmp_path / "export", threads=1, same=True), tmp_path)
+    other = System(load_engine(tmp_path / "export", threads=1, exact=True), tmp_path)
     ours, theirs = (one.evaluate(str(tmp_path / "test.tsv")) for one in (system, other))
     assert theirs.outputs == ours.outputs
     assert theirs.exposure is None
@@ -317,23 +317,23 @@ def written(tokens: int, log_prob: float, *, end: int | None = EOS, by_token: li
     return Written([7] * tokens, log_prob, end, by_token)
 
 
-def rules(**search: Any) -> Rules:
-    return Rules.of(Search(**{"beam": 2, "length_penalty": "none", **search}), 20)
+def search(**settings: Any) -> Search:
+    return Search(**{"beam": 2, "length_penalty": "none", **settings})
 
 
-LINE = Line(["alpha"], [], 10)
+LIMIT = 10
 
 
 def test_a_search_stops_when_nothing_open_is_better_than_the_worst_closed() -> None:
     first, second, late = written(2, -1.0), written(3, -4.0), written(6, -5.0)
-    assert judge([first, second, late], LINE, rules()).kept == [first, second]
+    assert judge([first, second, late], LIMIT, search()).closed == [first, second]
 
 
 def test_a_search_goes_on_for_what_ends_later_and_is_better() -> None:
     first, second, late = written(2, -1.0), written(3, -4.0), written(6, -3.0)
     last = written(8, -3.5)  # after the late one there are two better than it
-    verdict = judge([first, second, late, last], LINE, rules())
-    assert verdict.kept == [first, second, late]
+    verdict = judge([first, second, late, last], LIMIT, search())
+    assert verdict.closed == [first, second, late]
     assert not verdict.again
 
 
@@ -341,40 +341,39 @@ def test_what_is_open_is_known_by_its_first_tokens() -> None:
     worse = {"length_penalty": "average", "nbest": 1}
     first, second = written(2, -1.5), written(3, -2.0)  # -0.5 each
     late = written(7, -3.2)  # -0.4, but its log p is no better than that of the others when they close
-    verdict = judge([first, second, late], LINE, rules(**worse))
+    verdict = judge([first, second, late], LIMIT, search(**worse))
     assert verdict.unclear == [late]
     late.by_token = [-2.5, *[-0.1] * 7]
-    assert judge([first, second, late], LINE, rules(**worse)).kept == [first, second]
+    assert judge([first, second, late], LIMIT, search(**worse)).closed == [first, second]
     late.by_token = [*[-0.1] * 7, -2.5]
-    assert judge([first, second, late], LINE, rules(**worse), 1).kept == [first, second, late]
+    assert judge([first, second, late], LIMIT, search(**worse), last=True).closed == [first, second, late]
 
 
 def test_a_search_is_made_anew_where_it_cannot_be_told() -> None:
     first, second = written(2, -1.0), written(3, -4.0)
-    assert judge([first, second], LINE, rules()).again  # nothing ended later
-    assert not judge([first, second], LINE, rules(), 1).again
+    assert judge([first, second], LIMIT, search()).again  # nothing ended later
+    assert not judge([first, second], LIMIT, search(), last=True).again
     mark = written(4, -1.0, end=PAD)
-    assert judge([first, mark], LINE, rules(), 1).again  # too few
-    assert judge([first, mark], LINE, rules(), 2).kept == [first]
+    assert judge([first, mark], LIMIT, search(), last=True).again  # too few
+    assert judge([first, mark], LIMIT, search(), last=True).closed == [first]
     early = written(3, -1.0)
-    assert judge([first, early], LINE, rules(min_length=5), 1).again
-    assert judge([first, written(12, -2.0)], LINE, rules()).again  # beyond the limit of this line
-    assert judge([mark], LINE, rules(beam=1)).again
+    assert judge([first, early], LIMIT, search(min_length=5), last=True).again
+    assert judge([first, written(12, -2.0)], LIMIT, search()).again  # beyond the limit of this line
 
 
 def test_what_is_cut_off_is_closed_where_the_limit_is() -> None:
     first, cut = written(2, -1.0), written(10, -2.0, end=None)
-    assert judge([first, cut], LINE, rules()).unclear == [cut]
+    assert judge([first, cut], LIMIT, search()).unclear == [cut]
     cut.by_token = [-0.2] * 10 + [-3.0]
-    verdict = judge([first, cut], LINE, rules())
-    assert verdict.kept == [first, cut]
+    verdict = judge([first, cut], LIMIT, search())
+    assert verdict.closed == [first, cut]
     assert cut.log_prob == pytest.approx(-5.0)
-    assert [h.score for h in best(verdict.kept, LINE, rules(nbest=2))] == pytest.approx([-1.0, -5.0])
+    assert [h.score for h in best(verdict.closed, LIMIT, search(nbest=2))] == pytest.approx([-1.0, -5.0])
 
 
 def test_what_may_neither_end_nor_go_on_has_no_probability() -> None:
     found = [written(10, -2.0, end=None), written(10, -1.0, end=None)]
-    (only,) = best(found, LINE, rules(min_length=12))
+    (only,) = best(found, LIMIT, search(min_length=12))
     assert only.log_prob == only.score == -math.inf
 
 
@@ -440,8 +439,8 @@ def test_a_folder_is_whole_and_can_be_moved(tmp_path: Path) -> None:
     system = tiny(tmp_path / "model")
     export(system, tmp_path / "export", lines=2)
     shutil.move(tmp_path / "export", tmp_path / "moved")
-    engine = open_engine(tmp_path / "moved", threads=1, same=True)
-    assert engine.same
+    engine = open_engine(tmp_path / "moved", threads=1, exact=True)
+    assert engine.exact
     assert engine.compute_type == "float32"
     assert_same(System(engine, tmp_path).outputs(texts()), system.outputs(texts()))
     assert not list((tmp_path / "moved").glob("*.safetensors"))
@@ -488,7 +487,7 @@ def test_an_export_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch:
     export(tiny(tmp_path), tmp_path / "export", lines=1)
     before = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()}
 
-    def stop(*arguments: Any) -> Any:
+    def stop(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("regard.exchange.ctranslate2.compare", stop)
@@ -505,12 +504,12 @@ def test_quantised_models_leave_the_model_as_it_was(quantization: str, tmp_path:
     report = export(system, tmp_path / "export", quantization, lines=8)
     assert all(torch.equal(tensor, before[name]) for name, tensor in system.task.model.state_dict().items())
     assert report.quantization == quantization
-    assert 0 <= report.beam_same <= report.lines == 8
+    assert 0 <= report.beam_matches <= report.lines == 8
     assert f"{quantization} (computed in " in str(report)
-    assert "made-up lines" in str(report)
+    assert "made-up sources" in str(report)
     assert json.loads((tmp_path / "export" / EXPORT).read_text())["report"]["chrf"] == report.chrf
     engine = load_engine(tmp_path / "export", threads=1)
-    assert not engine.same
+    assert not engine.exact
     assert all(System(engine, tmp_path).outputs(texts(), beam=3))
 
 
@@ -518,13 +517,15 @@ def test_an_engine_is_exported_once_and_anew_for_a_new_model(tmp_path: Path) -> 
     system = tiny(tmp_path)
     system.save(tmp_path)
     made = tmp_path / "exports" / "ctranslate2-float32" / "model.bin"
-    engine_for(system, threads=1)
+    assert exported(tmp_path) == made.parent
     first = made.stat().st_mtime_ns
-    engine_for(system, threads=1)
-    assert_same(System(open_engine(tmp_path, threads=1, same=True), tmp_path).outputs(texts()), system.outputs(texts()))
+    assert_same(
+        System(open_engine(tmp_path, threads=1, exact=True), tmp_path).outputs(texts()), system.outputs(texts())
+    )
     assert made.stat().st_mtime_ns == first
     with torch.no_grad():
         system.task.model.head.linear.bias.add_(torch.randn(22, generator=torch.Generator().manual_seed(5)))
-    other = System(engine_for(system, threads=1, same=True), tmp_path)
+    save_tensors(tmp_path / WEIGHTS, weights(system.task.model))
+    other = System(open_engine(tmp_path, threads=1, exact=True), tmp_path)
     assert made.stat().st_mtime_ns > first
     assert_same(other.outputs(texts()), system.outputs(texts()))

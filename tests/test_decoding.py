@@ -76,7 +76,7 @@ def test_frequencies_keep_their_digits() -> None:
     copied = for_decoding(single(PAIRS[1]), "bfloat16")
     buffers = dict(copied.named_buffers())
     assert buffers["encoder.positions.frequencies"].dtype == torch.float32
-    assert copied.encoder.embedding.table.weight.dtype == torch.bfloat16  # type: ignore[union-attr]
+    assert copied.encoder.stem.embedding.table.weight.dtype == torch.bfloat16  # type: ignore[union-attr]
 
 
 def test_a_gpu_takes_no_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:

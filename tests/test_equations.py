@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.models.encoders import Embedding
+from regard.models.stems import Embedding
 from regard.nn.attention import Attention, MultiHeadAttention, attention_weights, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.nn.positions import Learned, Sinusoidal
@@ -204,7 +204,8 @@ def test_a_whole_transformer(norm: str) -> None:
     activation = "relu" if norm == "post" else "gelu"
 
     def embedded(side: str, tokens: list[int]) -> list[Array]:
-        table, places = w[f"{side}.embedding.table.weight"], w[f"{side}.positions.table.weight"]
+        stem = "stem." if side == "encoder" else ""
+        table, places = w[f"{side}.{stem}embedding.table.weight"], w[f"{side}.positions.table.weight"]
         return [math.sqrt(D_MODEL) * table[token] + places[t] for t, token in enumerate(tokens)]
 
     def last(side: str, xs: list[Array]) -> list[Array]:

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models.encoders import Memory
+from regard.models.encoders import Embedding, Memory
+from regard.models.recurrent import CONTEXT_MODES, ContextMode, RecurrentDecoder
+from regard.nn.attention import Attention
 from regard.nn.recurrence import Recurrence
+from regard.nn.scores import Bilinear
 from regard.ragged import Ragged
 from tests import equations as eq
 from tests.conftest import (
@@ -22,6 +25,7 @@ from tests.conftest import (
     TARGET_VOCABULARY,
     Part,
     draw,
+    redrawn,
     rows_of,
     tiny,
 )
@@ -93,7 +97,7 @@ def test_recurrent_encoders(name: str) -> None:
     width = D_MODEL // 2 if both else D_MODEL
     assert memory.carry is not None
     for row, (tokens, found) in enumerate(zip(source.tolist(), rows_of(memory.states), strict=True)):
-        xs = [math.sqrt(D_MODEL) * w["embedding.table.weight"][token] for token in tokens]
+        xs = [math.sqrt(D_MODEL) * w["stem.embedding.table.weight"][token] for token in tokens]
         xs = xs[::-1] if part["reverse"] else xs
         for i in range(part["layers"]):
             there, end = eq.read(kind, eq.under(w, f"forwards.{i}.layers.0"), xs, width)
@@ -108,8 +112,8 @@ def test_recurrent_encoders(name: str) -> None:
 
 
 def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, carries: list[Carry]) -> list[Array]:
-    """Outputs for embedded tokens `ys`, by the way the decoder looks at states `h` with summary `c`."""
-    kind, way = part["kind"], part.get("place") or part["context"]
+    """Outputs for embedded tokens `ys`, by the context mode, over states `h` with summary `c`."""
+    kind, mode = part["kind"], part.get("place") or part["context"]
     recurrent = layers(w, "recurrence.layers", part["layers"])
     outputs, fed = [], np.zeros(D_MODEL)
 
@@ -127,7 +131,7 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
         return y
 
     for y in ys:
-        match way:
+        match mode:
             case "last":  # Sutskever et al. 2014: the source is in s_0 alone
                 s, carries = eq.stack(kind, recurrent, y, carries)
                 outputs.append(s)
@@ -150,7 +154,7 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
 
 @pytest.mark.parametrize("name", RECURRENT_DECODERS)
 def test_recurrent_decoders(name: str) -> None:
-    """Each cell, score and way to use the context; the state starts from the summary, or as the encoder's end."""
+    """Each cell, score and context mode; the state starts from the summary, or as the encoder's end."""
     part = DECODERS[name]
     model = tiny((f"{part['kind']}-bi", name))
     w = weights(model.decoder)  # type: ignore[arg-type]
@@ -168,6 +172,39 @@ def test_recurrent_decoders(name: str) -> None:
         h = [state.detach().numpy() for state in rows_of(memory.states)[row]]
         ys = [math.sqrt(D_MODEL) * w["embedding.table.weight"][token] for token in tokens]
         agree(found[row], decode(part, w, ys, h, c, carries))
+
+
+MODES = {
+    "output-fed-queried-before": ContextMode("output", "previous", "joined"),
+    "output-fed-with-summary": ContextMode("output", "summary", "joined"),
+    "summary-joined": ContextMode(None, "summary", "joined"),
+    "summary-entering": ContextMode("context", "summary", "state"),
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("name", MODES)
+def test_full_pass_loop_and_steps_follow_from_the_context_mode(
+    name: str, cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For modes that no setting names; steps are taken by two rows of each source."""
+    mode = MODES[name]
+    monkeypatch.setitem(CONTEXT_MODES, name, mode)
+    attention = None if mode.context == "summary" else Attention(Bilinear(D_MODEL))
+    embedding = Embedding(TARGET_VOCABULARY, D_MODEL, 0.0)
+    decoder = redrawn(
+        RecurrentDecoder(embedding, cell, D_MODEL, 2, mode=name, attention=attention, bridge="dense", dropout=0.0)
+    )
+    source, target = draw([3, 0, 5], SOURCE_VOCABULARY, seed=3), draw([4, 2, 1], TARGET_VOCABULARY, seed=4)
+    memory = tiny((f"{cell}-bi", f"{cell}-last")).encode(source)
+    whole = decoder(target, memory)
+    twice = torch.arange(len(source)).repeat_interleave(2)
+    state, outputs = decoder.start(memory).select(twice), []
+    for tokens in target.padded().unbind(1):
+        output, state = decoder.step(tokens[twice], state)
+        outputs.append(output)
+    for row in (slice(0, None, 2), slice(1, None, 2)):
+        torch.testing.assert_close(target.unpadded(torch.stack(outputs, 1)[row]).values, whole.values)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])

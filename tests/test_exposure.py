@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from regard.data.corpora import Alignment
+
 from regard.evaluation.alignment import pointing
 from regard.evaluation.exposure import EDGES, common, exposure
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-
-from regard.config import dump, load, missing_files, override_settings, parse, resolve_paths
 from regard.data.corpora import BadLine, read_files, read_sources
 from regard.data.labels import load_labels
 from regard.data.pictures import check_picture, read_picture
+
+from regard.config import dump, load, missing_files, override_settings, parse, resolve_paths
 from regard.data.scan import scan
 from regard.data.tokens import load_tokenizer, train_tokenizer
 from regard.errors import RegardError

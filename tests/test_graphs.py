@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.bench.regard_side import make_task, make_update
-from regard.bench.workload import Shape
-from regard.models.decoders import RecurrentDecoder
+from benchmarks.peers.ours import make_task, make_update
+from benchmarks.workload import Shape
 from regard.models.encoders import Memory
 from regard.models.model import EncoderDecoder
+from regard.models.recurrent import RecurrentDecoder
+from regard.nn.deferred import column_sums, defer_gradients, deferred_apply, deferred_linear, deferred_matmul
 from regard.nn.graphs import Graphs, Looped
-from regard.nn.repeated import applied, column_sums, loop, product
 from regard.ragged import Ragged, bucket
 from tests.conftest import (
     CELLS,
@@ -130,7 +130,7 @@ def near(one: Found, other: Found, half: bool) -> None:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_its_steps(name: str) -> None:
-    """Outputs and the gradients of all weights, in float64: every cell, score and way that needs the step before."""
+    """Outputs and the gradients of all weights, in float64: every cell, score and mode that needs the step before."""
     model, decoder = model_of(name)
     source, target = batch()
     stepwise = with_gradients(model, source, target, partial(by_hand, decoder))
@@ -364,9 +364,9 @@ def test_sizes() -> None:
     assert all(n <= bucket(n, 16, 16) <= max(n * 1.125 + 1, 16 * -(-n // 16)) for n in range(1, 3000))
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2)], ids=str)
-def test_products_in_a_loop(shape: tuple[int, ...], turned: bool) -> None:
+def test_products_in_a_loop(shape: tuple[int, ...], transposed: bool) -> None:
     """One gradient for all steps is the sum of the gradients of each."""
     generator = torch.Generator().manual_seed(1)
 
@@ -374,17 +374,18 @@ def test_products_in_a_loop(shape: tuple[int, ...], turned: bool) -> None:
         return torch.randn(*size, generator=generator, dtype=torch.float64).requires_grad_()
 
     matrix = randn(*shape, 4, 5)
-    bias = randn(4) if not shape and not turned else None
-    steps = [randn(*(shape or (1,)), 2, 4 if turned else 5) for _ in range(3)]
+    bias = randn(4) if not shape and transposed else None
+    steps = [randn(*(shape or (1,)), 2, 5 if transposed else 4) for _ in range(3)]
     given: Sequence[Tensor] = [x for x in (matrix, bias, *steps) if x is not None]
 
     def gradients() -> Sequence[Tensor]:
-        found = sum(product(x, matrix, bias, turned=turned).tanh().sum() for x in steps)
+        made = (deferred_linear(x, matrix, bias) if transposed else deferred_matmul(x, matrix) for x in steps)
+        found = sum(x.tanh().sum() for x in made)
         assert isinstance(found, Tensor)
         return torch.autograd.grad(found, given)
 
     expected = gradients()
-    with loop():
+    with defer_gradients():
         found = gradients()
     torch.testing.assert_close(found, expected)
 
@@ -393,10 +394,10 @@ def test_a_loop_leaves_nothing_behind() -> None:
     """What is kept for a gradient goes with what asks for it."""
     linear, alive = nn.Linear(64, 64), []
     for _ in range(3):
-        with loop():
+        with defer_gradients():
             x = torch.ones(2, 64)
             for _ in range(5):
-                x = applied(linear, x)
+                x = deferred_apply(linear, x)
         alive.append(ref(x.grad_fn))
         x.sum().backward()
         del x
@@ -454,7 +455,7 @@ def test_updates_on_a_gpu_recorded_and_not(precision: str) -> None:
     losses = []
     for compiled in (False, True):
         shape = Shape("test", 2, 64, 64, 1, 200, "lstm")
-        task = make_task(shape, torch.device("cuda"), 1, 0.0, precision=precision, compile=compiled)
+        task = make_task(shape, torch.device("cuda"), 1, 0.0, {"precision": precision, "compile": compiled})
         prepare, update = make_update(task)
         batches = []
         for longest in (4, 9, 17):

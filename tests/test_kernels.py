@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.batches import make_batch
-from regard.models.encoders import Embedding
+from regard.models.stems import Embedding
 from regard.nn import kernels
 from regard.nn.attention import Backend, MultiHeadAttention, attend, capture, choose_backend, takes_filled
 from regard.nn.blocks import Block
@@ -28,7 +28,7 @@ from regard.nn.kernels import (
 )
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
-from regard.settings import Objective as Settings
+from regard.settings import ObjectiveSettings as Settings
 from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood

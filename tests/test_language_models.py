@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from regard.data.corpora import Example
+from regard.tasks.blanks import FillingIn
+from regard.tasks.writing import LanguageModel
 from torch import Tensor
 
 import regard
 from regard.config import merge, parse, resolve_paths
-from regard.data.corpora import Example
 from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.errors import ConfigError, DataError
 from regard.nn.attention import capture
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.system import System
-from regard.tasks.blanks import FillingIn
-from regard.tasks.writing import LanguageModel
 from tests.test_cli import good, refused, run
 
 LETTERS = "abcdefgh"

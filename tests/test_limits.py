@@ -10,14 +10,15 @@ import torch
 
 from regard.config import merge, parse
 from regard.data.batches import make_batch
-from regard.data.corpora import Example
+from regard.data.examples import Example
+from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
 from regard.errors import DataError
 from regard.models.model import EncoderDecoder, OneNetwork
-from regard.settings import Objective
+from regard.settings import ObjectiveSettings
 from regard.system import System, new_task
-from regard.tasks import writing
-from regard.tasks.writing import Writing
+from regard.tasks import generating
+from regard.tasks.generating import TextGeneration
 from regard.training.objectives import MinimumRisk, make_objective
 from tests.conftest import redrawn
 from tests.toy import WORDS, toy_settings
@@ -25,22 +26,23 @@ from tests.toy import WORDS, toy_settings
 LEARNED = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 16, "positions": "learned"}
 BOTH = {"model": {"encoder": LEARNED}}
 ONE = {"model": {"encoder": {"kind": "none"}}}
-NONE = merge(ONE, {"data": {"source": "none", "train": "train.txt"}})
+NONE = merge(ONE, {"source": {"kind": "none"}, "data": {"train": "train.txt"}})
+TWO = {"source": [{"max_length": 6}, {"max_length": 6}], **BOTH}
 
 
 def system(*changes: dict[str, Any]) -> System:
     """A model of weights drawn at random, with learned positions for texts of six tokens."""
     settings = toy_settings(
-        tokens={"kind": "word", "shared": True}, model={"d_model": 16, "decoder": LEARNED}, data={"max_length": 6},
+        model={"d_model": 16, "decoder": LEARNED}, target={"max_length": 6},
         search={"max_source": 6, "max_length": 6, "max_ratio": 100.0},
     )  # fmt: skip
     settings["preset"] = None
     for change in changes:
         settings = merge(settings, change)
-    config = parse(settings)
-    tokenizer = train_tokenizer(WORDS, "word", 100)
-    tokenizers = (None if config.data.source == "none" else tokenizer, tokenizer)
-    made = System(new_task(config, tokenizers, torch.device("cpu")), Path())
+    settings.setdefault("source", {"max_length": 6})
+    sides = Sides.of(parse(settings))
+    sides.use({SHARED: train_tokenizer(WORDS, "word", 100)})
+    made = System(new_task(sides, torch.device("cpu")), Path())
     redrawn(made.task.model).float()
     return made
 
@@ -137,8 +139,8 @@ def test_whatever_training_may_read_the_model_has_positions_for(limits: dict[str
 
 def test_pairs_beyond_the_positions_are_named_before_they_are_run() -> None:
     one, both = system(ONE).task, system(BOTH).task
-    assert isinstance(one, Writing)
-    assert isinstance(both, Writing)
+    assert isinstance(one, TextGeneration)
+    assert isinstance(both, TextGeneration)
     assert one.unfit([6] * 6, [6] * 7) is None
     assert (
         one.unfit([6] * 6, [6] * 8)
@@ -152,7 +154,29 @@ def test_pairs_beyond_the_positions_are_named_before_they_are_run() -> None:
         with pytest.raises(DataError, match=r"longer than the \d+ learned positions; shorten it"):
             task.score_items([[6] * source], [[6] * target])
         with pytest.raises(DataError, match=r"longer than the \d+ learned positions; shorten it"):
-            task.attention([[6] * source], [[6] * target])
+            list(task.attention([[6] * source], [[6] * target]))
+
+
+def test_each_of_several_sources_has_all_positions_of_its_encoder() -> None:
+    """However long they are together."""
+    made = system(TWO)
+    task = made.task
+    assert task.longest == 7
+    pairs = [(words(6), words(6)), (words(7), words(1)), (words(1), words(7)), (words(2), "")]
+    lengths, said = written(made, pairs)
+    assert [length is None for length in lengths] == [False, True, True, True]
+    most = "tokens, more than search.max_source=6; split it"
+    assert said == [(1, f"has a source 1 that has 7 {most}"), (2, f"has a source 2 that has 7 {most}"),
+                    (3, "has a source 2 that is empty")]  # fmt: skip
+    longer = made.outputs([pairs[2]], max_source=9, on_problem=lambda *told: said.append(told))
+    assert longer == [[]]
+    assert said[-1] == (0, "has 8 tokens, more than a model of 7 positions can read")
+    assert task.unfit(([6] * 6, [6] * 6), [6] * 6) is None
+    assert task.score_items([([6] * 6, [6] * 6)], [[6] * 6])[0].log_prob < 0
+    for items in (([6] * 7, [6]), ([6], [6] * 7)):
+        assert task.unfit(items, [6]) == "has 8 tokens, more than a model of 7 positions can read"
+        with pytest.raises(DataError, match=r"longer than the 7 learned positions; shorten it"):
+            task.score_items([items], [[6]])
 
 
 @pytest.mark.parametrize("kind", [BOTH, ONE])
@@ -160,7 +184,7 @@ def test_evaluation_leaves_out_of_perplexity_what_does_not_fit(kind: dict[str, A
     made, heard = system(kind), list[str]()
     lengths = [(2, 2), (6, 20), (6, 6)]
     examples = [Example(words(x), words(y), f"file:{i}") for i, (x, y) in enumerate(lengths)]
-    result = made.task.evaluate(examples, made.search(), heard.append)
+    result = made.task.evaluate(examples, made.search_settings(), heard.append)
     assert len(result.outputs) == 3
     (said,) = heard
     assert said.startswith("file:1 has ")
@@ -174,7 +198,7 @@ def test_risk_draws_no_more_than_there_are_positions_for(kind: dict[str, Any], f
     """Twice a target and five more would be more."""
     task = system(kind).task
     assert isinstance(task.model, EncoderDecoder | OneNetwork)
-    settings = Objective(kind="minimum_risk", samples=20)
+    settings = ObjectiveSettings(kind="minimum_risk", samples=20)
     objective = make_objective(task.model, settings, 0.0, first, task.longest)
     assert isinstance(objective, MinimumRisk)
     sources = [[6] * 5, [7] * 2, [6]]
@@ -195,7 +219,7 @@ def test_samples_of_a_line_do_not_depend_on_its_batch(monkeypatch: pytest.Monkey
     """In float64, so that sums in another order do not tell."""
     made = system(BOTH, {"search": {"max_source": 8, "max_length": 8}})
     made.task.model.double()
-    monkeypatch.setattr(writing, "for_decoding", lambda model, precision: model)  # of which there is none in float64
+    monkeypatch.setattr(generating, "for_decoding", lambda model, precision: model)  # of which there is none in float64
     texts = [words(1 + i % 4) for i in range(6)]
     for options in ({"sample": True, "nbest": 2, "top_p": 0.9}, {"mbr": 4, "nbest": 2}):
         settings: dict[str, Any] = {"temperature": 1.5, **options}
@@ -203,7 +227,7 @@ def test_samples_of_a_line_do_not_depend_on_its_batch(monkeypatch: pytest.Monkey
         for batch_tokens in (1, 20):
             found = made.outputs(texts, batch_tokens=batch_tokens, **settings)
             assert [[x.tokens for x in outputs] for outputs in found] == together
-        for cut in (1, 4):  # as a job that was cut off goes on
+        for cut in (1, 4):  # as a job that is resumed
             rest = made.outputs(texts[cut:], first_line=cut, **settings)
             assert [[x.tokens for x in outputs] for outputs in rest] == together[cut:]
         assert [[x.tokens for x in some] for some in made.outputs(texts, seed=2, **settings)] != together
@@ -213,9 +237,12 @@ def test_samples_of_a_line_do_not_depend_on_its_batch(monkeypatch: pytest.Monkey
 
 def test_minimum_bayes_risk_cuts_its_draws_and_sampling_does_not() -> None:
     made = system(BOTH)
-    assert [made.search(**options).least for options in ({"sample": True}, {"mbr": 8}, {})] == [0.0, 0.02, 0.0]
-    assert [made.search(epsilon=0.1, **options).least for options in ({"sample": True}, {"mbr": 8})] == [0.1, 0.1]
-    assert made.search(mbr=8, epsilon=0).least == 0.0
+    assert [made.search_settings(**options).least for options in ({"sample": True}, {"mbr": 8}, {})] == [0.0, 0.02, 0.0]
+    assert [made.search_settings(epsilon=0.1, **options).least for options in ({"sample": True}, {"mbr": 8})] == [
+        0.1,
+        0.1,
+    ]
+    assert made.search_settings(mbr=8, epsilon=0).least == 0.0
     texts = [words(3)] * 20
     usual, cut, whole = (made.outputs(texts, mbr=8, epsilon=epsilon) for epsilon in (None, 0.02, 0.0))
     assert usual == cut

@@ -24,7 +24,7 @@ from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.settings import Objective as Settings
+from regard.settings import ObjectiveSettings as Settings
 from regard.training.losses import cross_entropy
 from regard.training.objectives import (
     BASELINE,
@@ -424,7 +424,7 @@ def test_risk_is_the_formula_over_what_was_drawn(likelihood: float) -> None:
 def test_descent_lowers_the_risk() -> None:
     model = deepcopy(tiny(("gru-bi", "gru-every"), seed=5))
     examples_ = make_batch(draw([3, 2], 11, seed=2), [[7, 8, 9], [9, 10]])
-    objective = make_objective(model, Settings(kind="minimum_risk", samples=8, sharpness=1.0), 0.0, BOS)
+    objective = make_objective(model, Settings(kind="minimum_risk", samples=8, sharpness=1.0), 0.0, first=BOS)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
 
     many = make_objective(model, Settings(kind="minimum_risk", samples=100), 0.0, BOS)
@@ -454,7 +454,7 @@ def test_a_model_that_writes_nothing_is_all_wrong() -> None:
         model.head.linear.bias.zero_()
         model.head.linear.bias[EOS] = 100.0
     examples_ = make_batch(draw([3, 2], 11, seed=2), [[7, 8, 9], [9, 10]])
-    objective = MinimumRisk(model, Settings(kind="minimum_risk", sharpness=1.0), 0.0, BOS)
+    objective = MinimumRisk(model, Settings(kind="minimum_risk", sharpness=1.0), 0.0, first=BOS)
     assert objective._draw(examples_, [[7, 8, 9], [9, 10]]) == [[[]] * 8, [[]] * 8]
     assert objective(examples_, 0.0).item() == pytest.approx(4 + 3, rel=1e-5)  # each weighs as many tokens as it has
 

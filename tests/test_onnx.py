@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,19 +19,21 @@ import torch
 from torch import Tensor
 
 from regard.config import parse
-from regard.data.tokens import Symbols
-from regard.errors import ConfigError, ModelError, OutputError
+from regard.data.tokens import Subwords, Symbols
+from regard.errors import ConfigError, MissingExtraError, ModelError, OutputError
 from regard.models.model import Writer
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
+from regard.search.limits import Hypothesis
 from regard.system import System, load, new_task, together
 from tests.conftest import CELLS, D_MODEL, TARGET_VOCABULARY, TRANSFORMERS, Pair, batch, every_model, redrawn, tiny
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from regard.exchange import onnx, onnx_trace
+from regard.exchange import onnx, parity
 from regard.exchange.onnx_runner import RUNNER, Runner
+from regard.exchange.onnx_trace import GraphRecurrence, Padded, exportable
 
 BLOCK = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 12}
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h"]
@@ -40,10 +43,10 @@ TEXTS = ["a b c", "h", "c c d a e f g", "b a"]
 def system(encoder: dict[str, Any], decoder: dict[str, Any], source: str = "text", **more: Any) -> System:
     """A small model of random weights, in a folder that is not there."""
     search = {"max_length": 10, "max_source": 12, "beam": 3, "min_length": 2, **more.pop("search", {})}
-    model = {"d_model": D_MODEL, "encoder": encoder, "decoder": decoder, **more}
     data = {"source": source, "max_length": 10, **({"picture": 16} if source == "picture" else {})}
+    tokenizer = more.pop("tokenizer", Symbols("word", WORDS))
+    model = {"d_model": D_MODEL, "encoder": encoder, "decoder": decoder, **more}
     config = parse({"data": data, "tokens": {"kind": "word", "shared": True}, "model": model, "search": search})
-    tokenizer = Symbols("word", WORDS)
     task = new_task(config, (tokenizer if source == "text" else None, tokenizer), torch.device("cpu"))
     redrawn(task.model).float()
     return System(task, Path("nowhere"))
@@ -52,13 +55,11 @@ def system(encoder: dict[str, Any], decoder: dict[str, Any], source: str = "text
 def agrees(model: System, runner: Runner, **search: Any) -> None:
     """The same outputs and scores in one batch, and by itself for each text."""
     texts = TEXTS if runner.source["kind"] == "text" else ["", *TEXTS]
-    items, prefixes = runner.read(texts)
+    given = {i: runner.read(text) for i, text in enumerate(texts)}
     ours = [found[0] for found in model.outputs(texts, **search)]
-    together = [found[0] for found in runner.outputs(items, prefixes, **search)]
-    alone = [
-        runner.search([item], [prefix], **search)[0][0] for item, prefix in zip(items, prefixes, strict=True)
-    ]  # fmt: skip
-    for one, both, single in zip(ours, together, alone, strict=True):
+    together = runner.outputs(given, **search)
+    for i, one in enumerate(ours):
+        both, single = together[i][0], runner.search([given[i][0]], [given[i][1]], **search)[0][0]
         assert one.tokens == both.tokens == single.tokens
         assert both.score == pytest.approx(one.score, abs=1e-4)
         assert single.log_prob == pytest.approx(one.log_prob, abs=1e-4)
@@ -92,7 +93,7 @@ def test_an_export_writes_what_the_model_writes(name: str, tmp_path: Path) -> No
     model = system(encoder, decoder, **more)
     report = onnx.export(model, tmp_path / "made", lines=8)
     assert report.made_up
-    assert (report.lines, report.greedy_same, report.beam_same) == (8, 8, 8)
+    assert (report.lines, report.greedy_matches, report.beam_matches) == (8, 8, 8)
     assert report.difference < 1e-4
     runner = Runner(tmp_path / "made")
     agrees(model, runner, beam=1)
@@ -106,12 +107,16 @@ def test_pictures_are_read_too(tmp_path: Path) -> None:
     model = system(
         {"kind": "convolution", "halvings": 2, "channels": 4}, {"kind": "lstm", "context": "every"}, "picture"
     )
-    assert onnx.export(model, tmp_path / "made", lines=3).beam_same == 3
+    assert onnx.export(model, tmp_path / "made", lines=3).beam_matches == 3
     paths = [str(tmp_path / f"{i}.png") for i in range(2)]
     for i, path in enumerate(paths):
         pixels = np.random.default_rng(i).integers(256, size=(20, 18, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(path)
     assert Runner(tmp_path / "made").generate(paths) == model.generate(paths)
+    done = run_bare(tmp_path / "made" / "runner.pyz", [paths[0], "gone.png", paths[1]], "PIL", "pillow.libs")
+    one, nothing, other = done.stdout.splitlines()
+    assert ([one, other], nothing) == (model.generate(paths), "")
+    assert done.stderr.startswith("runner: input 1 cannot be used: no picture gone.png; ")
 
 
 @every_model
@@ -122,10 +127,11 @@ def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
     taken = torch.arange(len(source)).repeat_interleave(2)
     with torch.no_grad():
         state = model.start(source).select(taken)
-    with onnx_trace.traceable(), patch.object(Recurrence, "forward", _recur):
-        encode, step = onnx._Encode(model, layout), onnx._Step(model, layout)
-        given = dict(zip(encode.names, encode(source.padded(), source.lengths), strict=True))
-    for kept in layout.kept:
+    encode, step = onnx.functions(exportable(model, TorchRecurrence), layout)
+    names = [kept.name for kept in layout.state_tensors if kept.begins == "encoder"]
+    with torch.no_grad():
+        given = dict(zip(names, encode(source.padded(), source.lengths), strict=True))
+    for kept in layout.state_tensors:
         if kept.begins == "zeros":
             shape = [{"rows": len(source), "past": 0}.get(n, n) if isinstance(n, str) else n for n in kept.shape]
             given[kept.name] = torch.zeros([int(n) for n in shape], dtype=torch.float64)
@@ -135,12 +141,12 @@ def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
         tokens = (torch.arange(len(taken)) * 3 + turn) % TARGET_VOCABULARY
         with torch.no_grad():
             want, state = model.step(tokens, state)
-        with onnx_trace.traceable(), patch.object(Recurrence, "forward", _recur):
-            got, *after = step(tokens, *(given[kept.name] for kept in layout.kept))
+            got, *after = step(tokens, *(given[kept.name] for kept in layout.state_tensors))
         torch.testing.assert_close(got, want)
-        given |= {kept.name: new for kept, new in zip([k for k in layout.kept if k.after], after, strict=True)}
+        changed = [kept for kept in layout.state_tensors if kept.after]
+        given |= {kept.name: new for kept, new in zip(changed, after, strict=True)}
         order = torch.arange(len(taken)).view(-1, 2).flip(1).flatten()  # rows of a source change places
-        given |= {kept.name: given[kept.name][order] for kept in layout.kept if kept.of == "row"}
+        given |= {kept.name: given[kept.name][order] for kept in layout.state_tensors if kept.of == "row"}
         state = state.select(order)
 
 
@@ -151,13 +157,12 @@ def _layout(model: Writer) -> onnx.Layout:
     return onnx.RecurrentLayout(decoder, source=True)
 
 
-_forward = Recurrence.forward
-
-
-def _recur(self: Recurrence, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
+class TorchRecurrence(GraphRecurrence):
     """torch's kernels in the place of ONNX's, which run in a graph alone."""
-    packed, after = _forward(self, Ragged.from_padded(x.padded(), x.lengths.tolist()), carry)
-    return x.unpadded(packed.padded()), after
+
+    def forward(self, x: Padded, carry: Tensor) -> tuple[Padded, Tensor]:
+        packed, after = self.plain(Ragged.from_padded(x.padded(), x.lengths.tolist()), carry)
+        return x.unpadded(packed.padded()), after
 
 
 def test_recurrence_in_a_graph_knows_where_rows_end(tmp_path: Path) -> None:
@@ -167,20 +172,20 @@ def test_recurrence_in_a_graph_knows_where_rows_end(tmp_path: Path) -> None:
         redrawn(Recurrence(cell, 4, 6, 2), seed=i).float() for i, cell in enumerate(CELLS)
     )
 
-    class All(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stacks = stacks
+    traced = exportable(stacks)
 
-        def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-            rows = onnx_trace.Rectangle.lay(x.flatten(0, 1), lengths, x.shape[1])
-            found = [stack(rows, stack.start(x.shape[0], x) + 0.5) for stack in stacks]
-            return tuple(part for states, end in found for part in (states.padded(), end))
+    def recur(x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        rows = Padded.of_rows(x.flatten(0, 1), lengths, x.shape[1])
+        found = [stack(rows, stack.start(x.shape[0], x) + 0.5) for stack in traced]
+        return tuple(part for states, end in found for part in (states.padded(), end))
 
     names = [f"{what}_{cell}" for cell in CELLS for what in ("states", "end")]
-    given = (torch.zeros(3, 5, 4), torch.tensor([5, 1, 2]))
-    axes = ({0: "rows", 1: "longest"}, {0: "rows"})
-    onnx._write(tmp_path / "all.onnx", All(), given, axes, ["x", "lengths"], names)
+    onnx.write(
+        tmp_path / "all.onnx",
+        onnx.Traced(traced, recur),
+        {"x": (torch.zeros(3, 5, 4), {0: "rows", 1: "longest"}), "lengths": (torch.tensor([5, 1, 2]), {0: "rows"})},
+        names,
+    )
     lengths = [3, 0, 6, 1]
     x = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
     rows = Ragged.from_lengths(x, lengths)
@@ -206,19 +211,65 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[System, Path]:
     return model, folder / "made"
 
 
-def test_the_folder_is_whole_and_runs_without_torch(made: tuple[System, Path], tmp_path: Path) -> None:
+def run_bare(program: Path, lines: list[str], *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program where nothing is installed but NumPy, ONNX Runtime, SentencePiece and what else is named."""
+    site = program.parent.parent / "site"
+    site.mkdir(exist_ok=True)
+    installed = Path(np.__file__).parent.parent
+    for name in ("numpy", "numpy.libs", "onnxruntime", "sentencepiece", *more):
+        if (installed / name).exists() and not (site / name).exists():
+            (site / name).symlink_to(installed / name)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "PYTHONUTF8": "1"}
+    bare = [sys.executable, "-S", "-s"]
+    for absent in ("torch", "pydantic", "regard"):
+        done = subprocess.run(
+            [*bare, "-c", f"import {absent}"], env=environment, cwd=site, capture_output=True, text=True
+        )
+        assert f"No module named '{absent}'" in done.stderr
+    return subprocess.run(
+        [*bare, str(program)], env=environment, cwd=site, capture_output=True, text=True, check=True,
+        input="".join(f"{line}\n" for line in lines),
+    )  # fmt: skip
+
+
+def test_the_folder_is_whole_and_runs_where_no_torch_is(made: tuple[System, Path], tmp_path: Path) -> None:
     model, folder = made
     moved = tmp_path / "moved"
-    moved.mkdir()
-    for path in folder.iterdir():
-        (moved / path.name).write_bytes(path.read_bytes())
-    files = {"config.yaml", "encoder.onnx", "regard.json", "runner.json", "step.onnx", "tokens.json"}
+    shutil.copytree(folder, moved)
+    files = {"config.yaml", "encoder.onnx", "regard.json", "runner.json", "runner.pyz", "step.onnx", "tokens.json"}
     assert {path.name for path in moved.iterdir()} == files
-    run = "runpy.run_module('regard.exchange.onnx_runner', {}, '__main__')"
-    code, lines = f"import runpy, sys; sys.modules['torch'] = None; {run}", "".join(f"{text}\n" for text in TEXTS)
-    command = [sys.executable, "-c", code, str(moved)]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    done = run_bare(moved / "runner.pyz", TEXTS)
     assert done.stdout.splitlines() == model.generate(TEXTS)
+    assert not done.stderr
+
+
+def test_an_installed_regard_runs_a_folder_that_is_named(made: tuple[System, Path], tmp_path: Path) -> None:
+    model, folder = made
+    command = [sys.executable, "-m", "regard.exchange.onnx_runner"]
+    for given, said in ((["gone"], "runner: gone is no ONNX export: it has no runner.json"), ([], "usage: ")):
+        done = subprocess.run([*command, *given], input="", capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith(said)
+    done = subprocess.run([*command, str(folder)], input=f"{TEXTS[0]}\n\n", capture_output=True, text=True, check=True)
+    assert done.stdout == f"{model.generate(TEXTS[:1])[0]}\n\n"
+    assert done.stderr == "runner: input 1 is empty; its output is empty\n"
+
+
+def test_subwords_and_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+    lines = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(8)]
+    model = system({"kind": "none"}, {"kind": "lstm"}, "none", tokenizer=Subwords.train(lines, "unigram", 300))
+    onnx.export(model, tmp_path / "made", lines=2)
+    prompts = ["a b", " ".join(WORDS * 3), "h"]
+    long = len(model.task.target.encode(prompts[1]))
+    what = (
+        f"input 1 has a prompt of {long} tokens, more than the 10 that search.max_length=10 allows; its output is empty"
+    )
+    with pytest.warns(UserWarning, match=what):
+        wanted = model.generate(prompts)
+    assert wanted[1] == ""
+    done = run_bare(tmp_path / "made" / "runner.pyz", prompts)
+    assert done.stdout.splitlines() == wanted
+    assert done.stderr == f"runner: {what}\n"
 
 
 def test_hard_attention_looks_at_the_same_places(made: tuple[System, Path]) -> None:
@@ -238,7 +289,7 @@ def test_runner_json_says_what_is_whose(made: tuple[System, Path]) -> None:
     assert [(entry["name"], entry["of"], entry["after"]) for entry in facts["state"][1:]] == [
         ("fed", "row", "next_fed"), ("values", "source", None), ("keys", "source", None), ("mask", "source", None),
     ]  # fmt: skip
-    growing = onnx.TransformerLayout(tiny(("rnn-uni", "transformer-t5")).decoder, before=False).kept  # type: ignore[arg-type]
+    growing = onnx.TransformerLayout(tiny(("rnn-uni", "transformer-t5")).decoder, before=False).state_tensors  # type: ignore[arg-type]
     assert [(kept.name, kept.of, kept.grows) for kept in growing] == [
         ("past_0", "row", 1), ("past_1", "row", 1), ("source_0", "source", None), ("source_1", "source", None),
         ("mask", "source", None),
@@ -261,13 +312,20 @@ def test_an_empty_row_is_a_row(made: tuple[System, Path]) -> None:
 
 
 def test_what_cannot_be_used_gets_no_output(made: tuple[System, Path]) -> None:
-    folder = made[1]
+    model, folder = made
     runner = Runner(folder)
-    with pytest.warns(UserWarning, match="input 1 has 0 tokens, not 1 to 12; its output is empty"):
-        assert runner.generate(["a b", ""])[1] == ""
+    for text, what in (
+        ("", "input 1 is empty; its output is empty"),
+        ("a " * 13, r"input 1 has 13 tokens, more than search.max_source=12; split it; its output is empty"),
+    ):
+        for one in (model, runner):
+            with pytest.warns(UserWarning, match=what):
+                assert one.generate(["a b", text])[1] == ""
     assert runner.generate([]) == []
     with pytest.raises(ConfigError, match="this runner knows no search setting 'top_k'; there are: beam, "):
         runner.generate(["a"], top_k=3)
+    with pytest.raises(ConfigError, match=r"source 1 has a prefix of 3 tokens, more than the 2 that search.max_length"):
+        runner.search([[7], [8]], [[9], [9, 9, 9]], max_length=2)
     with pytest.raises(ModelError, match=r"is no ONNX export: it has no runner.json; `regard export` makes one"):
         Runner(folder.parent)
 
@@ -289,7 +347,7 @@ def test_what_cannot_be_exported_is_refused(made: tuple[System, Path], tmp_path:
         onnx.export(alone, tmp_path / "made")
     with pytest.raises(ConfigError, match="an ensemble is several models, which ONNX runs one at a time"):
         onnx.export(System(together([model.task, model.task]), folder), tmp_path / "made")
-    with patch.dict(sys.modules, {"onnxscript": None}), pytest.raises(ConfigError, match=r"'regard\[export\]'"):
+    with patch.dict(sys.modules, {"onnxscript": None}), pytest.raises(MissingExtraError, match=r"need onnxscript; pip"):
         onnx.export(model, tmp_path / "made")
     with pytest.raises(OutputError, match="exists; give another name, or --force"):
         onnx.export(model, folder)
@@ -325,20 +383,38 @@ def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_of_search_that_the_runner_lacks_are_told(made: tuple[System, Path]) -> None:
-    model, folder = made
-    config = model.config.model_copy(update={"search": model.search(groups=3)})
-    report = onnx.compare(replace(model.task, config=config), folder, folder, 2)  # type: ignore[arg-type]
+def test_settings_of_search_that_the_runner_lacks_are_told(made: tuple[System, Path], tmp_path: Path) -> None:
+    model, _ = made
+    config = model.config.model_copy(update={"search": model.config.search.model_copy(update={"groups": 3})})
+    report = onnx.export(System(replace(model.task, config=config), Path("nowhere")), tmp_path / "made", lines=2)
     assert report.left_out == ["search.groups"]
     assert str(report).endswith("; the runner does without search.groups")
+
+
+def agree(task: Any, ours: list[int], theirs: list[int], apart: float = 1.0) -> bool:
+    return parity.agree(task, [7, 8], Hypothesis(ours, -5.0, -5.0), Hypothesis(theirs, -5.0 - apart, -5.0))
 
 
 def test_places_as_good_as_each_other_are_a_tie() -> None:
     decoder = {"kind": "gru", "score": "dot", "place": "output", "hard": True}
     task: Any = system({"kind": "rnn"}, decoder).task
-    assert not onnx._tie(task, [7, 8], [9, 10])
+    assert agree(task, [9, 10], [9, 10], apart=1e-3)
+    assert not agree(task, [9, 10], [9, 10])
     with torch.no_grad():
         task.model.encoder.embedding.table.weight.zero_()
         for weight in task.model.encoder.parameters():
             weight.zero_()
-    assert onnx._tie(task, [7, 8], [9, 10])
+    assert agree(task, [9, 10], [9, 10])
+
+
+def test_tokens_as_likely_as_each_other_are_a_tie() -> None:
+    task: Any = system({"kind": "rnn"}, {"kind": "gru"}).task
+    assert not agree(task, [9, 10], [9, 11], apart=0.0)
+    assert not agree(task, [9], [9, 11], apart=0.0)
+    with torch.no_grad():
+        for parameter in (task.model.head.linear.weight, task.model.head.linear.bias):
+            parameter[11] = parameter[10]
+            parameter[12] = parameter[3]
+    assert agree(task, [9, 10], [9, 11])
+    assert agree(task, [9], [9, 12])
+    assert not agree(task, [9, 10], [9, 13])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.models.decoders import TransformerState
+from regard.models.transformer import TransformerState
 from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
 from regard.nn.graphs import cloned

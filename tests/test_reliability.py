@@ -133,11 +133,10 @@ def test_damage_to_any_file_of_a_run_is_mended_or_named(
 def test_damage_to_any_file_of_a_model_is_named(begun: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     regard.load(begun[0] / "run", device="cpu").save(tmp_path / "model")
     expected = regard.load(tmp_path / "model", device="cpu").outputs(["alpha beta"])
-    draw = random.Random(3)
     for path in sorted((tmp_path / "model").iterdir()):
         good = path.read_bytes()
         for kind, damage in DAMAGES.items():
-            path.write_bytes(damage(good, draw))
+            path.write_bytes(damage(good, random.Random(f"{path.name} {kind}")))
             refused, found = "", expected
             try:
                 found = regard.load(tmp_path / "model", device="cpu").outputs(["alpha beta"])

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-
 from regard.data.corpora import BadLine
+
 from regard.data.scan import Report, scan, usable_examples
 from regard.errors import ConfigError, DataError
 from regard.settings import Data

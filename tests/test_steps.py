@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.nn.attention import Attention, attention_weights
 from regard.nn.cells import lstm, lstm_layer
-from regard.nn.repeated import look, looks, loop
+from regard.nn.deferred import defer_gradients, fused_step_attention, step_attention_fuses
 from regard.nn.scores import Bilinear, Dot, ScaledDot
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -72,17 +72,17 @@ def test_a_layer_of_lstms(ways: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(("heads", "source", "d_head"), [(1, 5, 8), (2, 33, 24), (1, 70, 512), (1, 9, 1024)])
-def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> None:
-    """Several steps in a loop, over rows of which one may look nowhere."""
+def test_fused_step_attention(heads: int, source: int, d_head: int, dtype: torch.dtype) -> None:
+    """Several steps in a loop, over rows of which one may attend nowhere."""
     rows, steps = 3, 2
     keys, values = (randn(rows, source, heads, d_head, seed=i, dtype=dtype) for i in (1, 2))
     queries = [randn(rows, heads, 1, d_head, seed=3 + i, dtype=dtype) for i in range(steps)]
     mask = torch.arange(source, device=DEVICE) < torch.tensor([source, 0, 3], device=DEVICE)[:, None]
     laid_keys, laid_values = keys.transpose(1, 2), values.transpose(1, 2)
     scale = d_head**-0.5
-    with loop():
-        assert looks(queries[0])
-        found = [look(q * scale, laid_keys, laid_values, mask) for q in queries]
+    with defer_gradients():
+        assert step_attention_fuses(queries[0])
+        found = [fused_step_attention(q * scale, laid_keys, laid_values, mask) for q in queries]
     double = [x.detach().double().requires_grad_() for x in (keys, values, *queries)]
     k, v = (x.transpose(1, 2) for x in double[:2])
     expected = [attention_weights(q * scale @ k.mT, mask[:, None, None]) @ v for q in double[2:]]
@@ -95,7 +95,7 @@ def test_a_look(heads: int, source: int, d_head: int, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("heads", [None, 2])
 @pytest.mark.parametrize("score", [Dot, Bilinear, ScaledDot])
-def test_attention_looks_in_a_loop(score: type[Dot | Bilinear | ScaledDot], heads: int | None) -> None:
+def test_attention_is_fused_in_a_loop(score: type[Dot | Bilinear | ScaledDot], heads: int | None) -> None:
     torch.manual_seed(1)
     attention = Attention(score(8 // (heads or 1)), heads, 8).to(DEVICE)
     states, queries, rows = randn(3, 5, 8), randn(3, 1, 8, seed=2), torch.arange(3, device=DEVICE)
@@ -106,7 +106,7 @@ def test_attention_looks_in_a_loop(score: type[Dot | Bilinear | ScaledDot], head
         return attention(queries, attention.keys(states), attention.values(states), mask, rows)
 
     expected = contexts()
-    with loop():
+    with defer_gradients():
         found = contexts()
     agree([found], [expected], 1e-5)
     weights = randn(*found.shape, seed=9).detach()

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from regard.data.corpora import read_pairs
 
 import regard
 from regard.artifacts import read_json, write_json
 from regard.config import merge
-from regard.data.corpora import read_pairs
 from regard.errors import ConfigError
 from regard.runs import Stopped
 from regard.training.checkpoint import checkpoints, load_tensors

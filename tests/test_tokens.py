@@ -10,8 +10,8 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
-
 from regard.data.labels import load_labels
+
 from regard.data.tokens import MARKS, UNK, Bytes, Tokenizer, clean, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError, ModelError
 

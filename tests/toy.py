@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import merge, parse, resolve_paths
+from regard.data.sides import Sides
 from regard.settings import Config
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -44,3 +45,14 @@ def toy_settings(**changes: Any) -> dict[str, Any]:
 
 def toy_config(folder: Path, **changes: Any) -> Config:
     return resolve_paths(parse(toy_settings(**changes)), folder)
+
+
+def sides_of(source: Any = "text", target: Any = "text", **sections: Any) -> Sides:
+    """The sides of a config whose model can read and write them."""
+    kinds = [one.get("kind", "text") if isinstance(one, dict) else one
+             for one in (source if isinstance(source, list) else [source])]  # fmt: skip
+    written = target == "text" or (isinstance(target, dict) and target.get("kind", "text") == "text")
+    model: dict[str, Any] = {"encoder": {"kind": "none" if kinds == ["none"] else "stem"}}
+    if not written:
+        model["decoder"] = {"kind": "none"}
+    return Sides.of(parse(merge({"source": source, "target": target, "model": model}, sections)))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from regard.cli import making, shipping, using
-from regard.cli.shared import app
+from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError
 
 __all__ = ["app", "making", "run", "shipping", "using"]
@@ -23,9 +24,11 @@ def run(arguments: Sequence[str]) -> int:
     if sys.stdout is None:
         raise OutputError("standard output is closed; point it at a file, or at /dev/null")
     command = get_command(app)
+    if "_REGARD_COMPLETE" in os.environ:  # a shell asks how a word might go on
+        command.main(list(arguments), prog_name="regard")
     code = 0
     try:
-        with command.make_context("regard", list(arguments)) as context:
+        with command.make_context("regard", brought_forward(arguments)) as context:
             command.invoke(context)
     except typer.Exit as left:
         code = left.exit_code

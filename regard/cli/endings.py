@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 
 import typer
 
 from regard.errors import RegardError
 
 
-def say_what(error: BaseException) -> int | None:
-    """Say in a line what went wrong and give the exit code, or None for what is a bug and wants its traceback."""
+def say_what(error: BaseException, *, verbose: bool = False) -> int | None:
+    """Say in a line what went wrong and give the exit code, or None for what is a bug and wants its traceback; with
+    `verbose`, everything has it."""
     if isinstance(error, BrokenPipeError):  # who read our output has left, so there is nobody to tell
         _drop_output()
         return 141  # 128 + SIGPIPE
@@ -21,6 +23,8 @@ def say_what(error: BaseException) -> int | None:
         return None
     if sys.stdout is not None:
         _drop_output()
+    if verbose:
+        traceback.print_exception(error)
     for line in lines:
         typer.echo(f"regard: {line}", err=True)
     return 2

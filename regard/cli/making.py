@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -13,6 +12,7 @@ import typer
 
 from regard.cli.shared import (
     Force,
+    Json,
     Language,
     app,
     check_config,
@@ -21,6 +21,9 @@ from regard.cli.shared import (
     check_model,
     check_output,
     files_of,
+    report_json,
+    say,
+    talk,
     train_shown,
     warn,
     word_range,
@@ -82,22 +85,23 @@ def new(
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
-    typer.echo(f"wrote {path}")
+    say(f"wrote {path}")
     first = f"set {' and '.join(unset)} in it, then " if unset else ""
-    typer.echo(f"next: {first}regard train {path}")
+    say(f"next: {first}regard train {path}")
 
 
-@app.command(short_help="Train a model; cut off, the same command resumes.")
+@app.command(short_help="Train a model; the same command resumes an interrupted run.")
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="The same, as other commands have it.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as other commands have it.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Train a model. Cut off, the same command resumes."""
+    """Train a model. To resume after an interruption, repeat the command."""
     from regard.config import load
 
     loaded = load(config, [*(overrides or []), *(settings or [])])
@@ -106,12 +110,16 @@ def train(
     # Scored before anything is said: standard output may have lost its reader (`regard train … | head`).
     with writing(system.folder):
         result = system.test(warn) if system.config.data.test is not None else None
-    typer.echo(f"trained: {system.folder}")
+    if as_json:
+        scores = {} if result is None else {name: score.to_json() for name, score in result.scores.items()}
+        report_json({"model": str(system.folder), "parameters": system.parameters(), "test": scores})
+        return
+    say(f"trained: {system.folder}")
     if result is not None:
         from regard.display import score_table, show
 
         show(score_table(result.scores, f"{len(result.examples)} test examples"))
-    typer.echo(f"next: regard generate {system.folder} FILE")
+    say(f"next: regard generate {system.folder} FILE")
 
 
 @app.command(short_help="Train several models under the same budget, and compare them.")
@@ -140,23 +148,53 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting for all models, such as tokens.size=4000."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Train several models on the same data under the same budget, and show what each gives for it."""
     from regard.config import load
 
+    if lecture == bool(configs):
+        raise ConfigError("give configs to compare, or --lecture")
+    if only and not lecture:
+        raise ConfigError("--only chooses among the models of --lecture; of configs, give those you want")
+    models: dict[str, Any] = {}
     for path in configs or []:
-        check_config(load(path, settings))
+        name = path.absolute().parent.name if path.stem == "config" else path.stem
+        if name in models:
+            raise ConfigError(f"two models have the same name: {name}")
+        models[name] = load(path, settings)
+        check_config(models[name])
     check_folder(folder)
-    from regard.compare.command import make_plan, run_plan
-    from regard.compare.runner import Budget
+    from regard.compare import lecture as standing
+    from regard.compare.page import check_place, write_page
+    from regard.compare.runner import Budget, folder_name
+    from regard.compare.runner import compare as compare_models
+    from regard.compare.tables import table
+    from regard.display import show
 
-    plan = make_plan(
-        configs or [], standing=lecture, only=only or [], seeds=seeds, folder=folder, settings=settings or [],
-        budget=Budget(tokens, seconds, flops) if tokens or seconds or flops else None,
-        command=shlex.join(["regard", *sys.argv[1:]]),
-    )  # fmt: skip
+    page = page or folder / "compare.md"
+    check_place(page)  # before the work
+    free = lecture and not (tokens or seconds or flops)
+    budget = Budget(standing.TOKENS) if free else Budget(tokens, seconds, flops)
+    for name in models:
+        if folder.absolute() / folder_name(name) == page.with_suffix("").absolute():
+            raise ConfigError(f"runs of the model '{name}' go where figures should; give it, or --page, another name")
     with writing(folder):
-        run_plan(plan, page or folder / "compare.md", train_shown)
+        if lecture:
+            what = standing.lecture(folder, settings or [], only or [])
+        else:
+            data = f"trained on {next(iter(models.values())).data.train}"
+            what = {"models": models, "folder": folder, "ideas": {}, "data": data}
+        results = compare_models(
+            **what, budget=budget, seeds=range(1, seeds + 1), command=shlex.join(["regard", *sys.argv[1:]]),
+            train=train_shown, say=lambda text: None if talk.quiet else typer.echo(text, err=True),
+        )  # fmt: skip
+        write_page(results, page)
+        if as_json:
+            report_json(results.model_dump(mode="json"))
+            return
+        show(table(results))
+        say(f"wrote {page}, with figures and results.json in {page.with_suffix('')}")
 
 
 @app.command(short_help="Average the latest checkpoints into a new model.")
@@ -180,12 +218,12 @@ def average(
     set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
     with writing(output):
         system.save(output, force=force)
-    typer.echo(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
+    say(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
 
 
 @app.command()
 def models(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
     vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000,
 ) -> None:
     """The models there are, with their papers."""
@@ -196,10 +234,11 @@ def models(
 
     rows = []
     for name, preset in PRESETS.items():
-        parameters = count_parameters(parse({"preset": name}).model, vocabulary)
+        config = parse({"preset": name})
+        parameters = count_parameters(config.model, vocabulary, config.target)
         rows.append({"name": name, "idea": preset.idea, "paper": preset.paper, "parameters": parameters})
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        report_json(rows)
         return
     show(model_table(rows))
 

@@ -3,12 +3,15 @@ is imported or written, and how they talk."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +24,9 @@ if TYPE_CHECKING:
     from regard.system import System
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,  # markup would take the name of a section, such as [search], for a tag, and drop it
     pretty_exceptions_enable=False,
-    context_settings={"max_content_width": 120},
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
     help="Models that turn one thing into another: train them, use them, see what they attend to.",
 )
 
@@ -39,8 +41,9 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as no_repeat=3."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as search.no_repeat=3."),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")]
 Quantization = Annotated[
     str | None,
     typer.Option(metavar="KIND", help="How CTranslate2 stores weights: float32, bfloat16, int8, … (float32)."),
@@ -48,17 +51,83 @@ Quantization = Annotated[
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step (1: greedy).")]
 
 
+@dataclass
+class Talk:
+    """How much a command says, beside what it was asked for."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+talk = Talk()
+
+
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module of yours that registers parts; see the docs."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress: results, warnings and errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also where in the code an error was met.")] = False,
 ) -> None:
+    talk.quiet, talk.verbose = quiet, verbose
+    for module in modules or []:
+        bring_in(module)
     if version:
         import regard
 
         typer.echo(f"regard {regard.__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def brought_forward(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the options of the program itself, which may stand anywhere, before the command."""
+    first, rest = list[str](), list[str]()
+    given = iter(arguments)
+    for word in given:
+        if word == "--":
+            rest += [word, *given]
+        elif word == "--import":
+            first += [word, *([value] if (value := next(given, None)) is not None else [])]
+        else:
+            own = word in ("-q", "--quiet", "-v", "--verbose") or word.startswith("--import=")
+            (first if own else rest).append(word)
+    return [*first, *rest]
+
+
+def say(text: str) -> None:
+    """A line that tells what was done; not a result."""
+    if not talk.quiet:
+        typer.echo(text)
+
+
+def report_json(content: Any) -> None:
+    """A result as JSON."""
+    typer.echo(json.dumps(content, ensure_ascii=False, indent=1))
+
+
+def dash(path: Path | None) -> Path | None:
+    """`-` is standard input, or standard output."""
+    return None if path is not None and str(path) == "-" else path
+
+
+def bring_in(module: str) -> None:
+    """Import a user's module, which may lie where the user stands."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(f"--import '{module}': give the name of a module, such as my_parts")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"--import {module}: there is no such module here or among those installed") from None
 
 
 def train_shown(config: Config) -> System:
@@ -68,7 +137,7 @@ def train_shown(config: Config) -> System:
     from regard.runs import train as train_model
 
     try:
-        with writing(Path(config.run)), TrainingDisplay() as display:
+        with writing(Path(config.run)), TrainingDisplay(quiet=talk.quiet) as display:
             return train_model(config, display)
     except Stopped as stopped:
         typer.echo(f"regard: {stopped}; the same command resumes", err=True)
@@ -150,9 +219,14 @@ def files_of(paths: list[Path]) -> str | list[str]:
 
 
 def search_settings(settings: list[str] | None) -> dict[str, Any]:
+    """Settings of [search], with or without its name before them."""
     from regard.config import override_settings
 
-    return override_settings(settings or [])
+    found = override_settings(settings or [])
+    search = found.pop("search", {})
+    if other := next((name for name, value in found.items() if isinstance(value, dict)), None):
+        raise ConfigError(f"--set here takes settings of [search], such as search.beam=1; [{other}] is set in training")
+    return {**found, **search}
 
 
 def word_range(words: str) -> tuple[int, int]:

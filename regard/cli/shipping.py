@@ -1,14 +1,26 @@
-"""Commands that take a model elsewhere, and that measure: export, bench."""
+"""Commands that take a model elsewhere: export."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from regard.cli.shared import Force, ModelFolder, Quantization, app, check_model, check_output, writing
+from regard.cli.shared import (
+    Force,
+    Json,
+    ModelFolder,
+    Quantization,
+    app,
+    check_model,
+    check_output,
+    report_json,
+    say,
+    writing,
+)
 from regard.errors import ConfigError
 
 
@@ -24,6 +36,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
     quantization: Quantization = None,
     force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write a model in the form of another program, and check that it writes the same there.
 
@@ -41,23 +54,12 @@ def export(
         if to is Format.onnx:
             from regard.exchange import onnx
 
-            report = str(onnx.export(system, output, force=force))
+            report: Any = onnx.export(system, output, force=force)
         else:
             from regard.exchange import ctranslate2
 
-            report = str(ctranslate2.export(system, output, quantization, force=force))
-    typer.echo(report)
-
-
-@app.command(
-    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    options_metavar="BENCHMARK [OPTIONS]", short_help="Measure Regard and its peers side by side.",
-)  # fmt: skip
-def bench(context: typer.Context) -> None:
-    """Measure Regard and its peers side by side: train-gpu, train-cpu, decode-gpu, decode-cpu, start-up, grow.
-
-    `regard bench BENCHMARK --help` lists the options of each.
-    """
-    from regard.bench.command import main
-
-    main(context.args)
+            report = ctranslate2.export(system, output, quantization, force=force)
+    if as_json:
+        report_json({"format": to.value, **asdict(report)})
+    else:
+        say(str(report))

@@ -15,6 +15,7 @@ from regard.cli.shared import (
     Beam,
     Device,
     Force,
+    Json,
     ModelFolder,
     Quantization,
     Settings,
@@ -22,8 +23,12 @@ from regard.cli.shared import (
     check_input,
     check_model,
     check_output,
+    dash,
     files_of,
+    report_json,
+    say,
     search_settings,
+    talk,
     warn,
     writing,
 )
@@ -45,18 +50,18 @@ def generate(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A text a line (standard input if not given); of a .tsv or .jsonl file, its source column.",
+            help="A text a line (- or nothing: standard input); of a .tsv or .jsonl file, its source column.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here; cut off, the same command resumes.")
+        Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
     ] = None,
     beam: Beam = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, parted by tabs.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Of sampling.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample among tokens that hold this share.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling: total probability kept.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
     others: Annotated[
         list[Path] | None,
@@ -82,6 +87,7 @@ def generate(
     A line is a text to translate, the path of a picture, how a language model's output begins (an empty line: from
     nothing), or a text with <mask> where a token is to be filled in: whatever the model was trained on.
     """
+    file, output = dash(file), dash(output)
     given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = {**search_settings(settings), **{name: value for name, value in given.items() if value is not None}}
     if sample:
@@ -100,6 +106,7 @@ def generate(
         generate_lines(
             _loaded(folders, engine, quantization, device), folders, file, output, search,
             Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, force=force, warn=warn,
+            quiet=talk.quiet,
         )  # fmt: skip
 
 
@@ -131,7 +138,7 @@ def _loaded(folders: list[Path], engine: Engine, quantization: str | None, devic
     return System(open_engine(folders[0], quantization, place), folders[0])
 
 
-app.command("translate", hidden=True, help="The same as generate.")(generate)
+app.command("translate", hidden=True, help="Like generate.")(generate)
 
 
 @app.command(short_help="Write log p(target given source) of each pair.")
@@ -142,7 +149,7 @@ def score(
         typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here; cut off, the same command resumes.")
+        Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
     ] = None,
     perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
@@ -155,17 +162,21 @@ def score(
     """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
     if stream and len(pairs) != 1:
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
+    output = dash(output)
     check_model(model)
-    check_input(*pairs)
+    check_input(*map(dash, pairs))
     with _lines_to(output, pairs, force=force):
         from regard.generation import score_lines, stream_lines
 
         if stream:
-            stream_lines(model, pairs[0], output, tokens=tokens, perplexity=perplexity, device=device, force=force)
+            stream_lines(
+                model, dash(pairs[0]), output, tokens=tokens, perplexity=perplexity, device=device, force=force,
+                quiet=talk.quiet,
+            )  # fmt: skip
         else:
             score_lines(
                 model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force,
-                warn=warn,
+                warn=warn, quiet=talk.quiet,
             )  # fmt: skip
 
 
@@ -176,7 +187,18 @@ def evaluate(
         list[Path] | None,
         typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data)."),
     ] = None,
+    references: Annotated[
+        list[Path] | None,
+        typer.Option("--reference", metavar="FILE", help="Further references, a line each; may come several times."),
+    ] = None,
+    tokenize: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tokenizer of BLEU, as in sacrebleu: 13a, none, char, zh, …")
+    ] = None,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="95 % confidence intervals, by bootstrap resampling.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
+    as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
     beam: Beam = None,
     settings: Settings = None,
@@ -185,39 +207,47 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     check_model(model)
-    check_input(*(data or []))
+    check_input(*map(dash, data or []), *(references or []))
     for path in (report, output):
         if path is not None:
             check_output(path, force=force)
     import regard
     from regard.artifacts import write_text
+    from regard.data.lines import read_lines
+    from regard.data.target import Scoring
     from regard.display import class_table, counting, exposure_table, score_table, show
 
     system = regard.load(model, device=device)
     files = files_of(data) if data else system.config.data.test or system.config.data.valid
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
-    with counting("evaluating", None) as progress:
+    further = [[line for _, line in read_lines(path)] for path in references or []]
+    scoring = Scoring(tokenize, further, confidence)
+    with counting("evaluating", None, quiet=talk.quiet) as progress:
         result = system.evaluate(
-            files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), **search
-        )
+            files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
+            **search,
+        )  # fmt: skip
     if output is not None:
         with writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             write_text(output, "".join(line + "\n" for line in result.outputs))
+    content = {
+        "model": str(model),
+        "data": files,
+        "examples": len(result.examples),
+        "search": system.search_settings(**search).model_dump(),
+        "scores": {name: score.to_json() for name, score in result.scores.items()},
+        "exposure": result.exposure.to_json() if result.exposure else None,
+        "classes": {x.label: x.to_json() for x in result.classes},
+        "regard": regard.__version__,
+    }
     if report is not None:
-        content = {
-            "model": str(model),
-            "data": files,
-            "examples": len(result.examples),
-            "search": system.search(**search).model_dump(),
-            "scores": {name: score.to_json() for name, score in result.scores.items()},
-            "exposure": result.exposure.to_json() if result.exposure else None,
-            "classes": {x.label: x.to_json() for x in result.classes},
-            "regard": regard.__version__,
-        }
         with writing(report):
             report.parent.mkdir(parents=True, exist_ok=True)
             write_text(report, json.dumps(content, indent=1) + "\n")
+    if as_json:
+        report_json(content)
+        return
     show(score_table(result.scores, f"{len(result.examples)} examples"))
     if result.classes:
         show(class_table(result.classes))
@@ -254,10 +284,11 @@ def explain(
 
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
-    explained = [system.explain(text, target, **search) for text in texts]
+    several = len(system.config.sources) > 1  # which are parted by tabs
+    explained = [system.explain(text.split("\t") if several else text, target, **search) for text in texts]
     with writing(output):
         save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)
-    typer.echo(f"wrote {output}")
+    say(f"wrote {output}")
 
 
 @app.command(short_help="Draw sentences where the encoder puts them.")
@@ -268,18 +299,18 @@ def space(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Draw sentences where the encoder puts them: its summaries, projected to the plane."""
+    """Draw sentences where the encoder puts them: its sentence embeddings, projected to the plane."""
     check_model(model)
     check_input(file)
     check_output(output, force=force)
     import regard
-    from regard.data.corpora import read_lines
+    from regard.data.lines import read_lines
     from regard.explain.space import space_plot
 
     cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
     texts = [row[0] for row in cells]
     groups = [row[1] if len(row) > 1 else "" for row in cells]
-    vectors = regard.load(model, device=device).summaries(texts)
+    vectors = regard.load(model, device=device).sentence_embeddings(texts)
     with writing(output):
         space_plot(vectors, texts, groups if any(groups) else None, output)
-    typer.echo(f"wrote {output}")
+    say(f"wrote {output}")

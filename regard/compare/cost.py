@@ -33,16 +33,17 @@ class Cost:
     parameters: int
     flops_per_token: float  # forward and backward: multiplications and additions of all matrix products
     tokens_per_batch: float  # target tokens
-    memory: int  # bytes: weights, gradients, moments, and what the largest batch keeps for its backward pass
+    memory: int  # bytes: weights, gradients, moments, and what the largest batch saves for its backward pass
 
 
 def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost:
     """Count on some batches."""
     model = copy.deepcopy(task.model).cpu().train()
-    objective = make_objective(model, settings.objective, settings.label_smoothing, task.first)
-    tokens, flops, kept = 0, 0, 0
+    smoothing = settings.label_smoothing
+    objective = make_objective(model, settings.objective, smoothing, task.first, task.longest, task.target)
+    tokens, flops, saved = 0, 0, 0
     for batch in batches:
-        kept = max(kept, _kept(model, objective, batch))
+        saved = max(saved, _saved_bytes(model, objective, batch))
         # oneDNN's recurrent kernel and fused attention tell the counter nothing; without them it sees their products.
         # That oneDNN is turned off warns of TF32 on GPUs that are not there, when it is and when it is undone.
         with (
@@ -52,23 +53,23 @@ def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost
             objective(batch, 0.5).backward()
         flops, tokens = flops + counter.get_total_flops(), tokens + batch.tokens
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Cost(parameters, flops / tokens, tokens / len(batches), BYTES_A_WEIGHT * parameters + kept)
+    return Cost(parameters, flops / tokens, tokens / len(batches), BYTES_A_WEIGHT * parameters + saved)
 
 
-def _kept(model: nn.Module, objective: Objective, batch: Batch) -> int:
-    """Bytes that a batch's forward pass keeps for its backward pass, weights not counted, each storage once."""
+def _saved_bytes(model: nn.Module, objective: Objective, batch: Batch) -> int:
+    """Bytes that a batch's forward pass saves for its backward pass, weights not counted, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    # Weakly: what the forward pass lets go again is not kept, and the next tensor may come to lie at its address.
-    alive: weakref.WeakSet[_Kept] = weakref.WeakSet()
+    # Weakly: what the forward pass lets go again is not saved, and the next tensor may come to lie at its address.
+    alive: weakref.WeakSet[_Saved] = weakref.WeakSet()
 
-    def pack(tensor: Tensor) -> _Kept:
-        kept = _Kept(tensor)
-        alive.add(kept)
-        return kept
+    def pack(tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        alive.add(saved)
+        return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
         loss = objective(batch, 0.5)
-    storages = [kept.tensor.untyped_storage() for kept in alive]
+    storages = [saved.tensor.untyped_storage() for saved in alive]
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in weights}
     del loss  # held until here, and with it what its backward pass would need
     return sum(sizes.values())
@@ -83,8 +84,8 @@ def _of_the_loss(
     return 2 * math.prod(x) * weight[0] * (1 + for_x + for_weight)
 
 
-class _Kept:
-    """A tensor that autograd has put aside."""
+class _Saved:
+    """A tensor that autograd has saved."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.artifacts import write_text
-from regard.compare.runner import Budget, Entry, Plan, claim
+from regard.compare.runner import claim
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import corpus as corpora
 from regard.data.synthetic import phrasebook
@@ -20,8 +20,7 @@ PAIRS = 20000
 WORDS = (5, 16)  # of an English sentence in training
 GROUPS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 28), (29, 40))
 SENTENCES = 100  # of each group
-TOKENS = 2_000_000
-SEEDS = (1, 2, 3)
+TOKENS = 2_000_000  # the budget, if none is given
 
 _SHARED: dict[str, Any] = {
     "tokens": {"kind": "unigram", "size": 3500},
@@ -52,64 +51,56 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         _recurrent({"bidirectional": False, "reverse": True}, context="last", bridge="copy"),
     ),
     "last state, both ways": (
-        "the same with an encoder that reads both ways, through a dense layer",
+        "as above, with an encoder that reads both ways, through a dense layer",
         _recurrent(context="last"),
     ),
     "context at every step": (
         "the encoding enters the decoder at every step (Cho et al. 2014)",
         _recurrent(context="every"),
     ),
-    "attention, dot": ("`hᵀs` (Luong et al. 2015)", _attention("dot")),
-    "attention, bilinear": ("`hᵀWs` (Luong et al. 2015)", _attention("bilinear")),
-    "attention, additive": ("`vᵀtanh(W[h;s])` (Bahdanau et al. 2015)", _attention("additive")),
-    "attention, mlp": ("a multi-layer perceptron on `[h;s]`", _attention("mlp")),
-    "attention, scaled dot": ("`(Wh)ᵀ(Us)/√d` (Vaswani et al. 2017)", _attention("scaled_dot")),
+    "attention, dot": ("hᵀs (Luong et al. 2015)", _attention("dot")),
+    "attention, bilinear": ("hᵀWs (Luong et al. 2015)", _attention("bilinear")),
+    "attention, additive": ("vᵀtanh(W[h;s]) (Bahdanau et al. 2015)", _attention("additive")),
+    "attention, mlp": ("a multi-layer perceptron on [h;s]", _attention("mlp")),
+    "attention, scaled dot": ("(Wh)ᵀ(Us)/√d (Vaswani et al. 2017)", _attention("scaled_dot")),
     "Transformer": ("sinusoidal positions (Vaswani et al. 2017)", _transformer("sinusoidal")),
-    "Transformer, relative": ("the same with T5's relative positions (Raffel et al. 2020)", _transformer("t5")),
+    "Transformer, relative": ("as above, with T5's relative positions (Raffel et al. 2020)", _transformer("t5")),
 }
 
 
-def lecture(
-    folder: Path, budget: Budget | None, seeds: tuple[int, ...], command: str, overrides: list[str], only: list[str]
-) -> Plan:
-    """The plan of the experiment, its corpus made in `folder` if it is not there; of all models or `only` some."""
+def lecture(folder: Path, overrides: list[str], only: list[str]) -> dict[str, Any]:
+    """What `compare` is to compare, of all models or `only` some; the corpus is made in `folder` if it is not there."""
     for name in only:
         if name not in MODELS:
             raise ConfigError(f"no model '{name}' in the lecture; there are: {'; '.join(MODELS)}")
     corpus = folder / "corpus"
-    files = {split: corpus / f"{split}.tsv" for split in phrasebook.SPLITS}
-    lengths = corpus / "lengths.tsv"
-    data = {"data": {split: str(path.absolute()) for split, path in files.items()}}
+    files = {split: corpus / f"{split}.tsv" for split in (*phrasebook.SPLITS, "lengths")}
+    data = {"data": {split: str(files[split].absolute()) for split in phrasebook.SPLITS}}
     given = override_settings(overrides)
-    entries = [
-        Entry(name, idea, resolve_paths(parse(merge(merge(merge(_SHARED, data), own), given), name), folder))
-        for name, (idea, own) in MODELS.items()
-        if not only or name in only
-    ]
+    chosen = {name: MODELS[name] for name in MODELS if not only or name in only}
+    models = {
+        name: resolve_paths(parse(merge(merge(merge(_SHARED, data), own), given), name), folder)
+        for name, (_, own) in chosen.items()
+    }
     claim(folder)
     facts = {"corpus": "lecture", "train": PAIRS, "words": [*WORDS], "groups": [[*x] for x in GROUPS],
              "sentences": SENTENCES}  # fmt: skip
-    names = [path.name for path in (*files.values(), lengths)]
-    corpora.make(corpus, facts, names, _write_corpus, otherwise="give another --folder")
-    return Plan(
-        title="From the last state to the Transformer",
-        entries=entries,
-        budget=budget or Budget(tokens=TOKENS),
-        seeds=seeds,
-        folder=folder / "runs",
-        command=command,
-        data=f"The synthetic phrasebook, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} "
+    corpora.make(corpus, facts, [x.name for x in files.values()], _write_corpus, otherwise="give another --folder")
+    return {
+        "models": models,
+        "folder": folder / "runs",
+        "title": "From the last state to the Transformer",
+        "ideas": {name: idea for name, (idea, _) in chosen.items()},
+        "data": f"The synthetic phrasebook, English to German: {PAIRS:,} training pairs of {WORDS[0]} to {WORDS[1]} "
         f"English words, 500 test pairs of these lengths, and {SENTENCES} of each of the length groups below.",
-        lengths=str(lengths.absolute()),
-        groups=GROUPS,
-        trained=WORDS,
-    )
+        "lengths": str(files["lengths"].absolute()),
+        "groups": GROUPS,
+        "trained": WORDS,
+    }
 
 
 def _write_corpus(folder: Path) -> None:
     """The corpus of training, and test sentences of all lengths."""
     phrasebook.write(folder, train=PAIRS, words=WORDS)
-    lines = [
-        f"{pair.line}\n" for group in GROUPS for pair in phrasebook.pairs(SENTENCES, split="test", words=group, seed=2)
-    ]
-    write_text(folder / "lengths.tsv", "".join(lines))
+    pairs = [pair for group in GROUPS for pair in phrasebook.pairs(SENTENCES, split="test", words=group, seed=2)]
+    write_text(folder / "lengths.tsv", "".join(f"{pair.line}\n" for pair in pairs))

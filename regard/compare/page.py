@@ -1,26 +1,17 @@
-"""A comparison as a page: what was compared, the table, the figures, and what the numbers say."""
+"""A comparison as a Markdown page, from the template `page.md`: what was compared, tables, figures, findings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from urllib.parse import quote
 
 from regard.artifacts import write_text
-from regard.compare import plots
-from regard.compare.findings import (
-    alignment,
-    by_cost,
-    by_length,
-    count,
-    learning,
-    length_table,
-    name,
-    paragraph,
-    quality,
-    sentence,
-)
-from regard.compare.results import Results, amount, called, cells, frontier, load, markdown, ranked, save
+from regard.compare import findings, plots
+from regard.compare.results import Results, load, save
+from regard.compare.tables import COUNTS, cells, code, escaped, markdown, metric_name, scaled
 from regard.errors import ConfigError, DataError, OutputError
 
 
@@ -32,30 +23,16 @@ def write_page(results: Results, path: Path) -> None:
     folder = path.parent / path.stem
     folder.mkdir(parents=True, exist_ok=True)
     save(results, folder / "results.json")
-
-    def figure(name: str, draw: Callable[[Results, Path], None], what: str) -> str:
-        draw(results, folder / name)
-        return f"![{what}]({quote(folder.name)}/{name})"
-
-    metric = called(results.metric)
-    parts = [f"# {results.title}", *_setting(results), "## Results", markdown(*cells(results)), _note(results)]
-    parts += [paragraph(quality(results))]
-    if results.groups:
-        parts += ["## Quality by length"]
-        parts += [figure("by-length.svg", plots.quality_by_length, f"{metric} against the words of the source")]
-        parts += [*length_table(results), paragraph(by_length(results))]
-    if frontier(results):
-        parts += ["## Quality by cost"]
-        parts += [figure("by-cost.svg", plots.quality_by_cost, f"{metric} against the FLOPs of training")]
-        parts += [paragraph(by_cost(results))]
-    if any(run.curve for run in results.runs):
-        parts += ["## Learning"]
-        parts += [figure("learning.svg", plots.learning_curves, f"validation {metric} against the tokens seen")]
-        parts += [paragraph(learning(results))]
-    if ranked(results, "aer"):
-        parts += ["## Attention as alignment", paragraph(alignment(results))]
-    parts += ["## What this does not show", paragraph(caveats(results))]
-    write_text(path, "\n\n".join(part for part in parts if part) + "\n")
+    known = values(results)
+    for name, file, draw, text in (
+        ("length_figure", "by-length.svg", plots.length_figure, "by_length"),
+        ("cost_figure", "by-cost.svg", plots.cost_figure, "by_cost"),
+        ("learning_figure", "learning.svg", plots.learning_figure, "learning"),
+    ):
+        known[name] = f"{quote(folder.name)}/{file}" if known[text] else ""
+        if known[text]:
+            plots.write_figure(draw, results, folder / file)
+    write_text(path, render(files("regard.compare").joinpath("page.md").read_text(encoding="utf-8"), known))
 
 
 def check_place(path: Path) -> None:
@@ -65,8 +42,7 @@ def check_place(path: Path) -> None:
     folder = path.parent / path.stem
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file, and figures should go to a folder of that name; give another --page")
-    files = [x for x in folder.iterdir() if not x.name.startswith(".")] if folder.exists() else []
-    if not files and not path.exists():
+    if not path.exists() and (not folder.exists() or all(x.name.startswith(".") for x in folder.iterdir())):
         return
     try:
         load(folder / "results.json")
@@ -78,52 +54,45 @@ def check_place(path: Path) -> None:
         ) from None
 
 
-# What was done
+def render(template: str, values: Mapping[str, str]) -> str:
+    """Fill in a template. A block, which is what stands between blank lines, is left out where one of its values is
+    empty, and so is a heading with nothing under it."""
+    blocks = [Template(block) for block in template.strip().split("\n\n")]
+    filled = [x.substitute(values).rstrip() for x in blocks if all(values[name] for name in x.get_identifiers())]
+    ends = [*(x.startswith("## ") for x in filled[1:]), True]
+    return "\n\n".join(x for x, end in zip(filled, ends, strict=True) if not (end and x.startswith("## "))) + "\n"
 
 
-def _setting(results: Results) -> Iterator[str]:
+def values(results: Results) -> dict[str, str]:
+    """What the template is filled with apart from figures, as Markdown; empty where there is nothing to say."""
     models = results.models
-    each = [len(results.of(x)) for x in models]
-    seeds = count(each[0], "seed") if len(set(each)) == 1 else f"{min(each)} to {max(each)} seeds"
-    opening = (
-        f"{count(len(models), 'model')} {'was' if len(models) == 1 else 'were'} trained on the same data under the "
-    )
-    yield paragraph([f"{opening} same budget, {results.budget}, from {seeds}{' each' * (len(models) > 1)}:"])
-    yield "\n".join(f"- {name(x)}: {idea}" if (idea := results.ideas.get(x)) else f"- {name(x)}" for x in models)
-    yield paragraph([sentence(results.data)])
-    yield paragraph([sentence(f"Measured on {results.date} on {results.hardware}, with {results.versions}"),
-                      "To make this page again:"])  # fmt: skip
-    yield f"```\n{results.command}\n```"
-
-
-def _note(results: Results) -> str:
-    said = []
-    if max(len(results.of(x)) for x in results.models) > 1:
-        said += ["Scores are means over seeds ± one standard deviation.",
-                 "Below, two models differ beyond noise where Welch's t-test over their seeds gives p < 0.05, each "
-                 "pair by itself: of twenty pairs that do not differ, one may seem to."]  # fmt: skip
-    else:
-        said += ["There is one seed for each model, so no difference between models is claimed below."]
-    if not results.gpu:
-        said += [f"Training time and decoding speed are ratios to those of {name(results.models[0])}."]
-    if ranked(results, "aer"):
-        said += ["AER is the alignment error rate of the attention weights, and lower is better."]
-    return paragraph(said)
-
-
-def caveats(results: Results) -> Iterator[str]:
-    """What nobody should conclude from these numbers."""
-    each = {len(results.of(x)) for x in results.models}
-    sizes = sorted(results.mean(x, "parameters") for x in results.models)
-    low, high = amount(sizes[0]), amount(sizes[-1])
-    corpus = "one synthetic corpus" if "synthetic" in results.data.lower() else "one corpus"
-    yield f"This is {corpus} and one budget ({results.budget})."
-    yield f"The models have {low if low == high else f'{low} to {high}'} parameters; larger ones may stand otherwise."
-    if max(each) == 1:
-        yield "With one seed (n = 1) a difference between two models cannot be told from chance."
-    else:
-        n = f"n = {max(each)}" if len(each) == 1 else f"n = {min(each)} to {max(each)}"
-        yield f"A standard deviation of so few seeds ({n}) is itself uncertain."
-    yield "Whether another setting, such as another learning rate, suits some of the models better was not tried."
-    if not ranked(results, "aer"):
-        yield "No alignment error rate was measured."
+    counts = sorted({len(results.of(x)) for x in models})
+    count = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    several, tested = counts[-1] > 1, bool(results.pairs)
+    sizes = sorted(results.mean(x, "parameters") for x in models)
+    ideas = {x: escaped(results.ideas.get(x, "")) for x in models}
+    aligned = bool(results.ranking("aer").measures)
+    plain = ("title", "budget", "data", "date", "hardware", "versions")
+    return {name: escaped(getattr(results, name)) for name in plain} | {
+        "models": f"{len(models)} models were" if models[1:] else "1 model was",
+        "seeds": f"{count} seed{'s' * several}{' each' * bool(models[1:])}",
+        "ideas": "\n".join(f"- {code(x)}: {idea}" if idea else f"- {code(x)}" for x, idea in ideas.items()),
+        "command": "\n".join(f"    {line}" for line in results.command.splitlines()),
+        "results": markdown(*cells(results)),
+        "spread": count if several else "",
+        "reference": "" if results.gpu else code(models[0]),
+        "aer": "AER" if aligned else "",
+        "resamples": f"{results.resamples:,}" if tested else "",
+        "tests": ("", "the test gives", "both tests give")[several + tested],
+        "one_seed": "one seed" if tested and not several else "",
+        "untested": "one seed" if not tested and not several else "",
+        "metric": escaped(metric_name(results.metric)),
+        "quality": findings.quality(results),
+        "length_table": findings.length_table(results),
+        "by_length": findings.by_length(results) if results.groups else "",
+        "by_cost": findings.by_cost(results) if results.frontier() else "",
+        "learning": findings.learning(results) if any(run.curve for run in results.runs) else "",
+        "alignment": findings.alignment(results) if aligned else "",
+        "corpus": "one synthetic corpus" if "synthetic" in results.data.lower() else "one corpus",
+        "sizes": " to ".join(dict.fromkeys(scaled(x, COUNTS) for x in (sizes[0], sizes[-1]))),
+    }

@@ -1,80 +1,66 @@
-"""What a comparison measured: runs of models and seeds, their means and spreads, and the table of them."""
+"""What a comparison measured: runs of models and seeds, means and spreads over seeds, and tests of differences."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from regard.artifacts import write_text
-from regard.errors import DataError
+from regard.artifacts import read_json, write_json
+from regard.errors import DamagedError, DataError
 
-FORMAT = "regard comparison 1"
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "exact": "exact match", "aer": "AER"}
-DIGITS = {"aer": 3, "perplexity": 2}  # after the point; one for scores in percent
+KIND = "comparison"  # what results.json says it is
 LOWER_IS_BETTER = {"aer", "perplexity", "ter"}
-DASH = "–"
-LEVEL = 0.05  # what a difference counts as one at: chance gives as large a one more seldom
+LEVEL = 0.05  # significance level of every test
 MIDPOINTS = (np.arange(4096) + 0.5) / 4096  # of equal parts of the unit interval
 
 Numbers = NDArray[np.float64]
 Group = tuple[int, int]  # source words, shortest and longest
-T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Point:
+def _finite(value: float | None) -> float | None:
+    """The number, or None: a loss that overflowed is no measurement, and JSON cannot hold it."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+Finite = Annotated[float | None, AfterValidator(_finite)]
+Scores = Annotated[dict[str, float], AfterValidator(lambda x: {k: v for k, v in x.items() if math.isfinite(v)})]
+
+
+class Record(BaseModel):
+    """A measurement as it is kept on disk; a field it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Point(Record):
     """A model in the middle of its training; `quality` is the metric on validation data."""
 
     step: int
     tokens: int
     flops: float
     seconds: float
-    loss: float | None
-    quality: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return _plain(self)
-
-    @classmethod
-    def from_json(cls, raw: Any) -> Point:
-        read = _Reader(raw, "a point of a curve")
-        return cls(
-            read.integer("step"), read.integer("tokens"), read.number("flops"), read.number("seconds"),
-            read.maybe("loss"), read.maybe("quality"),
-        )  # fmt: skip
+    loss: Finite
+    quality: Finite
 
 
-@dataclass(frozen=True)
-class Length:
-    """Scores of the test sentences of so many source words."""
+class Length(Record):
+    """Scores of the test sentences of `shortest` to `longest` source words."""
 
     shortest: int
     longest: int
     sentences: int
-    scores: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return _plain(self)
-
-    @classmethod
-    def from_json(cls, raw: Any) -> Length:
-        read = _Reader(raw, "a length group")
-        return cls(
-            read.integer("shortest"), read.integer("longest"), read.integer("sentences"), read.by_name("scores", float)
-        )
+    scores: Scores
 
 
-@dataclass(frozen=True)
-class Run:
-    """One model trained from one seed. `memory` is in bytes, `decode_speed` in output tokens a second."""
+class Run(Record):
+    """One model trained from one seed. `memory` is in bytes, `decode_speed` in output tokens per second."""
 
     model: str
     seed: int
@@ -85,31 +71,34 @@ class Run:
     flops: float
     memory: int
     decode_speed: float
-    scores: dict[str, float]
+    scores: Scores
     lengths: tuple[Length, ...] = ()
     curve: tuple[Point, ...] = ()
 
     def score(self, metric: str, group: Group | None = None) -> float | None:
-        """A score over the whole test set or over one length group; none where there is no such number."""
+        """A score over the whole test set or over one length group; None where there is no such number."""
         if group is None:
-            return _finite(self.scores.get(metric))
-        for length in self.lengths:
-            if (length.shortest, length.longest) == group and length.sentences:
-                return _finite(length.scores.get(metric))
-        return None
+            return self.scores.get(metric)
+        found = (x.scores.get(metric) for x in self.lengths if (x.shortest, x.longest) == group and x.sentences)
+        return next(found, None)
 
-    def to_json(self) -> dict[str, Any]:
-        return _plain(self)
+    def path(self, over: Literal["tokens", "flops"], of: Literal["loss", "quality"]) -> Numbers:
+        """The learning curve, `(2, points)`: what training took so far, and the loss or quality there."""
+        known = [(x, y) for p in self.curve if (x := getattr(p, over)) > 0 and (y := getattr(p, of)) is not None]
+        return np.array(sorted(known), dtype=np.float64).reshape(-1, 2).T
 
-    @classmethod
-    def from_json(cls, raw: Any) -> Run:
-        read = _Reader(raw, "a run")
-        return cls(
-            read.text("model"), read.integer("seed"), read.integer("parameters"), read.integer("tokens"),
-            read.integer("steps"), read.number("seconds"), read.number("flops"), read.integer("memory"),
-            read.number("decode_speed"), read.by_name("scores", float), read.each("lengths", Length.from_json),
-            read.each("curve", Point.from_json),
-        )  # fmt: skip
+
+class Pair(Record):
+    """A paired bootstrap test of two models on the same test sentences: the difference of the metric (`one` minus
+    `other`), its 95 % interval, and how often resampling alone gives one as large."""
+
+    one: str
+    other: str
+    group: Group | None
+    difference: float
+    low: float
+    high: float
+    p: float
 
 
 @dataclass(frozen=True)
@@ -122,14 +111,14 @@ class Measure:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Measure | None:
-        """Of those that are numbers; none if none is."""
+        """Of those values that are numbers; None if none is."""
         known = [x for x in map(_finite, values) if x is not None]
         if not known:
             return None
         return cls(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None, len(known))
 
-    def apart(self, other: Measure) -> bool | None:
-        """Whether the two differ by Welch's t-test (p < 0.05); none where one of them has no spread to judge by."""
+    def differs(self, other: Measure) -> bool | None:
+        """Whether two means differ by Welch's t-test over seeds; None where one of them has no spread to judge by."""
         if self.spread is None or other.spread is None:
             return None
         mine, theirs = self.spread**2 / self.seeds, other.spread**2 / other.seeds
@@ -138,18 +127,9 @@ class Measure:
         freedom = (mine + theirs) ** 2 / (mine**2 / (self.seeds - 1) + theirs**2 / (other.seeds - 1))
         return p_value((self.mean - other.mean) / math.sqrt(mine + theirs), freedom) < LEVEL
 
-    def above(self, value: float) -> bool | None:
-        """Whether the mean is above a value (False: below it) by a t-test (p < 0.05); none where it cannot be told."""
-        if self.spread is None or self.mean == value:
-            return None
-        error = self.spread / math.sqrt(self.seeds)
-        if error and p_value((self.mean - value) / error, self.seeds - 1) >= LEVEL:
-            return None
-        return self.mean > value
-
 
 def p_value(t: float, freedom: float) -> float:
-    """How often chance alone gives Student's t such a size or more, on both sides together.
+    """The two-sided p-value of Student's t.
 
     With `t = √ν tan φ` the density of t is that of `cos(φ) ** (ν - 1)`, and its tail an integral over a bounded range.
     """
@@ -161,6 +141,32 @@ def p_value(t: float, freedom: float) -> float:
     return float(tail / whole)
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """Models by a metric, best first, and the paired tests of them where there are any."""
+
+    metric: str
+    measures: Mapping[str, Measure]
+    pairs: Mapping[frozenset[str], Pair] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, metric: str, found: Mapping[str, Measure | None], pairs: Iterable[Pair] = ()) -> Ranking:
+        known = [(x, m) for x, m in found.items() if m is not None]
+        known.sort(key=lambda item: item[1].mean if metric in LOWER_IS_BETTER else -item[1].mean)
+        return cls(metric, dict(known), {frozenset((x.one, x.other)): x for x in pairs})
+
+    def pair(self, one: str, other: str) -> Pair | None:
+        return self.pairs.get(frozenset((one, other)))
+
+    def differ(self, one: str, other: str) -> bool | None:
+        """Whether two models differ significantly by every test there is: paired bootstrap over sentences, Welch's over
+        seeds. None where there is none."""
+        pair = self.pair(one, other)
+        found = [None if pair is None else pair.p < LEVEL, self.measures[one].differs(self.measures[other])]
+        verdicts = [x for x in found if x is not None]
+        return all(verdicts) if verdicts else None
+
+
 class Trajectory(NamedTuple):
     """The mean over seeds of a learning curve."""
 
@@ -169,12 +175,12 @@ class Trajectory(NamedTuple):
     spread: Numbers | None
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(Record):
     """A comparison: what was compared on what, and all that was measured.
 
-    `trained` is the fewest and the most source words in training, `ideas` a line for each model. Times are told in
-    seconds where `gpu` is true, and as ratios elsewhere, for a shared CPU's seconds mean little on another.
+    `trained` is the fewest and the most source words in training, `ideas` a line for each model, `pairs` the paired
+    tests by the metric. Times are told in seconds where `gpu` is true, and as ratios elsewhere, for a shared CPU's
+    seconds mean little on another.
     """
 
     title: str
@@ -188,6 +194,8 @@ class Results:
     metric: str
     ideas: dict[str, str]
     runs: tuple[Run, ...]
+    pairs: tuple[Pair, ...] = ()
+    resamples: int = 0  # of each paired test
     gpu: bool = False
 
     @property
@@ -207,35 +215,30 @@ class Results:
         others = [x for x in ("chrf", "exact", "aer", "pointing") if x != self.metric]
         return [self.metric, *(x for x in others if any(run.score(x) is not None for run in self.runs))]
 
-    def of(self, model: str) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.model == model)
+    def of(self, model: str) -> list[Run]:
+        return [run for run in self.runs if run.model == model]
 
     def measure(self, model: str, metric: str | None = None, group: Group | None = None) -> Measure | None:
         """A model's score over its seeds."""
         return Measure.of(run.score(metric or self.metric, group) for run in self.of(model))
 
-    def change(self, model: str, first: Group, last: Group) -> Measure | None:
-        """By how much the metric of the same run differs between two length groups."""
-        pairs = [(run.score(self.metric, first), run.score(self.metric, last)) for run in self.of(model)]
-        return Measure.of(None if a is None or b is None else b - a for a, b in pairs)
+    def mean(self, model: str, name: Literal["parameters", "seconds", "flops", "memory", "decode_speed"]) -> float:
+        return float(np.mean([getattr(run, name) for run in self.of(model)]))
 
-    def mean(self, model: str, field: Literal["parameters", "seconds", "flops", "memory", "decode_speed"]) -> float:
-        return float(np.mean([getattr(run, field) for run in self.of(model)]))
+    def ranking(self, metric: str | None = None, group: Group | None = None) -> Ranking:
+        """Those of the models that have the metric, best first, with the tests of them."""
+        metric = metric or self.metric
+        pairs = [x for x in self.pairs if x.group == group] if metric == self.metric else []
+        return Ranking.of(metric, {x: self.measure(x, metric, group) for x in self.models}, pairs)
 
     def trajectory(
         self, model: str, over: Literal["tokens", "flops"], of: Literal["loss", "quality"]
     ) -> Trajectory | None:
-        """A model's learning curve over its seeds, at the places where its first run was looked at.
+        """A model's learning curve over its seeds, at the places where its first run was validated.
 
         Packed batches differ from seed to seed and so do these places: the other runs are interpolated to them.
         """
-        curves = []
-        for run in self.of(model):
-            known = [
-                (x, y) for p in run.curve if (x := getattr(p, over)) > 0 and (y := _finite(getattr(p, of))) is not None
-            ]
-            if known:
-                curves.append(np.array(sorted(known), dtype=np.float64).T)
+        curves = [path for run in self.of(model) if (path := run.path(over, of)).size]
         if not curves:
             return None
         first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
@@ -243,239 +246,41 @@ class Results:
         values = np.stack([np.interp(grid, x, y) for x, y in curves])
         return Trajectory(grid, values.mean(0), values.std(0, ddof=1) if len(values) > 1 else None)
 
-    def during(self, model: str, tokens: float, *, since: float | None = None) -> Measure | None:
-        """Validation quality after so many tokens over a model's seeds, or how it changed `since` so many."""
-        curves = [np.array(sorted(known)).T for run in self.of(model) if (known := _followed(run))]
-        values = [np.interp([tokens, since or tokens], *curve) for curve in curves]
-        return Measure.of(float(now - before) if since is not None else float(now) for now, before in values)
+    def beaten_by(self, model: str, *, significantly: bool = False) -> str | None:
+        """The best of the models that are better than this one by the metric and cost no more FLOPs; None if none is.
 
-    def reached(self, model: str, quality: float) -> list[float | None]:
-        """After how many tokens the validation of each run first has this quality; none where it never has."""
-        return [next((x for x, y in sorted(_followed(run)) if y >= quality), None) for run in self.of(model)]
+        Costs within one percent count as equal: two runs under the same budget never end on the very same token.
+        """
+        ranking, limit = self.ranking(), 1.01 * self.mean(model, "flops")
+        for other, measure in ranking.measures.items():
+            if other == model or measure.mean <= ranking.measures[model].mean:
+                return None
+            if 0 < self.mean(other, "flops") <= limit and (not significantly or ranking.differ(other, model)):
+                return other
+        return None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **_plain(self)}
-
-    @classmethod
-    def from_json(cls, raw: Any, name: str = "these results") -> Results:
-        """`name` is what an error calls them, such as their file."""
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            raise DataError(f'{name}: not the results of `regard compare`; expected "format": "{FORMAT}"')
-        try:
-            read = _Reader(raw, "the comparison")
-            trained = None if raw.get("trained") is None else read.each("trained", _whole)
-            if trained is not None and len(trained) != 2:
-                raise DataError(f"trained of the comparison should be two numbers, not {len(trained)}")
-            return cls(
-                title=read.text("title"), budget=read.text("budget"), data=read.text("data"),
-                hardware=read.text("hardware"), versions=read.text("versions"), command=read.text("command"),
-                date=read.text("date"), trained=None if trained is None else (trained[0], trained[1]),
-                metric=read.text("metric"), ideas=read.by_name("ideas", str), runs=read.each("runs", Run.from_json),
-                gpu=read.flag("gpu"),
-            )  # fmt: skip
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from None
-
-
-def _followed(run: Run) -> list[tuple[float, float]]:
-    """Tokens and validation quality, wherever it was looked at."""
-    return [(float(p.tokens), y) for p in run.curve if p.tokens > 0 and (y := _finite(p.quality)) is not None]
-
-
-def ranked(results: Results, metric: str, models: Iterable[str] | None = None) -> list[tuple[str, Measure]]:
-    """Those of the models that have the metric, best first."""
-    known = [(x, m) for x in (results.models if models is None else models) if (m := results.measure(x, metric))]
-    return sorted(known, key=lambda pair: pair[1].mean if metric in LOWER_IS_BETTER else -pair[1].mean)
-
-
-def beaten_by(results: Results, model: str, *, surely: bool = False) -> str | None:
-    """The best of the models that are better than this one by the metric and cost no more FLOPs; none if none is.
-
-    Better is a higher mean, or with `surely` one that a test tells from it. Costs within one percent count as equal:
-    two runs under the same budget never end on the very same token.
-    """
-    own = results.measure(model)
-    limit = 1.01 * results.mean(model, "flops")
-    for other, measure in ranked(results, results.metric):
-        if own is None or measure.mean <= own.mean or not 0 < results.mean(other, "flops") <= limit:
-            continue
-        if not surely or measure.apart(own):
-            return other
-    return None
-
-
-def frontier(results: Results) -> list[str]:
-    """The models that no other beats in cost and quality at once, cheapest first."""
-    known = [x for x in results.models if results.measure(x) is not None and results.mean(x, "flops") > 0]
-    return sorted((x for x in known if beaten_by(results, x) is None), key=lambda x: results.mean(x, "flops"))
+    def frontier(self) -> list[str]:
+        """The models that no other beats in cost and quality at once, cheapest first."""
+        known = [x for x in self.ranking().measures if self.mean(x, "flops") > 0 and self.beaten_by(x) is None]
+        return sorted(known, key=lambda x: self.mean(x, "flops"))
 
 
 def save(results: Results, path: Path) -> None:
     """Write all that was measured as JSON, a whole file or none."""
-    write_text(path, json.dumps(results.to_json(), indent=1, ensure_ascii=False) + "\n")
+    write_json(path, {"kind": KIND, **results.model_dump(mode="json")})
 
 
 def load(path: Path) -> Results:
+    """Read what `save` wrote."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
+        if content.pop("kind", None) != KIND:
+            raise DataError(f"{path}: not the results of `regard compare`")
+        return Results.model_validate(content)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: not JSON ({error})") from None
-    return Results.from_json(raw, str(path))
-
-
-# The table: one source of cells, for the terminal and for the page.
-
-
-def cells(results: Results) -> tuple[list[str], list[list[str]]]:
-    """The header and a row for each model."""
-    header = ["model", *(called(x) for x in results.metrics)]
-    header += ["parameters", "training FLOPs", "training time", "decoding speed", "memory"]
-    first = results.models[0] if results.runs else ""
-    rows = []
-    for model in results.models:
-        runs = results.of(model)
-        seconds, speed = results.mean(model, "seconds"), results.mean(model, "decode_speed")
-        if results.gpu:
-            times = [duration(seconds), f"{speed:,.0f} tokens/s" if speed else DASH]
-        else:
-            times = [ratio(seconds, results.mean(first, "seconds")), ratio(speed, results.mean(first, "decode_speed"))]
-        scores = [shown(results.measure(model, x), x, runs=len(runs)) for x in results.metrics]
-        sizes = [amount(results.mean(model, "parameters")), flops(results.mean(model, "flops"))]
-        rows.append([model, *scores, *sizes, *times, memory(max(run.memory for run in runs))])
-    return header, rows
-
-
-def table(results: Results) -> Table:
-    """For the terminal."""
-    header, rows = cells(results)
-    drawn = Table(title=results.title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(header):
-        drawn.add_column(name, justify="right" if i else "left", no_wrap=not i, overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
-    return drawn
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """For the page."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def called(metric: str) -> str:
-    return NAMES.get(metric, metric)
-
-
-def plain(value: float, metric: str) -> str:
-    """A number with as many digits as the metric deserves."""
-    text = f"{value:.{DIGITS.get(metric, 1)}f}"
-    return text.removeprefix("-") if not float(text) else text.replace("-", "−")
-
-
-def shown(measure: Measure | None, metric: str, *, runs: int = 0) -> str:
-    """`62.1 ± 0.4`; with `runs`, it is said if some of these have no such score."""
-    if measure is None:
-        return DASH
-    spread = "" if measure.spread is None else f" ± {plain(measure.spread, metric)}"
-    missing = f" ({measure.seeds} of {runs})" if measure.seeds < runs else ""
-    return plain(measure.mean, metric) + spread + missing
-
-
-def flops(value: float) -> str:
-    """`3.1e15`."""
-    return f"{value:.1e}".replace("e+", "e").replace("e0", "e") if value else DASH
-
-
-def ratio(value: float, to: float) -> str:
-    if not value or not to:
-        return DASH
-    return f"{value / to:.2f}x" if value / to < 0.095 else f"{value / to:.1f}x"
-
-
-def amount(value: float) -> str:
-    """`812`, `81.2 k`, `8.1 M`."""
-    for unit, size in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
-        if value >= 0.9995 * size:
-            return f"{value / size:.1f}{unit}"
-    return f"{value:.0f}"
-
-
-def memory(value: float) -> str:
-    if not value:
-        return DASH
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
-
-
-def duration(seconds: float) -> str:
-    if not seconds:
-        return DASH
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-# JSON
-
-
-def _finite(value: float | None) -> float | None:
-    """The number, or none: a loss that overflowed is no measurement, and JSON cannot hold it."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(x) for key, x in value.items() if _plain(x) is not None}
-    if isinstance(value, tuple):
-        return [_plain(x) for x in value]
-    return _finite(value) if isinstance(value, float) else value
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DataError(f"expected a whole number, not {value!r}")
-    return value
-
-
-class _Reader:
-    """The fields of a dict that should be there and of the right kind; errors name the field and where it stands."""
-
-    def __init__(self, raw: Any, where: str) -> None:
-        if not isinstance(raw, dict):
-            raise DataError(f"{where} should be a table of names and values, not {type(raw).__name__}")
-        self.raw: dict[str, Any] = raw
-        self.where = where
-
-    def _take(self, key: str, kind: type | tuple[type, ...], expected: str) -> Any:
-        if key not in self.raw:
-            raise DataError(f"{key} of {self.where} is missing; expected {expected}")
-        value = self.raw[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise DataError(f"{key} of {self.where} should be {expected}, not {str(value)[:40]!r}")
-        return value
-
-    def text(self, key: str) -> str:
-        return str(self._take(key, str, "text"))
-
-    def integer(self, key: str) -> int:
-        return int(self._take(key, int, "a whole number"))
-
-    def number(self, key: str) -> float:
-        return float(self._take(key, (int, float), "a number"))
-
-    def maybe(self, key: str) -> float | None:
-        return None if self.raw.get(key) is None else self.number(key)
-
-    def flag(self, key: str) -> bool:
-        return bool(self._take(key, bool, "true or false"))
-
-    def each(self, key: str, read: Callable[[Any], T]) -> tuple[T, ...]:
-        return tuple(read(x) for x in self._take(key, (list, tuple), "a list"))
-
-    def by_name(self, key: str, kind: type[T]) -> dict[str, T]:
-        inner = _Reader(self._take(key, dict, "a table of names and values"), f"{key} of {self.where}")
-        take = inner.number if kind is float else inner.text
-        return {name: kind(take(name)) for name in inner.raw}  # type: ignore[call-arg]
+    except DamagedError as error:
+        raise DataError(f"{path}: not the results of `regard compare` ({error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,39 +1,42 @@
-"""Several models on the same data under the same budget, with several seeds; cut off, it goes on where it was."""
+"""Trains and scores several models on the same data under the same budget, with several seeds. Rerun, it resumes."""
 
 from __future__ import annotations
 
 import json
 import math
 import platform
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from pydantic import ValidationError
 
 import regard
 from regard.artifacts import LOCK, is_empty, locked, mark, read_json, read_mark, write_json
 from regard.compare.cost import Cost, count_cost
-from regard.compare.results import Length, Point, Results, Run
+from regard.compare.paired import paired_tests
+from regard.compare.results import Group, Length, Numbers, Pair, Point, Record, Results, Run
 from regard.data.batches import Position
-from regard.data.content import data_content
-from regard.data.corpora import Example, Files, read_examples, read_files
+from regard.data.examples import Example, Files, data_content, read_examples, read_files
+from regard.data.sides import Sides
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
-from regard.evaluation.metrics import bleu_score, chrf_score, exact_match
+from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statistics
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System, choose_device
-from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
-COMPARED = "compared.json"  # in a run's folder: what it was made from, where, and its scores
+COMPARED = "compared.json"  # in a run's folder
 # Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
 FREE = ("run", "preset", "data.train", "data.valid", "data.test", "start.", "training.seed", "training.log_every",
         "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
@@ -42,7 +45,6 @@ VALIDATIONS = 12  # points of a learning curve
 PROBES = 4  # batches that costs are counted on
 GROUPS = 6  # of test sentences by length, where none are given
 
-Train = Callable[[Config], System]
 Say = Callable[[str], None]
 
 
@@ -66,71 +68,82 @@ class Budget:
         return f"{self.seconds:,g} seconds of training" if self.seconds else f"{self.flops:.2e} FLOPs of training"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A model to compare: its name, what it is in a line, and its config."""
+class Sentences(Record):
+    """Sufficient statistics of the metric for each sentence of the test set, or of a length group of test sentences."""
 
-    name: str
-    idea: str
-    config: Config
+    group: Group | None
+    rows: list[list[float]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is compared, how, and where it is kept."""
+class Compared(Record):
+    """A finished run: what it was made from, where and when, its scores, and what paired tests need."""
 
-    title: str
-    entries: Sequence[Entry]
-    budget: Budget
-    seeds: Sequence[int]
-    folder: Path
-    command: str
-    data: str
-    lengths: str | None = None  # a file of test sentences of many lengths; the test data if None
-    groups: Sequence[tuple[int, int]] | None = None  # source words, from and to
-    trained: tuple[int, int] | None = None  # source words in training
+    made_from: dict[str, Any]
+    hardware: str
+    versions: str
+    date: str
+    gpu: bool
+    run: Run
+    sentences: tuple[Sentences, ...]
 
 
-def compare(plan: Plan, train: Train, say: Say) -> Results:
-    """Train and score every model with every seed; what is done already, from the very same, is taken as it is.
+def compare(
+    models: Mapping[str, Config], folder: str | Path, budget: Budget, *, seeds: Sequence[int] = (1, 2, 3),
+    title: str = "A comparison", ideas: Mapping[str, str] | None = None, data: str = "", command: str = "",
+    lengths: str | None = None, groups: Sequence[Group] = (), trained: Group | None = None,
+    train: Callable[[Config], System] = regard.train, say: Say = lambda text: None,
+) -> Results:  # fmt: skip
+    """Train and score every model with every seed on the same data under the same budget, and test what differs.
 
-    Of several processes in one folder each can work on other models or seeds.
+    Runs are kept in `folder`: called again, this resumes, and what is done already, from the very same, is taken as it
+    is. Of several processes in one folder each can work on other models or seeds. `train` trains one config, and `say`
+    hears of progress. `write_page` makes a page of what this returns.
+
+    Test sentences of many lengths are read from the file `lengths`, or else are the test data, and are scored by
+    `groups` of source words, from and to. What the page only tells: `title`, a line for each model (`ideas`), what the
+    `data` are, the source words in training (`trained`), and the `command` that makes it.
     """
-    _check(plan.entries)
-    contents = _contents(plan)
-    claim(plan.folder)
-    runs: list[Run] = []
-    places: list[dict[str, Any]] = []
-    for entry in plan.entries:
-        made_from, cost = _made_from(plan, entry, contents), None
-        for seed in plan.seeds:
-            folder = plan.folder / folder_name(entry.name) / f"seed-{seed}"
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with locked(folder.with_name(f".{folder.name}.lock"), folder):
-                known = _known(folder, made_from, say)
+    _check(models)
+    first = next(iter(models.values()))
+    contents = _contents(first, lengths)
+    claim(folder := Path(folder))
+    done: dict[str, list[Compared]] = {}
+    for name, own in models.items():
+        made_from, cost = _made_from(own, budget, groups, contents), None
+        done[name] = []
+        for seed in seeds:
+            place = folder / folder_name(name) / f"seed-{seed}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with locked(place.with_name(f".{place.name}.lock"), place):
+                known = _known(place, made_from, say)
                 if known is not None:
-                    say(f"{entry.name}, seed {seed}: done before")
+                    say(f"{name}, seed {seed}: done before")
                 else:
-                    config = _seeded(entry.config, seed, folder)
+                    config = _changed(own, seed=seed, patience=0).model_copy(update={"run": str(place)})
                     if cost is None:
                         cost = _count(config)
-                        for line in _announced(entry, plan.budget, _within(config, plan.budget, cost)):
-                            say(line)
-                    config = _within(config, plan.budget, cost)
-                    say(f"{entry.name}, seed {seed}: {cost.parameters:,} parameters, {plan.budget}")
-                    run = _score(plan, entry, seed, train(config), cost)
-                    known = {"made_from": dict(made_from.parts), "where": _where(config), "run": run.to_json()}
-                    write_json(folder / COMPARED, known)
-            runs.append(Run.from_json(known["run"]))
-            places.append(known["where"])
+                        say(_announced(name, own, budget, cost))
+                    say(f"{name}, seed {seed}: {cost.parameters:,} parameters, {budget}")
+                    system = train(_changed(config, **_limits(own, budget, cost)))
+                    scored = _score(name, system, cost, first.metric, lengths, groups)
+                    known = Compared(made_from=dict(made_from.parts), **_where(config), **scored)
+                    write_json(place / COMPARED, known.model_dump(mode="json"))
+            done[name].append(known)
+    runs = [x for found in done.values() for x in found]
     return Results(
-        title=plan.title, budget=str(plan.budget), data=plan.data, command=plan.command, trained=plan.trained,
-        hardware="; ".join(dict.fromkeys(place["hardware"] for place in places)),
-        versions="; ".join(dict.fromkeys(place["versions"] for place in places)),
-        date=max(place["date"] for place in places), gpu=all(place["gpu"] for place in places),
-        metric=plan.entries[0].config.metric, ideas={entry.name: entry.idea for entry in plan.entries},
-        runs=tuple(runs),
+        title=title, budget=str(budget), data=data, command=command, trained=trained, metric=first.metric,
+        ideas=dict(ideas or {}), date=max(x.date for x in runs), gpu=all(x.gpu for x in runs),
+        hardware="; ".join(dict.fromkeys(x.hardware for x in runs)),
+        versions="; ".join(dict.fromkeys(x.versions for x in runs)), runs=tuple(x.run for x in runs),
+        pairs=tuple(_pairs(first.metric, done)), resamples=RESAMPLES,
     )  # fmt: skip
+
+
+def _pairs(metric: str, done: Mapping[str, Sequence[Compared]]) -> Iterator[Pair]:
+    """Paired tests of all models on each set of sentences."""
+    for i, sentences in enumerate(next(iter(done.values()))[0].sentences):
+        rows = {name: [np.array(x.sentences[i].rows) for x in runs] for name, runs in done.items()}
+        yield from paired_tests(metric, rows, sentences.group)
 
 
 def claim(folder: Path) -> None:
@@ -148,156 +161,142 @@ def claim(folder: Path) -> None:
             mark(folder, "comparison")
 
 
-def _known(folder: Path, made_from: Fingerprint, say: Say) -> dict[str, Any] | None:
-    """What was found out before, if it was made from the same; None if there is nothing yet."""
-    try:
-        known = read_json(folder / COMPARED)
-        before = known["made_from"]
-    except FileNotFoundError:
-        return None
-    except (DamagedError, KeyError):
-        say(f"{folder / COMPARED} is damaged, and is made anew")
-        return None
-    if differing := made_from.differences(before):
-        what = ", ".join(map(str, differing))
-        raise OutputError(f"{folder} holds a run made from something else: {what}; give another --folder")
-    return known
-
-
-def _made_from(plan: Plan, entry: Entry, contents: dict[str, str]) -> Fingerprint:
-    """All that the scores of a model come from, whatever its seed."""
-    config = entry.config
-    free = FREE if plan.budget.seconds else (*FREE, "training.validate_every")
-    parts = settings_of(config, without=free)
-    for part in ("model", "encoder", "decoder"):
-        if (start := getattr(config.start, part)) is not None:
-            parts[f"{CONTENT}start.{part}"] = content_of([Path(start) / WEIGHTS])
-    budget = {f"budget.{name}": value for name, value in asdict(plan.budget).items() if value}
-    return Fingerprint({**parts, **contents, **budget, "groups": [list(group) for group in plan.groups or ()]})
-
-
-def _contents(plan: Plan) -> dict[str, str]:
-    """Digests of the data that all models are compared on, with the pictures that they name."""
-    data = plan.entries[0].config.data
-    given: dict[str, Files | None] = {f"data.{split}": getattr(data, split) for split in ("train", "valid", "test")}
-    given["the lengths"] = plan.lengths
-    return {f"{CONTENT}{name}": data_content(files, data) for name, files in given.items() if files is not None}
-
-
-def _announced(entry: Entry, budget: Budget, config: Config) -> Iterator[str]:
-    """What of an entry's own settings does not hold here, in a line."""
-    own, now = entry.config.training, config.training
-    said = []
-    if now.validate_every != own.validate_every:
-        said.append(
-            f"validating every {now.validate_every} updates (config says {own.validate_every}), so that each curve has "
-            f"{VALIDATIONS} points"
-        )
-    if now.save_every != own.save_every:
-        said.append(f"saving every {now.save_every} updates (config says {own.save_every})")
-    ends = [f"training.steps={own.steps}"]
-    ends += [f"training.patience={own.patience}"] * bool(own.patience)
-    ends += [f"training.{name}={value:g}" for name in ("tokens", "seconds") if (value := getattr(own, name))]
-    said.append(f"training ends after {budget}, whatever {' and '.join(ends)} {'say' if ends[1:] else 'says'}")
-    yield f"{entry.name}: {'; '.join(said)}"
-
-
-def _where(config: Config) -> dict[str, Any]:
-    device = choose_device(config.training.device)
-    return {
-        "hardware": _hardware(device),
-        "versions": f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "gpu": device.type == "cuda",
-    }
-
-
-def _check(entries: Sequence[Entry]) -> None:
-    first = entries[0].config
-    for entry in entries:
-        for section in ("data", "tokens"):
-            if getattr(entry.config, section) != getattr(first, section):
-                raise ConfigError(
-                    f"{entry.name} and {entries[0].name} differ in [{section}]; models are compared on the same data"
-                )
-        if entry.config.data.test is None:
-            raise ConfigError(f"{entry.name} names no data.test to compare on")
-        if entry.config.data.source == "none":
-            raise ConfigError(f"{entry.name} is a model of text alone; `regard evaluate` gives its perplexity")
-        if entry.config.metric == "loss":
-            raise ConfigError("training.metric loss says nothing of outputs; compare by bleu, chrf or exact")
-    names = [folder_name(entry.name) for entry in entries]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two models have the same name: {', '.join(names)}")
-
-
 def folder_name(name: str) -> str:
     """What the folder of a model's runs is called."""
     return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
-def _seeded(config: Config, seed: int, folder: Path) -> Config:
-    training = config.training.model_copy(update={"seed": seed, "patience": 0})
-    return config.model_copy(update={"training": training, "run": str(folder)})
+# What a run is made from
+
+
+def _check(models: Mapping[str, Config]) -> None:
+    (first, given), *_ = models.items()
+    for name, config in models.items():
+        for section in ("data", "source", "target", "tokens"):
+            if getattr(config, section) != getattr(given, section):
+                raise ConfigError(f"{name} and {first} differ in [{section}]; models are compared on the same data")
+        if config.data.test is None:
+            raise ConfigError(f"{name} names no data.test to compare on")
+        if config.metric == "loss":
+            raise ConfigError(
+                f"{name} is measured by its loss, which says nothing of outputs; set training.metric to bleu, chrf, "
+                "exact or accuracy (of a language model, `regard evaluate` gives the perplexity)"
+            )
+    names = [folder_name(name) for name in models]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two models have the same name: {', '.join(names)}")
+
+
+def _known(folder: Path, made_from: Fingerprint, say: Say) -> Compared | None:
+    """What was found out before, if it was made from the same; None if there is nothing yet."""
+    try:
+        known = Compared.model_validate(read_json(folder / COMPARED))
+    except FileNotFoundError:
+        return None
+    except (DamagedError, ValidationError):
+        say(f"{folder / COMPARED} is damaged, and is made anew")
+        return None
+    if differing := made_from.differences(known.made_from):
+        what = ", ".join(map(str, differing))
+        raise OutputError(f"{folder} holds a run made from something else: {what}; give another --folder")
+    return known
+
+
+def _made_from(config: Config, budget: Budget, groups: Sequence[Group], contents: dict[str, str]) -> Fingerprint:
+    """All that the scores of a model come from, whatever its seed."""
+    parts = settings_of(config, without=FREE if budget.seconds else (*FREE, "training.validate_every"))
+    for part in ("model", "encoder", "decoder"):
+        if (start := getattr(config.start, part)) is not None:
+            parts[f"{CONTENT}start.{part}"] = content_of([Path(start) / WEIGHTS])
+    limits = {f"budget.{name}": value for name, value in asdict(budget).items() if value}
+    return Fingerprint({**parts, **contents, **limits, "groups": [list(group) for group in groups]})
+
+
+def _contents(config: Config, lengths: str | None) -> dict[str, str]:
+    """Digests of the data that all models are compared on, with the files that they name."""
+    data, form = config.data, Sides.of(config).form
+    given: dict[str, Files | None] = {f"data.{split}": getattr(data, split) for split in ("train", "valid", "test")}
+    given["the lengths"] = lengths
+    return {f"{CONTENT}{name}": data_content(files, form) for name, files in given.items() if files is not None}
+
+
+# A training within the budget
+
+
+def _changed(config: Config, **changes: Any) -> Config:
+    """The config with other training settings."""
+    return config.model_copy(update={"training": config.training.model_copy(update=changes)})
 
 
 def _count(config: Config) -> Cost:
     """What a target token costs, counted on a few batches of the training data."""
     task, batches = prepare(config)
-    some = [batch for batch, _ in islice(batches.since(Position()), PROBES)]
-    return count_cost(task, some, config.training)
+    return count_cost(task, [batch for batch, _ in islice(batches.since(Position()), PROBES)], config.training)
 
 
-def _within(config: Config, budget: Budget, cost: Cost) -> Config:
-    """The config with the budget as its end, and a dozen validations on the way."""
+def _limits(config: Config, budget: Budget, cost: Cost) -> dict[str, Any]:
+    """Training settings that have the budget as the end, and a dozen validations on the way."""
     tokens = budget.tokens or math.ceil(budget.flops / cost.flops_per_token)
     every = config.training.validate_every
     if tokens:
         every = max(1, math.ceil(tokens / cost.tokens_per_batch / config.training.accumulate / VALIDATIONS))
-    changes = {
-        "steps": 10**9, "tokens": tokens, "seconds": budget.seconds, "validate_every": every,
-        "save_every": min(config.training.save_every, every),
-    }  # fmt: skip
-    return config.model_copy(update={"training": config.training.model_copy(update=changes)})
+    return {"steps": 10**9, "tokens": tokens, "seconds": budget.seconds, "validate_every": every,
+            "save_every": min(config.training.save_every, every)}  # fmt: skip
 
 
-def _score(plan: Plan, entry: Entry, seed: int, system: System, cost: Cost) -> Run:
-    task, data = system.task, system.config.data
-    scores = {name: score.value for name, score in system.test().scores.items()}
-    many = list(read_files(plan.lengths, data) if plan.lengths else read_examples(data, "test"))
+def _announced(name: str, config: Config, budget: Budget, cost: Cost) -> str:
+    """Which of a config's own settings do not hold here."""
+    own, now = config.training, _limits(config, budget, cost)
+    told = [f"{x}={getattr(own, x):g}" for x in ("steps", "tokens", "seconds", "patience") if getattr(own, x)]
+    told += [
+        f"{x}={getattr(own, x)} (here {now[x]})" for x in ("validate_every", "save_every") if getattr(own, x) != now[x]
+    ]
+    return f"{name}: training ends after {budget}; of its config these do not hold: training.{', training.'.join(told)}"
+
+
+# Scores
+
+
+def _score(
+    name: str, system: System, cost: Cost, metric: str, lengths: str | None, groups: Sequence[Group]
+) -> dict[str, Any]:
+    """The run, with scores on the test data and by length, and the statistics that the metric adds up from."""
+    task, form = system.task, system.task.sides.form
+    tested, test = system.test(), list(read_examples(system.config.data, "test", form))
+    many = list(read_files(lengths, form)) if lengths else test
     began = time.perf_counter()
-    lengths, written = _by_length(task, many, plan.groups or _even_groups(many))
+    found = task.outputs([x.source for x in many], system.config.search, lambda *_: None)
     seconds = time.perf_counter() - began
+    outputs = [clean(best[0].text) if best else "" for best in found]
+
+    def rows(metric: str, outputs: Sequence[str], examples: Sequence[Example]) -> Numbers:
+        return statistics(metric, outputs, [[clean(x.target) for x in examples]], task.target.encode)
+
+    sentences, by_length = [], []
+    if metric in BOOTSTRAPPED:
+        # An example that was left out counts for nothing, so that those of all models still go together.
+        scored = rows(metric, tested.outputs, tested.examples).tolist()
+        known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
+        everything = [known.get(x.place, [0.0] * len(scored[0])) for x in test]
+        sentences.append(Sentences(group=None, rows=everything))
+    is_text = task.source.tokenizer is not None
+    for low, high in (groups or _even_groups(many)) if is_text else ():
+        members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
+        names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
+        here = {x: rows(x, *zip(*members, strict=True)) for x in names}
+        scores = {x: scorer(x)(here[x].sum(0)) for x in names}
+        by_length.append(Length(shortest=low, longest=high, sentences=len(members), scores=scores))
+        if metric in names:
+            sentences.append(Sentences(group=(low, high), rows=here[metric].tolist()))
     progress = read_progress(checkpoints(system.folder / "checkpoints")[-1])
-    return Run(
-        model=entry.name, seed=seed, parameters=cost.parameters, tokens=progress.tokens, steps=progress.step,
-        seconds=progress.seconds, flops=cost.flops_per_token * progress.tokens, memory=cost.memory,
-        decode_speed=written / seconds, scores=scores,
-        lengths=tuple(lengths),
-        curve=tuple(_curve(system.folder / "log.jsonl", cost, system.config.metric)),
+    written = sum(len(tokens) + 1 for tokens in task.target.encode_many(outputs))
+    run = Run(
+        model=name, seed=system.config.training.seed, parameters=cost.parameters, tokens=progress.tokens,
+        steps=progress.step, seconds=progress.seconds, flops=cost.flops_per_token * progress.tokens, memory=cost.memory,
+        decode_speed=written / seconds, scores={x: score.value for x, score in tested.scores.items()},
+        lengths=tuple(by_length), curve=tuple(_curve(system.folder / "log.jsonl", cost, metric)),
     )  # fmt: skip
-
-
-def _outputs(task: Task, examples: Sequence[Example]) -> list[str]:
-    found = task.outputs([x.source for x in examples], task.config.search, lambda *_: None)
-    return [clean(best[0].text) if best else "" for best in found]
-
-
-def _by_length(task: Task, examples: Sequence[Example], groups: Sequence[tuple[int, int]]) -> tuple[list[Length], int]:
-    """Scores of each group of lengths, and how many tokens were written for them in all."""
-    found, written = [], 0
-    for shortest, longest in groups:
-        members = [x for x in examples if shortest <= _words(x) <= longest]
-        if not members:
-            continue
-        outputs, references = _outputs(task, members), [clean(x.target) for x in members]
-        written += sum(len(tokens) + 1 for tokens in task.target.encode_many(outputs))
-        scores = {
-            name: metric(outputs, references).value
-            for name, metric in (("bleu", bleu_score), ("chrf", chrf_score), ("exact", exact_match))
-        }
-        found.append(Length(shortest, longest, len(members), scores))
-    return found, written
+    return {"run": run, "sentences": sentences}
 
 
 def _words(example: Example) -> int:
@@ -305,7 +304,7 @@ def _words(example: Example) -> int:
     return sum(any(c.isalnum() for c in word) for word in example.source.split())
 
 
-def _even_groups(examples: Sequence[Example]) -> list[tuple[int, int]]:
+def _even_groups(examples: Sequence[Example]) -> list[Group]:
     """Ranges of lengths that hold about as many sentences each."""
     lengths = sorted(_words(x) for x in examples)
     edges = sorted({lengths[(i * len(lengths)) // GROUPS] for i in range(GROUPS)})
@@ -313,8 +312,7 @@ def _even_groups(examples: Sequence[Example]) -> list[tuple[int, int]]:
 
 
 def _curve(log: Path, cost: Cost, metric: str) -> Iterator[Point]:
-    for line in log.read_text().splitlines():
-        record: dict[str, Any] = json.loads(line)
+    for record in map(json.loads, log.read_text().splitlines()):
         if f"valid_{metric}" in record:
             yield Point(
                 step=record["step"], tokens=record["tokens"], flops=record["tokens"] * cost.flops_per_token,
@@ -322,12 +320,13 @@ def _curve(log: Path, cost: Cost, metric: str) -> Iterator[Point]:
             )  # fmt: skip
 
 
-def _hardware(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"one {torch.cuda.get_device_name(device)}"
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return f"{torch.get_num_threads()} threads of a CPU ({model})"
+def _where(config: Config) -> dict[str, Any]:
+    """The machine, the versions and the date."""
+    device, info = choose_device(config.training.device), Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
+    cpu = f"{torch.get_num_threads()} threads of a CPU ({names[0] if names else platform.machine()})"
+    versions = f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return {
+        "hardware": f"one {torch.cuda.get_device_name(device)}" if device.type == "cuda" else cpu,
+        "versions": versions, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "gpu": device.type == "cuda",
+    }  # fmt: skip

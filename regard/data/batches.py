@@ -16,13 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.labels import Labels, Numbers
-from regard.data.sources import Item, Source
-from regard.data.store import PairStore, Store
-from regard.data.tokens import BOS, EOS, MARKS, MASK, Tokenizer
+from regard.bundle import Source
+from regard.data.modality import Modality
+from regard.data.side import Item
+from regard.data.sides import Sides
+from regard.data.store import ExampleStore
+from regard.data.target import Target
+from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.ragged import Ragged, Slices
 
 IGNORED = -100  # an output that does not count, as in torch
+WINDOW_BYTES = 2**26  # of text that is tokenised at once
 Index = NDArray[np.int64]
 Tokens = Sequence[int] | NDArray[Any]
 
@@ -31,7 +35,7 @@ Tokens = Sequence[int] | NDArray[Any]
 class Batch:
     """Examples ready for a model, which says of each of `inputs` what it should be followed by (`outputs`)."""
 
-    source: Ragged
+    source: Source
     inputs: Ragged
     outputs: Ragged
     filler: int = 0  # how many of the outputs are there to fill up
@@ -62,7 +66,7 @@ class Batch:
         return Batch(source, inputs, outputs, self.filler)
 
 
-def make_batch(source: Ragged, targets: Sequence[Tokens], first: int = BOS) -> Batch:
+def make_batch(source: Source, targets: Sequence[Tokens], first: int = BOS) -> Batch:
     """Put the marks of the target in place and pack; `first` is what the first token is written after."""
     return Batch(source, Ragged.of(targets, before=first), Ragged.of(targets, after=EOS))
 
@@ -79,7 +83,7 @@ class Layout(Protocol):
 class Pairs:
     """A source, and a target to write a token at a time."""
 
-    source: Source
+    source: Modality
     first: int = BOS
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
@@ -87,8 +91,8 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Blanks:
-    """Devlin et al. 2019, 3.1: a share of the tokens is to be told from the others.
+class Masked:
+    """Devlin et al. 2019, 3.1: a share of the tokens is to be predicted from the others.
 
     Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
     positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`.
@@ -113,33 +117,19 @@ class Blanks:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A source, and what is to be told of it: of the whole (`inputs` then say nothing), or of each word.
+class Predicted:
+    """A source, and what a head is to predict: of the whole (`inputs` then say nothing), or at some of its positions.
 
-    Of a word it is told at its first piece, or, where the body sees no further than it has read, at its `last`.
+    Of a word that is its first piece or, where the body sees no further than it has read, its `last`.
     """
 
-    source: Source
-    labels: Labels | Numbers
+    source: Modality
+    target: Target
     last: bool = False
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
-        packed = self.source.pack(sources)
-        if isinstance(self.labels, Numbers):
-            values = torch.tensor([float(y[0]) for y in targets], dtype=torch.float32)
-            return Batch(packed, Ragged.of([[0]] * len(sources)), Ragged.from_lengths(values, [1] * len(sources)))
-        known = [[int(y) if y < self.labels.size else IGNORED for y in target] for target in targets]
-        each = self.labels.each
-        places = [self.places(item) for item in sources] if each else [[0]] * len(sources)
-        return Batch(packed, Ragged.of(places), Ragged.of(known))
-
-    def places(self, item: Item) -> list[int]:
-        """Where each word is told."""
-        found: dict[int, int] = {}
-        for place, word in enumerate(self.source.words(item)):
-            if word >= 0 and (self.last or word not in found):
-                found[word] = place
-        return list(found.values())
+        places = [self.target.positions(self.source, item, last=self.last) for item in sources]
+        return Batch(self.source.pack(sources), Ragged.of(places), self.target.pack(targets))
 
 
 @dataclass(frozen=True)
@@ -155,76 +145,84 @@ class Position:
 class Batches:
     """The batches of a corpus, for ever, from any position on."""
 
-    pairs: PairStore
-    source: Source
-    target: Tokenizer
+    examples: ExampleStore
+    sides: Sides
     layout: Layout
-    budget: int
+    budgets: Sequence[int]  # of each source, and of the target
     seed: int
-    sampling: float = 0.0
-    window: int = 100_000
-    longest: int | None = None  # tokens that a side may be drawn as, marks not counted (None: any number)
+    window: int = 100_000  # examples that are sorted together, if what is drawn anew of them is not too much
 
     def since(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         """Each batch with the position after it."""
-        windows = -(-len(self.pairs) // self.window)
+        size = self._window_size()
+        windows = -(-len(self.examples) // size)
         epoch, window, skip = position.epoch, position.window, position.batch
         while True:
-            members = np.arange(window * self.window, min((window + 1) * self.window, len(self.pairs)))
-            index = permute(members, len(self.pairs), self.seed * 1_000_003 + epoch)
+            members = np.arange(window * size, min((window + 1) * size, len(self.examples)))
+            index = permute(members, len(self.examples), self.seed * 1_000_003 + epoch)
             for number, batch in enumerate(self._window(index, epoch, window, skip), skip + 1):
                 yield batch, Position(epoch, window, number)
             window, skip = window + 1, 0
             if window == windows:
                 epoch, window = epoch + 1, 0
 
+    @property
+    def _parts(self) -> list[Modality | Target]:
+        return [*self.sides.source.parts, self.sides.target]
+
+    def _window_size(self) -> int:
+        """Tokens that are drawn anew are held for a window."""
+        drawn = [x for x, part in zip(self.examples.stores, self._parts, strict=True) if part.sampled]
+        taken = sum(len(store.values) for store in drawn) / max(len(self.examples), 1)
+        return max(1, min(self.window, int(WINDOW_BYTES / max(taken, 1))))
+
     def _window(self, index: Index, epoch: int, window: int, skip: int) -> Iterator[Batch]:
-        x, y = self._sequences(index, epoch, window)
-        packs = pack(x.lengths, y.lengths, self.budget)
+        sides = [self._side(number, index, epoch, window) for number in range(len(self._parts))]
+        costs = [part.cost(side.lengths) for part, side in zip(self._parts, sides, strict=True)]
+        packs = pack(costs, self.budgets)
         order = np.random.default_rng((self.seed, epoch, window)).permutation(len(packs))
         for place in range(skip, len(order)):
             members = packs[order[place]]
             draw = np.random.default_rng((self.seed, epoch, window, place, 0))
-            yield self.layout(x.some(members), y.some(members), draw)
+            *sources, target = [side.some(members) for side in sides]
+            given = sources[0] if len(sources) == 1 else list(zip(*sources, strict=True))
+            yield self.layout(given, target, draw)
 
-    def _sequences(self, index: Index, epoch: int, window: int) -> tuple[Slices, Slices]:
-        """Both sides of a window; with `text`, tokenised anew from a seed."""
-        sides = []
-        makers: tuple[tuple[Store, Source | Tokenizer, bool], ...] = (
-            (self.pairs.source, self.source, self.source.drawn),
-            (self.pairs.target, self.target, True),
-        )
-        for side, (store, maker, drawn) in enumerate(makers):
-            if not (self.pairs.text and drawn):
-                sides.append(store.some(index))
-                continue
-            texts = [store[i].tobytes().decode() for i in index]
-            seed = int(np.random.default_rng((self.seed, epoch, window, side)).integers(2**31))
-            tokens = self._within(maker, texts, maker.encode_many(texts, sampling=self.sampling, seed=seed))
-            ends = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
-            flat = np.fromiter(chain.from_iterable(tokens), maker.dtype, int(ends[-1]))
-            sides.append(Slices(flat, np.concatenate(([0], ends[:-1])), ends))
-        return sides[0], sides[1]
-
-    def _within(self, maker: Source | Tokenizer, texts: list[str], drawn: Sequence[Item]) -> list[Item]:
-        """What was drawn, but where that is longer than may be, the tokens that a text always has.
-
-        These are the ones that were counted when the corpus was read; a draw may have many more, up to its characters.
-        """
-        kept = list(drawn)
-        long = [i for i, tokens in enumerate(kept) if self.longest is not None and len(tokens) > self.longest]
-        for i, tokens in zip(long, maker.encode_many([texts[i] for i in long]), strict=True):
-            kept[i] = tokens
-        return kept
+    def _side(self, number: int, index: Index, epoch: int, window: int) -> Slices:
+        """One side of a window; what is stored as text is tokenised anew from a seed."""
+        store, part = self.examples.stores[number], self._parts[number]
+        if not part.sampled:
+            return store.some(index)
+        texts = [store[i].tobytes().decode() for i in index]
+        seed = int(np.random.default_rng((self.seed, epoch, window, number)).integers(2**31))
+        tokens = _within(part, texts, part.encode_many(texts, sampling=part.sampled, seed=seed))
+        ends = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
+        flat = np.fromiter(chain.from_iterable(tokens), part.dtype, int(ends[-1]))
+        return Slices(flat, np.concatenate(([0], ends[:-1])), ends)
 
 
-def pack(source: Index, target: Index, budget: int) -> list[Index]:
-    """Groups of examples of like length, each within `budget` tokens a side (with marks) unless one alone is over."""
-    order = np.lexsort((source, target))
-    ends = [np.cumsum(lengths[order] + 1) for lengths in (source, target)]
+def _within(part: Modality | Target, texts: list[str], drawn: Sequence[Item]) -> list[Item]:
+    """What was drawn, but where that is longer than may be, the tokens that a text always has.
+
+    These are the ones that were counted when the corpus was read; a draw may have many more, up to its characters.
+    """
+    kept = list(drawn)
+    long = [i for i, tokens in enumerate(kept) if part.longest is not None and len(tokens) > part.longest]
+    for i, tokens in zip(long, part.encode_many([texts[i] for i in long]), strict=True):
+        kept[i] = tokens
+    return kept
+
+
+def pack(costs: Sequence[Index], budgets: Sequence[int]) -> list[Index]:
+    """Groups of examples of like cost, each within the budget of every side unless one example alone is over."""
+    order = np.lexsort(costs)
+    ends = [np.cumsum(cost[order]) for cost in costs]
     packs, start = [], 0
     while start < len(order):
-        room = [int(np.searchsorted(end, (end[start - 1] if start else 0) + budget, side="right")) for end in ends]
+        room = [
+            int(np.searchsorted(end, (end[start - 1] if start else 0) + budget, side="right"))
+            for end, budget in zip(ends, budgets, strict=True)
+        ]
         stop = max(min(room), start + 1)
         packs.append(order[start:stop])
         start = stop

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import cast
 
-from regard.data.corpora import BLANKS, BadKind, BadLine, Example, Files, OnBad, read_examples
-from regard.data.labels import number
-from regard.data.pictures import check_picture
-from regard.errors import ConfigError, DataError
-from regard.parts import HeadKind
+from regard.data.examples import Example, Files, read_examples
+from regard.data.lines import BadKind, BadLine, OnBad
+from regard.data.sides import Sides
+from regard.errors import DataError
 from regard.settings import Data
 
 SHOWN = 3  # lines of each kind that are told one by one
@@ -57,7 +56,11 @@ class Report:
             )
         if self.bad > data.bad_limit * self.lines:
             long = self.counts.most_common(1)[0][0] == "long"
-            advice = "raise data.max_length or data.bad_limit" if long else "check data.columns or raise data.bad_limit"
+            advice = (
+                "raise max_length of source and target, or data.bad_limit"
+                if long
+                else "check source.column and target.column, or raise data.bad_limit"
+            )
             raise DataError(
                 f"{self.name}: {self._counted} cannot be used, more than data.bad_limit={data.bad_limit:g} of them: "
                 f"{self._kinds}; {advice}{self._examples}"
@@ -78,52 +81,27 @@ class Report:
 
 KINDS: dict[BadKind, str] = {
     "blank": "blank", "malformed": "malformed", "undecodable": "not UTF-8", "long": "too long",
-    "picture": "with a picture that cannot be read",
+    "unreadable": "with a file that cannot be read",
 }  # fmt: skip
 
 
-def scan(data: Data, split: str, head: HeadKind) -> Report:
+def scan(data: Data, split: str, sides: Sides) -> Report:
     """Read a whole split and tell what of it cannot be used."""
-    files: Files | None = getattr(data, split)
-    if files is None:
-        raise ConfigError(f"the config names no data.{split}")
-    report = Report(files if isinstance(files, str) else " + ".join(files))
-    usable = sum(1 for _ in usable_examples(data, split, head, report.add))
+    report = Report(file_names(getattr(data, split)))
+    usable = sum(1 for _ in usable_examples(data, split, sides, report.add))
     report.lines = usable + report.bad
     return report
 
 
-def usable_examples(data: Data, split: str, head: HeadKind, on_bad: OnBad) -> Iterator[Example]:
+def usable_examples(data: Data, split: str, sides: Sides, on_bad: OnBad) -> Iterator[Example]:
     """The examples of a split that have what they need; each line that gives none is handed to `on_bad`."""
-    checked_picture = lru_cache(maxsize=1024)(_picture_problem)  # captions of one picture stand together
-    text, picture, is_number = data.source == "text", data.source == "picture", head == "number"
-    for example in read_examples(data, split, on_bad):
-        problem: tuple[BadKind, str] | None = None
-        if not example.target.strip(BLANKS):
-            problem = "blank", "has an empty target"
-        elif text and not example.source.strip(BLANKS):
-            problem = "blank", "has an empty source"
-        elif is_number:
-            problem = _number_problem(example.target)
-        if picture and problem is None and (what := checked_picture(example.source)):
-            problem = "picture", f"names what is no picture: {what}"
-        if problem is None:
-            yield example
+    for example in read_examples(data, split, sides.form, on_bad):
+        if fault := sides.find_fault(example):
+            on_bad(BadLine(example.place, cast(BadKind, fault[0]), fault[1]))
         else:
-            on_bad(BadLine(example.place, *problem))
+            yield example
 
 
-def _number_problem(target: str) -> tuple[BadKind, str] | None:
-    try:
-        number(target, "it")
-    except DataError as error:
-        return "malformed", f"has a target that is no number: {error}"
-    return None
-
-
-def _picture_problem(path: str) -> str | None:
-    try:
-        check_picture(path)
-    except DataError as error:
-        return str(error)
-    return None
+def file_names(files: Files | None) -> str:
+    """Some files in a few letters."""
+    return files if isinstance(files, str) else " + ".join(files or ())

@@ -6,8 +6,11 @@ what it was made from is the same and its files are what was written.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import checksum, file_checksum, read_json, sync_tree, write_json
-from regard.data.corpora import BadLine, Example, OnBad
+from regard.data.examples import Example
+from regard.data.lines import BadLine, OnBad
 from regard.data.scan import Report
-from regard.data.sources import Item, Source
-from regard.data.tokens import Tokenizer, clean
+from regard.data.side import Item
+from regard.data.sides import Sides
+from regard.data.tokens import clean
 from regard.errors import DamagedError, DataError
 from regard.fingerprint import Fingerprint
 from regard.ragged import Slices
 from regard.settings import Data
 
 Ids = NDArray[np.integer[Any]]
-CHUNK = 4096
+CHUNK = 4096  # most examples that are encoded at once
+CHUNK_BYTES = 2**25  # of numbers that are held at once
 FACTS = "facts.json"
 
 
-class Store:
+class Store(Sequence[Ids]):
     """`store[i]` is sequence `i`: token ids, the bytes of a text, or elements of some `shape`."""
 
     def __init__(self, stem: Path, dtype: str, shape: tuple[int, ...] = ()) -> None:
@@ -42,7 +48,7 @@ class Store:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Ids:
+    def __getitem__(self, index: Any) -> Any:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def some(self, index: NDArray[np.int64]) -> Slices:
@@ -51,32 +57,34 @@ class Store:
 
 
 @dataclass(frozen=True)
-class PairStore:
-    """Sources and targets on disk, either as ids or, when subwords are drawn anew each time, as text."""
+class ExampleStore:
+    """Examples on disk, a store for each source and one for the target; text whose tokens are drawn anew each time is
+    stored as it is."""
 
-    source: Store
-    target: Store
-    text: bool
+    stores: Sequence[Store]  # of each source, and of the target
     report: str | None
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.stores[-1])
 
 
-def write_pairs(
-    folder: Path, examples: Iterable[Example], source: Source, target: Tokenizer, *, data: Data, report: Report,
-    text: bool, made_from: Fingerprint, say: Callable[[str], None] = lambda text: None,
-) -> PairStore:  # fmt: skip
+def write_examples(
+    folder: Path, examples: Iterable[Example], sides: Sides, *, data: Data, report: Report, made_from: Fingerprint,
+    drawn: bool = True, say: Callable[[str], None] = lambda text: None,
+) -> ExampleStore:  # fmt: skip
     """Put examples as numbers into `folder`, or take what is there if it was made from the same and is whole.
 
-    Examples that cannot be used are added to `report`, where those are that gave no example.
+    Examples that cannot be used are added to `report`, where those are that gave no example. With `drawn`, text whose
+    tokens are drawn anew each time is stored as it is.
     """
-    as_text = text and source.drawn
-    forms = ("uint8" if as_text else source.dtype), ("uint8" if text else target.dtype)
+    parts = [*sides.source.parts, sides.target]
+    names = [*(f"source{i or ''}" for i in range(len(parts) - 1)), "target"]
 
-    def opened(told: str | None) -> PairStore:
-        left = Store(folder / "source", forms[0], () if as_text else source.shape)
-        return PairStore(left, Store(folder / "target", forms[1]), text, told)
+    as_text = [drawn and part.sampled > 0 for part in parts]
+    forms = [("uint8", ()) if plain else (part.dtype, part.shape) for part, plain in zip(parts, as_text, strict=True)]
+
+    def opened(told: str | None) -> ExampleStore:
+        return ExampleStore([Store(folder / name, *form) for name, form in zip(names, forms, strict=True)], told)
 
     try:
         known = read_json(folder / FACTS)
@@ -91,69 +99,82 @@ def write_pairs(
         say(f"{error}; it is made anew")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FACTS).unlink(missing_ok=True)  # first, as it is written last: a store without it is not whole
-    kept = 0
-    with _Writer(folder / "source", forms[0]) as left, _Writer(folder / "target", forms[1]) as right:
-        for chunk in _chunks(examples, CHUNK):
-            for example, x, y in usable(chunk, source, target, data.max_length, report.add):
-                kept += 1
-                left.write(list(clean(example.source).encode()) if as_text else x)
-                right.write(list(clean(example.target).encode()) if text else y)
+    kept, sums = 0, dict[str, str]()
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(_Writer(folder / name, form[0])) for name, form in zip(names, forms, strict=True)
+        ]
+        for example, x, y in usable(examples, sides, report.add):
+            kept += 1
+            fields = [*(example.source if len(sides.source.parts) > 1 else (example.source,)), example.target]
+            items = [*(x if len(sides.source.parts) > 1 else (x,)), y]
+            for writer, plain, field, item in zip(writers, as_text, fields, items, strict=True):
+                writer.write(list(clean(field).encode()) if plain else item)
+        for writer in writers:
+            sums |= writer.sums
     report.lines = kept + report.bad
     report.check(data)
     sync_tree(folder)
-    write_json(
-        folder / FACTS, {"made_from": made_from.digest, "report": report.describe(), "files": left.sums | right.sums}
-    )
+    write_json(folder / FACTS, {"made_from": made_from.digest, "report": report.describe(), "files": sums})
     return opened(report.describe())
 
 
 def usable(
-    examples: Sequence[Example], source: Source, target: Tokenizer, max_length: int, on_bad: OnBad
-) -> Iterator[tuple[Example, Item, Sequence[int]]]:
-    """Examples with both sides as numbers; each that cannot be used is handed to `on_bad`."""
-    items: Sequence[Item | BadLine]
-    try:
-        items = source.encode_many([x.source for x in examples])
-    except DataError:  # which one it is, they say one by one
-        items = [_encoded(source, x) for x in examples]
-    for example, x, y in zip(examples, items, target.encode_many([x.target for x in examples]), strict=True):
-        if isinstance(x, BadLine):
-            on_bad(x)
-        elif problem := find_problem(source, x, y, max_length):
-            on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
-        else:
-            yield example, x, y
+    examples: Iterable[Example], sides: Sides, on_bad: OnBad, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[Example, Item, Item]]:
+    """Examples with both sides as numbers; each that cannot be used is handed to `on_bad`.
+
+    They are encoded some at a time, at first one: as many as take about `chunk_bytes`, by the size of those before.
+    """
+    source, target = sides.source, sides.target
+    waiting, size = iter(examples), 1
+    while chunk := list(islice(waiting, size)):
+        items: Sequence[Item | BadLine]
+        try:
+            items = source.encode_many([x.source for x in chunk])
+        except DataError:  # which one it is, they say one by one
+            items = [_encoded(sides, x) for x in chunk]
+        taken = sum(map(item_bytes, items))
+        size = max(1, min(CHUNK, 2 * size, int(chunk_bytes * len(chunk) / max(taken, 1))))
+        for example, x, y in zip(chunk, items, target.encode_many([x.target for x in chunk]), strict=True):
+            if isinstance(x, BadLine):
+                on_bad(x)
+            elif problem := find_problem(sides, x, y):
+                on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
+            else:
+                yield example, x, y
 
 
-def _encoded(source: Source, example: Example) -> Item | BadLine:
+def item_bytes(item: Any) -> int:
+    """How much memory an item takes, about."""
+    if isinstance(item, tuple):
+        return sum(map(item_bytes, item))
+    return int(item.nbytes) if isinstance(item, np.ndarray) else 8 * len(item) if isinstance(item, list) else 0
+
+
+def _encoded(sides: Sides, example: Example) -> Item | BadLine:
     try:
-        return source.encode_many([example.source])[0]
+        return sides.source.encode_many([example.source])[0]
     except DataError as error:
-        return BadLine(example.place, "picture", f"cannot be used: {error}")
+        return BadLine(example.place, "unreadable", f"cannot be used: {error}")
 
 
-def find_problem(source: Source, x: Item, y: Sequence[int], max_length: int) -> str | None:
+def find_problem(sides: Sides, x: Item, y: Item) -> str | None:
     """Why an example cannot be trained on, or None."""
-    if not y:
+    limit = sides.target.longest
+    if not len(y):
         return "has an empty target"
-    if len(y) > max_length:
-        return f"has a target of {len(y)} tokens, longer than data.max_length={max_length}"
-    if source.problem(x, max_length) is None:
-        return None
-    if not len(x):
-        return "has an empty source"
-    return f"has a source of {len(x)} tokens, longer than data.max_length={max_length}"
-
-
-def _chunks(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    chunk: list[Example] = []
-    for example in examples:
-        chunk.append(example)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    if limit is not None and len(y) > limit:
+        return f"has a target of {len(y)} tokens, longer than target.max_length={limit}"
+    several = len(sides.source.parts) > 1
+    for number, (part, item) in enumerate(zip(sides.source.parts, x if several else (x,), strict=True), 1):
+        if part.problem(item, sys.maxsize if part.longest is None else part.longest) is None:
+            continue
+        name, setting = (f"source {number}", f"source[{number - 1}]") if several else ("source", "source")
+        if not len(item):
+            return f"has an empty {name}"
+        return f"has a {name} of {len(item)} tokens, longer than {setting}.max_length={part.longest}"
+    return None
 
 
 class _Writer:

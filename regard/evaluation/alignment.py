@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.corpora import Alignment
+from regard.evaluation.metrics import Score
 
+WORDS = 10_000  # a word that gold links and boxes name has a smaller number
+Links = frozenset[tuple[int, int]]
 Weights = NDArray[np.float32]
 Kind = Literal["cross", "encoder", "decoder"]  # what attends: target to source, source to itself, target to itself
 Link = tuple[int, int]  # source word, target word
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Gold links (source word, target word). A careful reader is sure of some; others are possible."""
+
+    sure: Links
+    possible: Links  # includes the sure ones
+
+    @staticmethod
+    def parse(text: str) -> Alignment:
+        """From Pharaoh's form: `0-0 1-2 3p4`, `i-j` sure and `ipj` (or `i?j`) possible."""
+        sure, possible = set(), set()
+        for link in text.split():
+            match = re.fullmatch(r"([0-9]{1,9})([-p?])([0-9]{1,9})", link)
+            pair = (int(match[1]), int(match[3])) if match else (WORDS, WORDS)
+            if not match or max(pair) >= WORDS:
+                raise ValueError(
+                    f"'{link[:60]}' is no link; write source-target word numbers from 0, such as 0-0 1-2 3p4"
+                )
+            possible.add(pair)
+            if match[2] == "-":
+                sure.add(pair)
+        return Alignment(frozenset(sure), frozenset(possible))
 
 
 def merge_words(weights: Weights, target_word: Sequence[int], source_word: Sequence[int]) -> Weights:
@@ -43,27 +71,50 @@ def pharaoh(found: Iterable[Link]) -> str:
     return " ".join(f"{i}-{j}" for i, j in sorted(found))
 
 
-def alignment_error_rate(found: Sequence[Iterable[Link]], gold: Sequence[Alignment]) -> float:
-    """Och and Ney 2003: `1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|)` over all sentences, S the sure links, P all."""
-    hits, total = 0, 0
-    for links_found, truth in zip(found, gold, strict=True):
+@dataclass
+class AlignmentCounts:
+    """Links that were found, counted against gold ones, sentence by sentence."""
+
+    found: int = 0
+    sure: int = 0
+    hits: int = 0  # found links that are sure, and found links that are possible
+    pointed: int = 0  # target words that are linked to one of their gold words
+    linked: int = 0  # target words that have gold links
+    luck: float = 0.0
+
+    def add(self, links_found: Iterable[Link], gold: Alignment, places: int) -> None:
+        """Count a sentence whose source has so many words (or cells of a picture)."""
         guess = set(links_found)
-        hits += len(guess & truth.sure) + len(guess & truth.possible)
-        total += len(guess) + len(truth.sure)
-    return 1.0 - hits / total if total else 0.0
-
-
-def pointing(found: Sequence[Iterable[Link]], gold: Sequence[Alignment], places: Sequence[int]) -> tuple[float, float]:
-    """How often a target word that has gold links is linked to one of them, in percent; and how often by chance.
-
-    `places` says how many words (or cells of a picture) each source has. Zhang et al. 2018 call it the pointing game.
-    """
-    hits, total, luck = 0, 0, 0.0
-    for links_found, truth, size in zip(found, gold, places, strict=True):
+        self.hits += len(guess & gold.sure) + len(guess & gold.possible)
+        self.found, self.sure = self.found + len(guess), self.sure + len(gold.sure)
         wanted: dict[int, set[int]] = {}
-        for source, target in truth.possible:
+        for source, target in gold.possible:
             wanted.setdefault(target, set()).add(source)
-        hits += sum(source in wanted.get(target, ()) for source, target in links_found)
-        total += len(wanted)
-        luck += sum(len(sources) for sources in wanted.values()) / max(size, 1)
-    return (100.0 * hits / total, 100.0 * luck / total) if total else (0.0, 0.0)
+        self.pointed += sum(source in wanted.get(target, ()) for source, target in guess)
+        self.linked += len(wanted)
+        self.luck += sum(len(sources) for sources in wanted.values()) / max(places, 1)
+
+    @property
+    def error_rate(self) -> float:
+        """Och and Ney 2003: `1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|)` over all sentences, S the sure links, P all."""
+        total = self.found + self.sure
+        return 1.0 - self.hits / total if total else 0.0
+
+    @property
+    def pointing(self) -> tuple[float, float]:
+        """How often a target word that has gold links is linked to one of them, in percent; and how often by chance.
+
+        Zhang et al. 2018 call it the pointing game.
+        """
+        return (100.0 * self.pointed / self.linked, 100.0 * self.luck / self.linked) if self.linked else (0.0, 0.0)
+
+    def scores(self, signature: str) -> dict[str, Score]:
+        """Pointing and, where some links are sure, the alignment error rate; nothing where no sentence had gold
+        links."""
+        if not self.linked and not self.sure:
+            return {}
+        rate, luck = self.pointing
+        scores = {"pointing": Score("pointing", rate, f"{signature}|percent|chance:{luck:.1f}")}
+        if self.sure:
+            scores["aer"] = Score("AER", self.error_rate, signature, higher_is_better=False)
+        return scores

@@ -8,7 +8,7 @@ reference: where errors breed errors, the gap between them grows along the sente
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 EDGES = (0, 5, 10, 15, 20, 30, 40, 60, 80, 120, 10**9)  # positions are counted in groups between these
@@ -47,29 +47,34 @@ class Exposure:
         }
 
 
-def exposure(
-    references: Sequence[Sequence[int]], forced: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
-) -> Exposure:
-    """From token ids: references, what the model would write after each true prefix, and its greedy outputs."""
-    counts = [[0, 0, 0] for _ in EDGES[1:]]  # tokens, right when forced, right when free
-    longest = 0
-    for reference, guess, output in zip(references, forced, outputs, strict=True):
+@dataclass
+class ExposureCounts:
+    """Token ids counted sentence by sentence: tokens, right when forced, right when free, for each group of
+    positions."""
+
+    counts: list[list[int]] = field(default_factory=lambda: [[0, 0, 0] for _ in EDGES[1:]])
+    longest: int = 0
+
+    def add(self, reference: Sequence[int], forced: Sequence[int], output: Sequence[int]) -> None:
+        """Count a reference, what the model would write after each true prefix, and its greedy output."""
         kept = common(reference, output)
-        longest = max(longest, len(reference))
+        self.longest = max(self.longest, len(reference))
         bucket = 0
-        for position, (token, said) in enumerate(zip(reference, guess, strict=True)):
+        for position, (token, said) in enumerate(zip(reference, forced, strict=True)):
             while position >= EDGES[bucket + 1]:
                 bucket += 1
-            counts[bucket][0] += 1
-            counts[bucket][1] += token == said
-            counts[bucket][2] += kept[position]
-    stretches = [
-        Stretch(EDGES[i] + 1, min(EDGES[i + 1], longest), n, 100.0 * right / n, 100.0 * free / n)
-        for i, (n, right, free) in enumerate(counts)
-        if n
-    ]
-    total, right, free = (sum(count[i] for count in counts) for i in range(3))
-    return Exposure(tuple(stretches), 100.0 * right / max(total, 1), 100.0 * free / max(total, 1))
+            count = self.counts[bucket]
+            count[0], count[1], count[2] = count[0] + 1, count[1] + (token == said), count[2] + kept[position]
+
+    def result(self) -> Exposure:
+        """Shares of what was counted."""
+        stretches = [
+            Stretch(EDGES[i] + 1, min(EDGES[i + 1], self.longest), n, 100.0 * right / n, 100.0 * free / n)
+            for i, (n, right, free) in enumerate(self.counts)
+            if n
+        ]
+        total, right, free = (sum(count[i] for count in self.counts) for i in range(3))
+        return Exposure(tuple(stretches), 100.0 * right / max(total, 1), 100.0 * free / max(total, 1))
 
 
 def common(reference: Sequence[int], output: Sequence[int]) -> list[bool]:

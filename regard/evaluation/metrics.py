@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from regard.registry import METRICS, Family, register
 
 
 @dataclass(frozen=True)
@@ -16,9 +19,12 @@ class Score:
     value: float
     signature: str
     higher_is_better: bool = True
+    interval: tuple[float, float] | None = None  # 95 % of resampled test sets score between these
 
     def to_json(self) -> dict[str, Any]:
-        return {"score": round(self.value, 4), "signature": self.signature}
+        """Plain data, without the name."""
+        interval = {} if self.interval is None else {"interval": [round(x, 4) for x in self.interval]}
+        return {"score": round(self.value, 4), "signature": self.signature, **interval}
 
 
 def perplexity(loss: float) -> float:
@@ -29,37 +35,75 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-def text_scores(outputs: Sequence[str], references: Sequence[str], *, tokenize: str | None = None) -> dict[str, Score]:
-    """BLEU, chrF and TER by sacrebleu, and the share of outputs that are the reference to the letter.
+class Metric(ABC):
+    """How good outputs are, held against references: made without arguments and called with both."""
 
-    `tokenize` is sacrebleu's BLEU tokenizer (13a by default; `none` for text that is tokenised already).
-    """
-    bleu, chrf = bleu_score(outputs, references, tokenize), chrf_score(outputs, references)
-    from sacrebleu.metrics.ter import TER
+    family: ClassVar[Family] = METRICS
 
-    ter = TER()
-    value = ter.corpus_score(list(outputs), [list(references)])
-    ter_score = Score("TER", value.score, str(ter.get_signature()), higher_is_better=False)
-    return {"bleu": bleu, "chrf": chrf, "ter": ter_score, "exact": exact_match(outputs, references)}
+    @abstractmethod
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+        """The score of all outputs, with the signature that makes it comparable; `more` are further references."""
 
 
-def bleu_score(outputs: Sequence[str], references: Sequence[str], tokenize: str | None = None) -> Score:
-    """Papineni et al. 2002."""
-    from sacrebleu.metrics.bleu import BLEU
+class _Sacrebleu(Metric):
+    """A metric of sacrebleu (Post 2018), with its signature."""
 
-    bleu = BLEU(tokenize=tokenize, force=True)
-    return Score("BLEU", bleu.corpus_score(list(outputs), [list(references)]).score, str(bleu.get_signature()))
+    name: str
+    higher_is_better = True
+
+    def make(self) -> Any:
+        """Sacrebleu's own object."""
+        raise NotImplementedError
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+        metric = self.make()
+        value = metric.corpus_score(list(outputs), [list(references), *map(list, more)]).score
+        return Score(self.name, value, str(metric.get_signature()), self.higher_is_better)
 
 
-def chrf_score(outputs: Sequence[str], references: Sequence[str]) -> Score:
+@register("bleu")
+class Bleu(_Sacrebleu):
+    """Papineni et al. 2002. `tokenize` is sacrebleu's tokenizer (13a by default; `none` for text that is tokenised)."""
+
+    name = "BLEU"
+
+    def __init__(self, tokenize: str | None = None) -> None:
+        self.tokenize = tokenize
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        return BLEU(tokenize=self.tokenize, force=True)
+
+
+@register("chrf")
+class Chrf(_Sacrebleu):
     """Popović 2015."""
-    from sacrebleu.metrics.chrf import CHRF
 
-    chrf = CHRF()
-    return Score("chrF", chrf.corpus_score(list(outputs), [list(references)]).score, str(chrf.get_signature()))
+    name = "chrF"
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF()
 
 
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Score:
-    """Percent of outputs equal to the reference."""
-    same = sum(output == reference for output, reference in zip(outputs, references, strict=True))
-    return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")
+@register("ter")
+class Ter(_Sacrebleu):
+    """Snover et al. 2006."""
+
+    name, higher_is_better = "TER", False
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.ter import TER
+
+        return TER()
+
+
+@register("exact")
+class Exact(Metric):
+    """Percent of outputs equal to a reference."""
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+        same = sum(output in right for output, *right in zip(outputs, references, *more, strict=True))
+        return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")

@@ -1,54 +1,60 @@
 """Decoding with CTranslate2: a task like any other, whose network runs elsewhere.
 
-With `same` it gives what Regard gives, the tokens and, up to rounding, the numbers. Marks are not forbidden but end a
-hypothesis, which is then left out, so that probabilities stay as they are; `ct2_search.py` tells when to stop; what was
-cut off at its limit is scored once more, with its end. Two things remain: under `no_repeat` a beam goes by
-probabilities that leave out what may not come, and an output ends right after its prefix only where that is likeliest.
+By default it is one search under CTranslate2's own rules, the fastest. Its beams choose as Regard's do, and differ in
+three things: they stop as soon as `beam` hypotheses have ended, where Regard goes on while an open one scores better
+than the worst of them; they share out the probability of tokens that may not come among the others; and they break off
+at the limit, where Regard adds the end. So an output may be another than Regard's, with a score at most as good.
 
-Without it, one search under CTranslate2's own rules, the fastest. Beams stop earlier, so an output may be another than
-Regard's, with a score at most as good. `log_prob` is among the tokens that may come and, where an output was cut off,
-of what had been written when the search broke off.
+With `exact` it gives what Regard gives, the tokens and, up to rounding, the numbers. Marks are not forbidden but end a
+hypothesis, which is then left out. The search goes on for more hypotheses, of which those are left out that ended after
+Regard's search had stopped (`judge`). What was cut off at its limit is scored once more, with its end. Two things
+remain: under `no_repeat` a beam goes by probabilities that leave out what may not come, and an output ends right after
+its prefix only where that is likeliest.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from regard.config import parse, read_yaml, resolve_paths
-from regard.data.corpora import Example
-from regard.data.sources import Item, Text
-from regard.data.tokens import EOS, MARKS, Subwords, Tokenizer
-from regard.errors import ConfigError, ModelError
-from regard.evaluation.exposure import Exposure
-from regard.exchange.ct2_search import Line, Rules, Verdict, Written, best, judge, plain, refuse
+from regard.data.modalities.text import Text
+from regard.data.side import Item
+from regard.data.sides import Sides
+from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Subwords, Tokenizer
+from regard.errors import ConfigError, ModelError, require
+from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
-from regard.search.limits import Hypothesis, Limits
+from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.settings import Search
-from regard.system import CONFIG, load_tokenizers
+from regard.system import CONFIG
+from regard.tasks.generating import TextGeneration
 from regard.tasks.task import PairScore, Tokens
-from regard.tasks.writing import Writing
 
 EXPORT = "export.json"  # what an exported folder was made from
 LINES = 32  # in a batch on a CPU, where more are no faster
 NEVER = -1e9  # below it, `log p` of what CTranslate2 only fills its beam with
+_ELSEWHERE = "CTranslate2 writes and scores, and does not show what it attends to; load the Regard model for that"
+_UNSUPPORTED = {
+    "sample": "does not draw the same again from a seed",
+    "mbr": "does not draw the same again from a seed",
+    "contrastive": "has no contrastive search",
+    "coverage": "does not tell what Regard's coverage penalty is made of",
+    "exact": "does not search on until nothing better can come",
+}
 
 
-def ct2() -> ModuleType:
+def ct2() -> Any:
     """The package, if it is there."""
-    try:
-        import ctranslate2
-    except ImportError:
-        raise ConfigError("CTranslate2 is not installed; try: pip install 'regard[export]'") from None
-    return ctranslate2
+    return require("ctranslate2")
 
 
 def names(tokenizer: Tokenizer) -> list[str]:
@@ -65,7 +71,15 @@ def names(tokenizer: Tokenizer) -> list[str]:
     return list(unique)
 
 
-_ELSEWHERE = "CTranslate2 writes and scores, and does not show what it attends to; load the Regard model for that"
+def refuse(search: Search, phrases: object = None) -> None:
+    """Raise an error if a search is asked for that CTranslate2 does not have."""
+    for name, why in _UNSUPPORTED.items():
+        if value := getattr(search, name):
+            raise ConfigError(f"search.{name} is {value}, and the engine ctranslate2 {why}; leave out --engine")
+    if search.groups > 1:
+        raise ConfigError(f"search.groups is {search.groups}, and the engine ctranslate2 has one; leave out --engine")
+    if phrases is not None:
+        raise ConfigError("the engine ctranslate2 cannot hold outputs to phrases; leave out --engine")
 
 
 class Elsewhere(nn.Module):
@@ -78,39 +92,56 @@ class Elsewhere(nn.Module):
         raise AttributeError(name) if name.startswith("__") else ConfigError(_ELSEWHERE)
 
 
-@dataclass(frozen=True)
-class Way:
-    """How CTranslate2 is to search."""
+class Line(NamedTuple):
+    """A source to write for, in the names of its tokens."""
 
-    strict: bool  # what may not come is left out; otherwise it ends a hypothesis
-    patience: int = 1  # go on until so many times `beam` hypotheses have ended
-    alone: bool = False  # each line is searched up to its own limit, not up to the longest of its batch
-    further: bool = False  # and once more a token beyond it: the two show all that is open there
-    quick: bool = False  # stop when the best is found, and give that alone
-
-
-# Nearly all searches of Regard stop before three times `beam` have ended; the others are made anew, with time enough.
-WAYS = (
-    Way(strict=False, patience=3),
-    Way(strict=False, patience=50, alone=True, further=True),
-    Way(strict=True, patience=50, alone=True),
-)
+    source: list[str]
+    prefix: list[int]
+    limit: int  # most tokens, the end not counted
 
 
 @dataclass
-class CTranslate2Engine(Writing):
+class Written:
+    """A hypothesis as CTranslate2 left it."""
+
+    tokens: list[int]
+    log_prob: float
+    end: int | None  # the mark that ended it; None: it was cut off
+    by_token: list[float] | None = None  # `log p` of each token and of the end, where it was scored once more
+
+    @property
+    def step(self) -> int:
+        """When it ended."""
+        return len(self.tokens) + 1
+
+    def so_far(self, step: int) -> float:
+        """`log p` of its first tokens; where that is not known, of all, which is less."""
+        return self.log_prob if self.by_token is None else math.fsum(self.by_token[:step])
+
+    def score(self, search: Search) -> float:
+        """What it is ranked by."""
+        return self.log_prob / _penalty(search.length_penalty, search.alpha, self.step)
+
+
+@lru_cache(4096)
+def _penalty(kind: str, alpha: float, length: int) -> float:
+    return float(length_penalty(kind, alpha, torch.tensor(length, dtype=torch.float64)))
+
+
+@dataclass
+class CTranslate2Engine(TextGeneration):
     """Writes and scores with an exported model; `System(engine, folder)` is a system that does."""
 
     model: Elsewhere  # type: ignore[assignment]  # nothing of a writer is left here
     folder: Path
     threads: int
-    same: bool  # gives what Regard gives; otherwise the fastest
+    exact: bool  # gives what Regard gives; otherwise the fastest
     _translators: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         assert isinstance(self.source, Text), "exported models read text"
-        self.read, self.write = names(self.source.tokenizer), names(self.target)
+        self.read, self.write = names(self.source.tokenizer), names(self.target.tokenizer)
         self.number = {name: i for i, name in enumerate(self.write)}
 
     @property
@@ -125,134 +156,126 @@ class CTranslate2Engine(Writing):
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         refuse(settings, phrases)
-        room = self.room(sources, settings)
-        Limits(torch.tensor(room), self.first, EOS, prefix=prefixes)  # says what is wrong with a prefix
-        before = prefixes or [[] for _ in sources]
-        lines = [
-            Line([self.read[i] for i in item], list(prefix), limit)
-            for item, prefix, limit in zip(sources, before, room, strict=True)
-        ]
-        rules = Rules.of(settings, min(settings.max_length, self.longest - 1))
-        found = self._same(lines, rules) if self.same else self._fast(lines, rules)
-        return [best(some, line, rules) for some, line in zip(found, lines, strict=True)]
+        room, before = self.room(sources, settings), prefixes or [[] for _ in sources]
+        Limits(torch.tensor(room), self.first, EOS, prefix=before)  # says what is wrong with a prefix
+        given = zip(sources, before, room, strict=True)
+        lines = [Line([self.read[i] for i in item], list(prefix), limit) for item, prefix, limit in given]
+        found = self._exact(lines, settings) if self.exact else self._fast(lines, settings)
+        return [best(some, line.limit, settings) for some, line in zip(found, lines, strict=True)]
 
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
         pairs = [([self.read[i] for i in x], y) for x, y in zip(sources, targets, strict=True)]
         return [PairScore(math.fsum(tokens), tokens) for tokens in self._score(pairs)]
 
-    @staticmethod
-    def groups(sources: Sequence[Item], budget: int, targets: Sequence[Tokens] | None = None) -> list[list[int]]:
+    def groups(self, sources: Sequence[Item], budget: int, targets: Sequence[Tokens] | None = None) -> list[list[int]]:
         """All at once: batches are made further down."""
-        return [list(range(len(sources)))] if sources else []
+        return [list(range(len(sources)))] if len(sources) else []
+
+    def _shared_out(self, items: Sequence[Item], search: Search, budget: int) -> list[list[int]]:
+        return self.groups(items, budget)
 
     def align(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         raise ConfigError(_ELSEWHERE)
 
-    def exposure(self, examples: Sequence[Example]) -> Exposure | None:  # type: ignore[override]
+    def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
         """Not known: it takes the network's guesses after true prefixes."""
-        return None
 
     # Searching
 
-    def _fast(self, lines: Sequence[Line], rules: Rules) -> list[list[Written]]:
-        found = self._translate(lines, rules, Way(strict=True, quick=rules.quick))
-        return [plain(some, line) for some, line in zip(found, lines, strict=True)]
-
-    def _same(self, lines: Sequence[Line], rules: Rules) -> list[list[Written]]:
-        """Search until each line has what Regard's search would have when it stops."""
-        if rules.settings.no_repeat and rules.settings.beam > 1:
-            return self._nearly_same(lines, rules)
-        results: list[list[Written]] = [[] for _ in lines]
-        left = list(range(len(lines)))
-        for attempt, way in enumerate(WAYS):
-            if attempt == 1 and rules.settings.beam == 1:
-                continue  # it would find the same
-            way = replace(way, quick=rules.quick and not attempt)
-            verdicts = self._judged([lines[i] for i in left], rules, attempt, way)
-            for i, verdict in zip(left, verdicts, strict=True):
-                results[i] = verdict.kept
-            left = [i for i, verdict in zip(left, verdicts, strict=True) if verdict.again]
-            if not left:
-                break
+    def _fast(self, lines: Sequence[Line], settings: Search) -> list[list[Written]]:
+        """One search: what ended within the limit, or else all that was found, cut."""
+        results = []
+        for line, found in zip(lines, self._translate(lines, settings, strict=True), strict=True):
+            ended = [h for h in found if h.end == EOS and len(h.tokens) <= line.limit]
+            cut = {tuple(h.tokens[: line.limit]): h.log_prob for h in reversed(found)}
+            results.append(ended or [Written(list(tokens), log_prob, None) for tokens, log_prob in cut.items()])
         return results
 
-    def _nearly_same(self, lines: Sequence[Line], rules: Rules) -> list[list[Written]]:
-        """One search, scored as Regard does: where it goes by other probabilities, when it stops matters little."""
-        found = self._fast(lines, rules)
+    def _rescored(self, lines: Sequence[Line], settings: Search) -> list[list[Written]]:
+        """One search, scored as Regard does: greedily its output, and of a beam nearly always."""
+        found = self._fast(lines, settings)
         for h in (h for some in found for h in some):
             h.end = EOS
         self._score_again([(line, h) for line, some in zip(lines, found, strict=True) for h in some])
         return found
 
-    def _judged(self, lines: Sequence[Line], rules: Rules, attempt: int, way: Way) -> list[Verdict]:
-        """One search for all lines, and what came of it."""
-        found = self._translate(lines, rules, way)
-        if way.further:
-            for some, more in zip(found, self._translate(lines, rules, way, further=1), strict=True):
-                known = {(*h.tokens, h.end) for h in some}
-                some += [h for h in more if (*h.tokens, h.end) not in known]
-        pairs = list(zip(lines, found, strict=True))
-        if way.strict or rules.settings.no_repeat:
-            self._score_again([(line, h) for line, some in pairs for h in some])
-        verdicts = [judge(some, line, rules, attempt, quick=way.quick) for line, some in pairs]
+    def _exact(self, lines: Sequence[Line], settings: Search) -> list[list[Written]]:
+        """Search until each line has what Regard's search would have when it stops."""
+        if settings.beam == 1 or settings.no_repeat:
+            return self._rescored(lines, settings)
+        verdicts = self._judged(lines, self._translate(lines, settings, patience=3), settings)
+        results, left = [verdict.closed for verdict in verdicts], [i for i, v in enumerate(verdicts) if v.again]
+        if (
+            left
+        ):  # a few: with time enough, up to their own limits and a token beyond, which shows all that is open there
+            some = [lines[i] for i in left]
+            found = self._translate(some, settings, patience=50, alone=True)
+            for one, more in zip(
+                found, self._translate(some, settings, patience=50, alone=True, further=1), strict=True
+            ):
+                known = {(*h.tokens, h.end) for h in one}
+                one += [h for h in more if (*h.tokens, h.end) not in known]
+            verdicts = self._judged(some, found, settings, last=True)
+            for i, verdict in zip(left, verdicts, strict=True):  # marks that are likely may leave too few
+                results[i] = self._rescored([lines[i]], settings)[0] if verdict.again else verdict.closed
+        return results
+
+    def _judged(
+        self, lines: Sequence[Line], found: Sequence[list[Written]], settings: Search, *, last: bool = False
+    ) -> list[Verdict]:
+        """What Regard would have found of what a search has; what that hangs on is scored."""
+        verdicts = [judge(some, line.limit, settings, last=last) for line, some in zip(lines, found, strict=True)]
         while unclear := [(line, h) for line, verdict in zip(lines, verdicts, strict=True) for h in verdict.unclear]:
             self._score_again(unclear)
             verdicts = [
-                judge(some, line, rules, attempt, quick=way.quick) if verdict.unclear else verdict
-                for (line, some), verdict in zip(pairs, verdicts, strict=True)
+                judge(some, line.limit, settings, last=last) if verdict.unclear else verdict
+                for line, some, verdict in zip(lines, found, verdicts, strict=True)
             ]
         return verdicts
 
-    def _translate(self, lines: Sequence[Line], rules: Rules, way: Way, *, further: int = 0) -> list[list[Written]]:
-        """What CTranslate2 finds for each line."""
-        settings = rules.settings
-        power = 0.0 if way.quick else 1e-6 if rules.flat else settings.alpha  # at 0 it stops when the best has ended
-        patience = way.patience if settings.beam > 1 and not way.quick else 1
-        marks = [self.write[i] for i in rules.forbidden]
-        options: dict[str, Any] = {
-            "beam_size": settings.beam, "num_hypotheses": 1 if way.quick else patience * settings.beam,
-            "patience": patience, "length_penalty": power, "no_repeat_ngram_size": settings.no_repeat,
-            "max_input_length": 0, "return_scores": True, "return_end_token": True, "asynchronous": True,
-        }  # fmt: skip
-        if way.strict:
-            options["suppress_sequences"] = [[mark] for mark in marks]
-        else:
-            options["end_token"] = [MARKS[EOS], *marks]
-        translator = self._translator(len(lines))
-        # A batch with prefixes treats what comes first in its own way, also in lines without one.
-        keys = [(bool(line.prefix), line.limit if way.alone else 0) for line in lines]
-        waiting = []
-        for batch in self._batches([len(line.source) for line in lines], settings.batch_tokens // settings.beam, keys):
+    def _translate(
+        self, lines: Sequence[Line], settings: Search, *, strict: bool = False, patience: int = 1, alone: bool = False,
+        further: int = 0,
+    ) -> list[list[Written]]:  # fmt: skip
+        """What CTranslate2 finds for each line, going on until `patience` times `beam` hypotheses have ended.
+
+        `strict`: what may not come is left out; otherwise it ends a hypothesis. `alone`: a line is searched up to its
+        own limit and not up to the longest of its batch, or so much `further`.
+        """
+        flat = settings.length_penalty == "none" or not settings.alpha
+        quick = strict and flat and settings.nbest == 1  # stop when the best has ended, and give that alone
+        power = 0.0 if quick else 1e-6 if flat else settings.alpha
+        forbidden = [PAD, *([] if settings.unknown else [UNK]), BOS, SEP, MASK]
+        marks, translator = [self.write[i] for i in forbidden], self._translator(len(lines))
+        rules = {"suppress_sequences": [[mark] for mark in marks]} if strict else {"end_token": [MARKS[EOS], *marks]}
+
+        def translate(batch: list[int]) -> Any:
             most = max(lines[i].limit for i in batch) + further
             prefixes = [[self.write[token] for token in lines[i].prefix] for i in batch]
-            results = translator.translate_batch(
-                [lines[i].source for i in batch], prefixes if any(prefixes) else None, max_decoding_length=most,
-                min_decoding_length=min(settings.min_length, most) if way.strict else 0, **options,
+            return translator.translate_batch(
+                [lines[i].source for i in batch], prefixes if any(prefixes) else None, beam_size=settings.beam,
+                num_hypotheses=1 if quick else patience * settings.beam, patience=patience, length_penalty=power,
+                no_repeat_ngram_size=settings.no_repeat, max_decoding_length=most, max_input_length=0,
+                min_decoding_length=min(settings.min_length, most) if strict else 0, return_scores=True,
+                return_end_token=True, asynchronous=True, **rules,
             )  # fmt: skip
-            waiting.append((batch, results))
-        before = self._prefixes(lines)
-        found: list[list[Written]] = [[] for _ in lines]
-        for batch, results in waiting:
-            for i, result in zip(batch, results, strict=True):
-                found[i] = self._written(result.result(), lines[i], rules, power, before[i])
-        return found
 
-    def _written(self, result: Any, line: Line, rules: Rules, power: float, before: float) -> list[Written]:
-        """What a result holds. What goes on after its end is there only because nothing else was."""
-        found, ends = [], {EOS, *rules.forbidden}
-        for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
-            tokens = [self.number[name] for name in hypothesis]
-            log_prob = score * len(tokens) ** power
-            end = tokens.pop() if tokens[-1] in ends and len(tokens) > len(line.prefix) else None
-            if log_prob > NEVER and ends.isdisjoint(tokens[len(line.prefix) :]):
-                found.append(Written(tokens, log_prob + before, end))
+        # A batch with prefixes treats what comes first in its own way, also in lines without one.
+        keys = [(bool(line.prefix), line.limit if alone else 0) for line in lines]
+        lengths, budget = [len(line.source) for line in lines], settings.batch_tokens // settings.beam
+        results = self._batched(lengths, budget, translate, keys)
+        held = iter(self._score([(line.source, line.prefix) for line in lines if line.prefix]))
+        ends, found = {EOS, *forbidden}, [list[Written]() for _ in lines]
+        for line, result, some in zip(lines, results, found, strict=True):
+            before = math.fsum(next(held)[:-1]) if line.prefix else 0.0  # which is not counted there
+            for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
+                tokens = [self.number[name] for name in hypothesis]
+                log_prob = score * len(tokens) ** power
+                end = tokens.pop() if tokens[-1] in ends and len(tokens) > len(line.prefix) else None
+                # What goes on after its end is there only because nothing else was.
+                if log_prob > NEVER and ends.isdisjoint(tokens[len(line.prefix) :]):
+                    some.append(Written(tokens, log_prob + before, end))
         return found
-
-    def _prefixes(self, lines: Sequence[Line]) -> list[float]:
-        """`log p` of each prefix, which CTranslate2 does not count."""
-        held = [(line.source, line.prefix) for line in lines if line.prefix]
-        scored = iter(self._score(held) if held else [])
-        return [math.fsum(next(scored)[:-1]) if line.prefix else 0.0 for line in lines]
 
     def _score_again(self, pairs: Sequence[tuple[Line, Written]]) -> None:
         """Let hypotheses know their `log p` by token."""
@@ -264,38 +287,35 @@ class CTranslate2Engine(Writing):
     def _score(self, pairs: Sequence[tuple[list[str], Tokens]]) -> list[list[float]]:
         """`log p` of each token of each target, and of its end."""
         translator = self._translator(len(pairs))
-        lengths = [max(len(source), len(target)) for source, target in pairs]
-        waiting = []
-        for batch in self._batches(lengths, self.config.training.batch_tokens):
+
+        def score(batch: list[int]) -> Any:
             sources, targets = [pairs[i][0] for i in batch], [[self.write[t] for t in pairs[i][1]] for i in batch]
-            results = translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
-            waiting += list(zip(batch, results, strict=True))
-        found: list[list[float]] = [[] for _ in pairs]
-        for i, result in waiting:
-            found[i] = list(result.result().log_probs)
-        return found
+            return translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
+
+        lengths = [max(len(source), len(target)) for source, target in pairs]
+        return [list(x.log_probs) for x in self._batched(lengths, self.config.training.batch_tokens, score)]
 
     # Batches and threads
 
-    def _batches(self, lengths: Sequence[int], budget: int, keys: Sequence[Hashable] | None = None) -> list[list[int]]:
-        """Indices of like lengths within a budget of tokens, those of one key together, the longest first.
+    def _batched(
+        self, lengths: Sequence[int], budget: int, ask: Callable[[list[int]], Any], keys: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """What `ask` gives for each index, those of one key and like lengths asked together, within a budget of tokens.
 
-        On a CPU, where large ones are no faster, those who work side by side get as many.
+        On a CPU, where large batches are no faster, those who work side by side get as many.
         """
         most = len(lengths)
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and most:
             side = self._side(most)
-            most = -(-most // (side * max(1, -(-most // (side * LINES)))))
-        groups: dict[Hashable, list[int]] = {}
-        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-            groups.setdefault(keys[i] if keys else None, []).append(i)
-        batches = []
-        for group in groups.values():
-            while group:
-                count = min(most, max(1, budget // (lengths[group[0]] + 1)))
-                batches.append(group[:count])
-                group = group[count:]
-        return batches
+            most = -(-most // (side * -(-most // (side * LINES))))
+        order = sorted(range(len(lengths)), key=lambda i: (keys[i] if keys else 0, -lengths[i]))
+        waiting: dict[int, Any] = {}
+        while order:
+            count = min(most, max(1, budget // (lengths[order[0]] + 1)))
+            batch = [i for i in order[:count] if keys is None or keys[i] == keys[order[0]]]
+            order = order[len(batch) :]
+            waiting |= zip(batch, ask(batch), strict=True)
+        return [waiting[i].result() for i in range(len(lengths))]
 
     def _side(self, lines: int) -> int:
         """How many batches to work on side by side: a thread each for many lines; all threads share a few."""
@@ -317,12 +337,78 @@ class CTranslate2Engine(Writing):
         return self._translators[side]
 
 
+class Verdict(NamedTuple):
+    """What had closed when Regard's search stopped; what has to be scored to tell; whether to search anew."""
+
+    closed: list[Written]
+    unclear: Sequence[Written] = ()
+    again: bool = False
+
+
+def judge(found: Sequence[Written], limit: int, search: Search, *, last: bool = False) -> Verdict:
+    """What of `found` Regard's beam search would have closed; see `beam_search` for when it stops.
+
+    Where that cannot be told, the search is to be made anew: if it went on beyond the line's own limit, if it does not
+    show all that was open there, or if none ended late enough to see it stop. Even the `last` is, if too few ended.
+    """
+
+    def ends(h: Written) -> bool:
+        return h.end == EOS and search.min_length <= len(h.tokens) <= limit
+
+    closed, beam = [h for h in found if ends(h)], search.beam
+    beyond = [h for h in found if not ends(h) and (h.end is None or len(h.tokens) >= limit)]  # open at the limit
+    enough = len(closed) >= beam
+    for step in range(sorted(h.step for h in closed)[beam - 1] if enough else limit + 1, limit + 1):
+        inside, later = [h for h in closed if h.step <= step], [h for h in closed if h.step > step] + beyond
+        if not later:
+            return Verdict(inside, again=not last)
+        scores = sorted((h.score(search) for h in inside), reverse=True)
+        best_open = max(h.so_far(step) for h in later) / _penalty(search.length_penalty, search.alpha, step)
+        if best_open <= scores[beam - 1]:
+            matters = beyond or any(h.score(search) > scores[search.nbest - 1] for h in later)
+            return Verdict(inside, _unscored(later, step) if matters else [])
+    # What ends in the last step stands in the place of something that is open then.
+    hidden = any(h.step >= limit if h.end is not None else h.step > limit + 1 for h in found)
+    if (hidden and not last) or not (enough or beyond):
+        return Verdict(closed, again=True)
+    known, cut = {tuple(h.tokens) for h in closed}, dict[tuple[int, ...], Written]()
+    for h in beyond:  # some may have gone on, and Regard closes them at the limit
+        first = tuple(h.tokens[:limit])
+        if first not in known and first not in cut:
+            cut[first] = h
+            if len(h.tokens) > limit or h.end is not None:
+                h.tokens, h.end, h.by_token = list(first), None, None
+    unclear = [h for h in cut.values() if h.by_token is None]
+    for h in () if unclear else cut.values():
+        h.log_prob = math.fsum(h.by_token or [])
+    return Verdict([*closed, *cut.values()], unclear)
+
+
+def _unscored(later: Sequence[Written], step: int) -> list[Written]:
+    """One hypothesis for each that was open at a step and whose `log p` there is not known."""
+    opened: dict[tuple[int, ...], Written] = {}
+    for h in later:
+        first = tuple(h.tokens[:step])
+        if first not in opened or h.by_token is not None:
+            opened[first] = h
+    return [h for h in opened.values() if h.by_token is None]
+
+
+def best(found: Sequence[Written], limit: int, search: Search) -> list[Hypothesis]:
+    """The outputs, best first. One that may neither end nor go on has no probability."""
+    if found and limit < search.min_length:
+        top = max(found, key=lambda h: h.so_far(limit))
+        return [Hypothesis(top.tokens, -math.inf, -math.inf)]
+    ranked = sorted(found, key=lambda h: h.score(search), reverse=True)[: search.nbest]
+    return [Hypothesis(h.tokens, h.log_prob, h.score(search)) for h in ranked]
+
+
 def load_engine(
-    folder: str | Path, device: str = "cpu", threads: int | None = None, *, same: bool = False
+    folder: str | Path, device: str = "cpu", threads: int | None = None, *, exact: bool = False
 ) -> CTranslate2Engine:
     """Load an exported folder: the Regard model it was made from is not needed, and nothing in it is run.
 
-    `threads`: as many as torch has, if not given. `same`: write what Regard writes (see above), at about half the
+    `threads`: as many as torch has, if not given. `exact`: write what Regard writes (see above), at about half the
     speed, rather than what CTranslate2 finds by itself.
     """
     folder = Path(folder)
@@ -331,12 +417,11 @@ def load_engine(
     except (OSError, ValueError, KeyError, TypeError):
         raise ModelError(f"{folder} is no export: its {EXPORT} is not there or cannot be read") from None
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
-    source, target = load_tokenizers(folder, config)
-    if source is None:
-        raise ModelError(f"{folder} has no tokenizer of the source; exported models read text")
+    sides = Sides.of(config)
+    sides.load(folder)
     if device == "auto":
         device = "cuda" if ct2().get_cuda_device_count() else "cpu"
     elif device not in ("cpu", "cuda"):
         raise ConfigError(f"the engine ctranslate2 has no device '{device}'; try auto, cpu or cuda")
     threads = 1 if device == "cuda" else threads or torch.get_num_threads()
-    return CTranslate2Engine(config, Text(source), target, Elsewhere(), torch.device(device), folder, threads, same)
+    return CTranslate2Engine(sides, Elsewhere(), torch.device(device), folder, threads, exact)

@@ -1,4 +1,4 @@
-"""Export to CTranslate2, held against the model it was made from.
+"""Export to CTranslate2, checked against the model it was made from.
 
     export(system, "runs/demo-ct2")            # float32: writes what Regard writes
     export(system, "runs/demo-int8", "int8")   # smaller and faster; what that costs is in the report
@@ -11,11 +11,9 @@ the mark that ends a source is added by CTranslate2.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,63 +24,39 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
-from regard.data.corpora import Example, read_examples
-from regard.data.sources import Item
-from regard.data.tokens import BOS, EOS, MARKS, UNK, Tokenizer, clean
-from regard.errors import ConfigError, DataError, ModelError, OutputError
-from regard.evaluation.metrics import bleu_score, chrf_score
-from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, ct2, load_engine, names
-from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Reader
+from regard.data.side import Item
+from regard.data.tokens import BOS, EOS, MARKS, UNK
+from regard.errors import ConfigError, OutputError
+from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
+from regard.exchange.parity import Report as Report
+from regard.exchange.parity import compare
+from regard.fingerprint import content_of
+from regard.model_settings import TransformerSettings
+from regard.models.model import Reader
+from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
 from regard.nn.positions import Learned, Relative, Shaw
-from regard.parts import TransformerSettings
 from regard.search.ensemble import Ensemble
-from regard.system import CONFIG, System, load, save_tokenizers
-from regard.tasks.task import Task
-from regard.training.checkpoint import weights
+from regard.search.limits import Hypothesis
+from regard.settings import Search
+from regard.system import CONFIG, System, load, token_files
+from regard.tasks.generating import TextGeneration
+from regard.tasks.task import Tokens
+from regard.training.checkpoint import WEIGHTS
 
 KIND = "CTranslate2 export"
 QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
 )  # fmt: skip
-BEAM = 5  # to compare with
-TOLERANCE = 1e-3  # of `log p` of a token, in float32
+COMPARED = {"beam": 5, "exact": False, "no_repeat": 0}  # the search that a model and its export are compared with
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
-
-
-@dataclass(frozen=True)
-class Report:
-    """How an export compares with the model it was made from, on some lines. Both search alike (`same`)."""
-
-    folder: str
-    quantization: str
-    computed_in: str  # here; not every machine computes in what is stored
-    bytes: int
-    lines: int
-    made_up: bool  # the lines: no validation data were found
-    difference: float  # the largest, of `log p` of a token
-    greedy_same: int
-    beam: int
-    beam_same: int
-    chrf: float  # of the export's outputs against Regard's, from beam search
-    bleu: tuple[float, float] | None  # of Regard's outputs and the export's, where there are references
-
-    def __str__(self) -> str:
-        computed = "" if self.computed_in == self.quantization else f" (computed in {self.computed_in} here)"
-        against = f"; BLEU {self.bleu[0]:.2f} before, {self.bleu[1]:.2f} after" if self.bleu else ""
-        return (
-            f"{self.folder}: {self.quantization}{computed}, {self.bytes / 2**20:.1f} MiB; of {self.lines} "
-            f"{'made-up lines' if self.made_up else 'lines'} {self.greedy_same} are written the same greedily and "
-            f"{self.beam_same} with beam {self.beam} (chrF {self.chrf:.1f}); log p of a token differs by at most "
-            f"{self.difference:.1e}{against}"
-        )
 
 
 def export(
     system: System, folder: str | Path, quantization: str | None = None, *, lines: int = 32, force: bool = False
 ) -> Report:
-    """Write a model as CTranslate2 reads it, and compare the two on some lines of the validation data.
+    """Write a model as CTranslate2 reads it, and compare the two on some validation data.
 
     `quantization` is how weights are stored, float32 if not given, with which a folder that writes something else than
     Regard is an error. `force` replaces an older export, and nothing else.
@@ -90,69 +64,64 @@ def export(
     folder, quantization = Path(folder), quantization or "float32"
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"unknown quantization '{quantization}'; there are: {', '.join(QUANTIZATIONS)}")
-    spec = specify(system)
+    spec, task = specify(system), system.task
     with new_folder(folder, KIND, force=force) as new:
         spec.optimize(quantization)
         spec.save(str(new))
-        save_tokenizers(new, system.task.source.tokenizer, system.task.target)
+        task.sides.save(new)
         write_text(new / CONFIG, dump(system.config))
-        facts = {
-            "quantization": quantization,
-            "made_from": digest(system),
-            "regard": regard.__version__,
-            "ctranslate2": ct2().__version__,
-        }
+        facts = {"quantization": quantization, "made_from": made_from(system.folder), "regard": regard.__version__}
         write_text(new / EXPORT, json.dumps(facts, indent=1) + "\n")
-        report = compare(system, load_engine(new, same=True), folder, quantization, max(1, lines))
+        engine = load_engine(new, exact=True)
+
+        def decode(items: Sequence[Item], search: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
+            return engine.search(items, search)
+
+        settings, computed_in = system.config.search.model_copy(update=COMPARED), engine.compute_type
+        assert isinstance(task, TextGeneration), "which has an encoder and a decoder"
+        report = compare(
+            task, decode, settings, lines, folder, new, quantization=quantization, computed_in=computed_in
+        )  # fmt: skip
         write_text(new / EXPORT, json.dumps({**facts, "report": asdict(report)}, indent=1) + "\n")
     return report
 
 
-def engine_for(
-    system: System, quantization: str | None = None, device: str = "cpu", threads: int | None = None, *,
-    same: bool = False,
-) -> CTranslate2Engine:  # fmt: skip
-    """An engine for a trained model: exported to `exports/` in its folder, anew whenever the model is another."""
-    folder = system.folder / "exports" / f"ctranslate2-{quantization or 'float32'}"
-    try:
-        known = json.loads((folder / EXPORT).read_text(encoding="utf-8"))
-        fresh = known["made_from"] == digest(system) and known["ctranslate2"] == ct2().__version__
-    except (OSError, ValueError, KeyError, TypeError):
-        fresh = False
-    if not fresh:
-        try:
-            export(system, folder, quantization, force=True)
-        except OSError as error:
-            raise OutputError(f"cannot write {folder} ({error.strerror}); export to another folder first") from None
-    return load_engine(folder, device, threads, same=same)
-
-
 def open_engine(
     folder: str | Path, quantization: str | None = None, device: str = "cpu", threads: int | None = None, *,
-    same: bool = False,
+    exact: bool = False,
 ) -> CTranslate2Engine:  # fmt: skip
-    """An engine for a folder of either kind: an export, or a trained model, which is exported if need be."""
-    folder = Path(folder)
-    if not (folder / EXPORT).exists():
-        return engine_for(load(folder, device="cpu"), quantization, device, threads, same=same)
-    engine = load_engine(folder, device, threads, same=same)
+    """An engine for an export, or for a trained model, which is exported to `exports/` in its folder if need be."""
+    folder = Path(folder) if (Path(folder) / EXPORT).exists() else exported(Path(folder), quantization)
+    engine = load_engine(folder, device, threads, exact=exact)
     stored = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
     if quantization not in (None, stored):
         raise ConfigError(f"{folder} is stored as {stored}, not {quantization}; export the model anew")
     return engine
 
 
-def digest(system: System) -> str:
-    """What tells a model from others: its settings (but not where its data are), tokens and weights."""
-    config = system.config
-    parts = [config.data.source, config.data.max_length, config.tokens, config.model, config.search]
-    found = hashlib.sha256(repr(parts).encode())
-    for tokenizer in (system.task.source.tokenizer, system.task.target):
-        found.update(json.dumps(names(tokenizer) if tokenizer else None).encode())
-    for name, tensor in sorted(weights(system.task.model).items()):
-        found.update(f"{name} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+def exported(model: Path, quantization: str | None = None) -> Path:
+    """The export of a trained model in its own folder, which is made anew whenever the model is another."""
+    folder = model / "exports" / f"ctranslate2-{quantization or 'float32'}"
+    try:
+        if json.loads((folder / EXPORT).read_text(encoding="utf-8"))["made_from"] == made_from(model):
+            return folder
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        export(load(model, device="cpu"), folder, quantization, force=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder} ({error.strerror}); export to another folder first") from None
+    return folder
+
+
+def made_from(model: Path) -> str | None:
+    """A digest of what makes up a trained model (settings, tokens, weights) and of the CTranslate2 that exports it."""
+    if not (model / WEIGHTS).exists():
+        return None
+    return (
+        content_of([model / CONFIG, model / WEIGHTS, *(model / name for name in token_files(model))])
+        + ct2().__version__
+    )
 
 
 # The network, part by part
@@ -160,14 +129,13 @@ def digest(system: System) -> str:
 
 def specify(system: System) -> Any:
     """The model as CTranslate2's specification, with copies of its weights."""
-    one, other = _blocks(system)
+    one, other = _settings(system)
     model: Any = system.task.model
-    specs = ct2().specs.transformer_spec
+    specs, longest = ct2().specs.transformer_spec, system.task.longest
     encoder = specs.TransformerEncoderSpec(one.layers, one.heads, **_options(one))
     decoder = specs.TransformerDecoderSpec(other.layers, other.heads, **_options(other))
-    longest = system.task.longest
-    _embed(encoder.embeddings[0], encoder, model.encoder, longest)
-    _embed(decoder.embeddings, decoder, model.decoder, longest)
+    _embed(encoder.embeddings[0], encoder, model.encoder, model.encoder.stem.embedding, longest)
+    _embed(decoder.embeddings, decoder, model.decoder, model.decoder.embedding, longest)
     for layer, block in zip(encoder.layer, model.encoder.blocks, strict=True):
         _self_attention(layer.self_attention, block.self_attention, block.around_attention.norm, longest)
         _feed_forward(layer.ffn, block.feed_forward, block.around_feed_forward.norm)
@@ -181,42 +149,32 @@ def specify(system: System) -> Any:
     spec.config.add_source_eos = True
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = MARKS[UNK], MARKS[BOS], MARKS[EOS]
     spec.config.decoder_start_token = MARKS[system.task.first]
-    spec.register_source_vocabulary(names(_reads(system)))
-    spec.register_target_vocabulary(names(system.task.target))
+    source = system.task.source.tokenizer
+    assert source is not None, "a Transformer reads text"
+    spec.register_source_vocabulary(names(source))
+    spec.register_target_vocabulary(names(system.task.target.tokenizer))
     spec.validate()
     return spec
 
 
-def _blocks(system: System) -> tuple[TransformerSettings, TransformerSettings]:
+def _settings(system: System) -> Sequence[TransformerSettings]:
     """The settings of encoder and decoder, if they are what CTranslate2 runs."""
-    encoder, decoder = system.config.model.encoder, system.config.model.decoder
+    config, found = system.config.model, []
     model: nn.Module = system.task.model
-    match model:
-        case EncoderDecoder():
-            pass
-        case Reader():
-            raise ConfigError(f"model.head is '{system.config.model.head}': CTranslate2 runs models that write text")
-        case OneNetwork() | FillIn():
-            missing = "encoder" if encoder.kind == "none" else "decoder"
-            raise _refusal(f"model.{missing}.kind is none", "encoders with decoders")
-        case Ensemble():
-            raise ConfigError("CTranslate2 runs one model at a time; export each of the ensemble by itself")
-        case _:
-            raise ConfigError(f"{system.folder} is an export itself; export the Regard model it was made from")
-    if not isinstance(encoder, TransformerSettings):
-        raise _refusal(f"model.encoder.kind is {encoder.kind}", "Transformers")
-    if not isinstance(decoder, TransformerSettings):
-        raise _refusal(f"model.decoder.kind is {decoder.kind}", "Transformers")
-    return encoder, decoder
-
-
-def _reads(system: System) -> Tokenizer:
-    assert system.task.source.tokenizer is not None, "a Transformer reads text"
-    return system.task.source.tokenizer
-
-
-def _refusal(what: str, runs: str) -> ConfigError:
-    return ConfigError(f"{what}, and CTranslate2 runs {runs} alone; try --to onnx")
+    if isinstance(model, Ensemble):
+        raise ConfigError("CTranslate2 runs one model at a time; export each of the ensemble by itself")
+    if isinstance(model, Elsewhere):
+        raise ConfigError(f"{system.folder} is an export itself; export the Regard model it was made from")
+    if isinstance(model, Reader):
+        raise ConfigError(f"target.kind is '{system.config.target.kind}': CTranslate2 runs models that write text")
+    if len(system.config.sources) > 1:
+        raise ConfigError("CTranslate2 runs models of one source; this one has several")
+    for name, part in (("encoder", config.encoders[0]), ("decoder", config.decoder)):
+        if not isinstance(part, TransformerSettings):
+            runs = "encoders with decoders" if part.kind == "none" else "Transformers"
+            raise ConfigError(f"model.{name}.kind is {part.kind}, and CTranslate2 runs {runs} alone; try --to onnx")
+        found.append(part)
+    return found
 
 
 def _options(part: TransformerSettings) -> dict[str, Any]:
@@ -236,14 +194,14 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
-def _embed(embeddings: Any, spec: Any, part: Any, longest: int) -> None:
+def _embed(embeddings: Any, spec: Any, part: Any, embedding: Embedding, longest: int) -> None:
     """Embeddings, which are scaled by `√d_model` there too; positions, of which the built-in ones begin at 1; the last
     norm."""
-    embeddings.weight = _copy(part.embedding.table.weight)
+    embeddings.weight = _copy(embedding.table.weight)
     if isinstance(part.positions, Learned):
         spec.position_encodings.encodings = _copy(part.positions.table.weight)
     elif part.positions is not None:
-        device = part.embedding.table.weight.device
+        device = embedding.table.weight.device
         spec.position_encodings.encodings = _copy(part.positions(torch.arange(longest, device=device)))
     if not isinstance(part.final, nn.Identity):
         _norm(spec.layer_norm, part.final)
@@ -301,73 +259,3 @@ def _norm(spec: Any, norm: Any) -> None:
     spec.gamma = _copy(norm.weight)
     if isinstance(norm, nn.LayerNorm):  # RMSNorm has no other weight
         spec.beta = _copy(norm.bias)
-
-
-# Held against each other
-
-
-def compare(system: System, engine: CTranslate2Engine, folder: Path, quantization: str, count: int) -> Report:
-    """Decode and score some lines with both. In float32 a difference beyond rounding is an error."""
-    examples, made_up = _examples(system, count)
-    texts, task = [x.source for x in examples], system.task
-    items = task.source.encode_many(texts)
-    greedy, beam = (_both(system, engine, texts, width) for width in (1, BEAM))
-    pairs = [(x, y) for ours, _ in (greedy, beam) for x, y in zip(items, ours, strict=True) if y]
-    scored = [one.score_items([x for x, _ in pairs], [y for _, y in pairs]) for one in (task, engine)]
-    difference = max(
-        (abs(a - b) for x, y in zip(*scored, strict=True) for a, b in zip(x.tokens, y.tokens, strict=True)), default=0.0
-    )
-    before, after = ([clean(task.target.decode(tokens)) for tokens in side] for side in beam)
-    references = [clean(x.target) for x in examples]
-    report = Report(
-        folder=str(folder),
-        quantization=quantization,
-        computed_in=engine.compute_type,
-        bytes=(engine.folder / "model.bin").stat().st_size,
-        lines=len(texts),
-        made_up=made_up,
-        difference=difference,
-        greedy_same=len(texts) - len(_apart(*greedy)),
-        beam=BEAM,
-        beam_same=len(texts) - len(_apart(*beam)),
-        chrf=chrf_score(after, before).value,
-        bleu=None if made_up else (bleu_score(before, references).value, bleu_score(after, references).value),
-    )
-    if quantization == "float32":
-        wrong = any(not _tie(task, items[i], greedy[0][i], greedy[1][i]) for i in _apart(*greedy))
-        # Beams may part at any near tie, also at one that neither output shows.
-        if difference > TOLERANCE or wrong or len(_apart(*beam)) > max(1, len(texts) // 10):
-            raise ModelError(f"the export does not write what the model writes, and is thrown away: {report}")
-    return report
-
-
-def _both(system: System, engine: CTranslate2Engine, texts: Sequence[str], beam: int) -> list[list[list[int]]]:
-    """The best outputs of both, under the model's own settings of search but for what an engine does not have."""
-    plain = {"nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0, "exact": False}
-    search = system.search(**{**plain, "beam": beam, "no_repeat": 0})
-    found = (one.outputs(texts, search, lambda *_: None) for one in (system.task, engine))
-    return [[some[0].tokens if some else [] for some in outputs] for outputs in found]
-
-
-def _apart(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> list[int]:
-    return [i for i, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other]
-
-
-def _tie(task: Task, source: Item, one: list[int], other: list[int]) -> bool:
-    """Whether two outputs part where either token was as likely."""
-    parting = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    scores = [pair.tokens[parting] for pair in task.score_items([source] * 2, [one, other])]
-    return abs(scores[0] - scores[1]) < TOLERANCE
-
-
-def _examples(system: System, count: int) -> tuple[list[Example], bool]:
-    """Some validation data; where the files are not there, lines of tokens drawn from a seed, and True."""
-    try:
-        found = list(read_examples(system.config.data, "valid"))
-        count = min(count, len(found))
-        return [found[i * len(found) // count] for i in range(count)], False
-    except (DataError, OSError):
-        draw, tokenizer = random.Random(1), _reads(system)
-        lengths = [draw.randint(1, min(24, system.config.search.max_source)) for _ in range(count)]
-        tokens = [[draw.randrange(len(MARKS), tokenizer.size) for _ in range(length)] for length in lengths]
-        return [Example(tokenizer.decode(line), "") for line in tokens], True

@@ -1,7 +1,7 @@
-"""A small runner for models that were exported to ONNX: NumPy, ONNX Runtime and the tokenizer, no torch.
+"""A runner for models that were exported to ONNX: NumPy, ONNX Runtime and the tokenizer, no torch.
 
+    python runs/demo-onnx/runner.pyz < input.txt                       # this file, as an export carries it
     Runner("runs/demo-onnx").generate(["forty-two apples"], beam=4)
-    python -m regard.exchange.onnx_runner runs/demo-onnx < lines
 
 It is there to be used, and to be read by whoever writes another: `runner.json` in the folder says all that it needs.
 `encoder.onnx` makes of padded sources what a decoder starts from. `step.onnx` takes a token for each row and the state,
@@ -15,53 +15,31 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.pictures import read_picture
+from regard.data.modalities.pixels import read_picture
 from regard.data.tokens import load_tokenizer
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, DataError, MissingExtraError, ModelError, RegardError, require
 
 RUNNER = "runner.json"
+SETTINGS = (
+    "beam", "length_penalty", "alpha", "no_repeat", "min_length", "max_length", "max_ratio", "exact", "unknown",
+    "max_source", "batch_tokens",
+)  # fmt: skip  # of a search; each has the meaning of the setting of that name in Regard
 Array = NDArray[Any]
 State = dict[str, Array]
 Item = Sequence[int] | NDArray[np.uint8]  # one source: token ids, or the scanlines of a picture
+Given = tuple[Item, list[int]]  # a source, and how its output has to begin
 
 
-@dataclass(frozen=True)
-class Search:
-    """How to search; each has the meaning of the setting of the same name in Regard."""
-
-    beam: int
-    length_penalty: str
-    alpha: float
-    no_repeat: int
-    min_length: int
-    max_length: int
-    max_ratio: float
-    exact: bool
-    unknown: bool
-    max_source: int
-    batch_tokens: int
-
-    def penalty(self, length: int) -> float:
-        """What `log p` of so many tokens, the closing mark counted, is divided by."""
-        match self.length_penalty:
-            case "gnmt":
-                return ((5.0 + length) / 6.0) ** self.alpha
-            case "average":
-                return float(length**self.alpha)
-            case _:
-                return 1.0
-
-
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One output: its tokens without marks, `log p`, and the score it was ranked by."""
 
     tokens: list[int]
@@ -74,9 +52,7 @@ class Runner:
 
     def __init__(self, folder: str | Path, threads: int = 0) -> None:
         """`threads` 0 leaves it to ONNX Runtime how many to use."""
-        import onnxruntime
-
-        folder = Path(folder)
+        onnxruntime, folder = require("onnxruntime"), Path(folder)
         try:
             self.facts = json.loads((folder / RUNNER).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -91,55 +67,51 @@ class Runner:
         self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
         self.source, self.state, self.marks = self.facts["source"], self.facts["state"], self.facts["marks"]
         self.target_tokens = load_tokenizer(folder, self.facts["target_tokens"])
-        is_text = self.source["kind"] == "text"
-        self.source_tokens = load_tokenizer(folder, self.source["tokens"]) if is_text else None
+        self.source_tokens = load_tokenizer(folder, self.source.get("tokens", self.facts["target_tokens"]))
 
     def generate(self, texts: Sequence[str], **search: Any) -> list[str]:
         """The best output for each text; what cannot be used gets an empty one, and a warning says why."""
-        items, prefixes = self.read(texts)
-        found = self.outputs(items, prefixes, **search)
-        return [self.target_tokens.decode(best[0].tokens) if best else "" for best in found]
+        given = {}
+        for i, text in enumerate(texts):
+            try:
+                given[i] = self.read(text)
+            except DataError as error:
+                warnings.warn(f"input {i} cannot be used: {error}; its output is empty", stacklevel=2)
+        found = self.outputs(given, **search)
+        return [self.target_tokens.decode(found[i][0].tokens) if i in found else "" for i in range(len(texts))]
 
-    def read(self, texts: Sequence[str]) -> tuple[list[Item], list[list[int]]]:
-        """Each text as a source, and how its output has to begin: to a language model, a text is that."""
+    def read(self, text: str) -> Given:
+        """A text as a source, and how its output has to begin: to a language model, a text is its prompt."""
         match self.source["kind"]:
-            case "none":
-                return [[] for _ in texts], [self.target_tokens.encode(text) for text in texts]
-            case "picture":
-                return [read_picture(text, self.source["side"]) for text in texts], [[] for _ in texts]
+            case "image":
+                return read_picture(text, self.source["side"]), []
+            case "text":
+                return self.source_tokens.encode(text), []
             case _:
-                assert self.source_tokens is not None, "a text is read in tokens"
-                return [self.source_tokens.encode(text) for text in texts], [[] for _ in texts]
+                return [], self.target_tokens.encode(text)
 
-    def outputs(
-        self, items: Sequence[Item], prefixes: Sequence[Sequence[int]], **changes: Any
-    ) -> list[list[Found]]:  # fmt: skip
-        """What `search` finds, for any number of sources, those of like length together."""
-        search = self.settings(**changes)
-        results: list[list[Found]] = [[] for _ in items]
-        usable = []
-        for i, item in enumerate(items):
-            if self.source["kind"] == "text" and not 0 < len(item) <= self._most(search.max_source):
-                what = f"has {len(item)} tokens, not 1 to {self._most(search.max_source)}"
+    def outputs(self, given: Mapping[int, Given], **changes: Any) -> dict[int, list[Found]]:
+        """What `search` finds for numbered sources, those of like length together; for one that cannot be used there is
+        nothing, and a warning says why."""
+        search, results = self.settings(**changes), dict[int, list[Found]]()
+        problems = {i: self._problem(item, prefix, search) for i, (item, prefix) in given.items()}
+        for i, what in problems.items():
+            if what:
                 warnings.warn(f"input {i} {what}; its output is empty", stacklevel=3)
-            else:
-                usable.append(i)
-        usable.sort(key=lambda i: len(items[i]))
+        usable = sorted((i for i, what in problems.items() if not what), key=lambda i: len(given[i][0]))
         while usable:
-            longest = len(items[usable[-1]]) or search.max_length
+            longest = len(given[usable[-1]][0]) or search.max_length
             count = max(1, search.batch_tokens // (search.beam * longest))
             usable, group = usable[:-count], usable[-count:]
-            found = self.search([items[i] for i in group], [prefixes[i] for i in group], **changes)
-            for i, best in zip(group, found, strict=True):
-                results[i] = best
+            found = self.search(*zip(*(given[i] for i in group), strict=True), **changes)
+            results |= zip(group, found, strict=True)
         return results
 
-    def settings(self, **changes: Any) -> Search:
+    def settings(self, **changes: Any) -> SimpleNamespace:
         """The model's own search settings with changes."""
-        known = [field.name for field in fields(Search)]
-        for name in changes.keys() - set(known):
-            raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(known)}")
-        return replace(Search(**self.facts["search"]), **changes)
+        for name in changes.keys() - set(SETTINGS):
+            raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(SETTINGS)}")
+        return SimpleNamespace(**{**self.facts["search"], **changes})
 
     def search(
         self, items: Sequence[Item], prefixes: Sequence[Sequence[int]] | None = None, **changes: Any
@@ -151,10 +123,10 @@ class Runner:
         """
         search, end = self.settings(**changes), self.marks["end"]
         prefix = [list(tokens) for tokens in prefixes or [[] for _ in items]]
-        longest = np.array([self._room(item, search) for item in items])
-        for tokens, room in zip(prefix, longest, strict=True):
-            if len(tokens) > room:
-                raise ConfigError(f"a prefix of {len(tokens)} tokens does not fit into max_length {room}")
+        for i, (item, tokens) in enumerate(zip(items, prefix, strict=True)):
+            if what := self._problem(item, tokens, search):
+                raise ConfigError(f"source {i} {what}")
+        longest = np.array([self._room(item, search)[0] for item in items])
         state = self.start(items)
         closed: list[list[Found]] = [[] for _ in items]
         live = np.arange(len(items))  # sources whose search goes on
@@ -173,13 +145,13 @@ class Runner:
                 for j in np.flatnonzero(closes[k, : search.beam] & (value[k, : search.beam] > -math.inf)):
                     total = float(value[k, j])
                     tokens = written[k, parent[k, j], 1:].tolist()
-                    closed[i].append(Found(tokens, total, total / search.penalty(length + 1)))
+                    closed[i].append(Found(tokens, total, total / _penalty(search, length + 1)))
                 closed[i] = sorted(closed[i], key=lambda found: -found.score)[: search.beam]
 
             # Twice as many candidates as there are places: even if half of them close, enough stay open.
             value, best = _top(np.where(closes, -math.inf, value), search.beam)
             parent, token = (np.take_along_axis(x, best, 1) for x in (parent, token))
-            mildest = search.penalty(int(longest.max()) + 1 if search.exact else length + 1)
+            mildest = _penalty(search, int(longest.max()) + 1 if search.exact else length + 1)
             worst = np.array([closed[i][-1].score if len(closed[i]) == search.beam else -math.inf for i in live])
             over = (value.max(1) / mildest <= worst) | (longest[live] <= length)
             for k in np.flatnonzero(over).tolist():
@@ -189,7 +161,9 @@ class Runner:
             stay = np.flatnonzero(~over)
             rows = (parent + np.arange(len(live))[:, None] * written.shape[1])[stay].ravel()
             written = np.concatenate((np.take_along_axis(written, parent[..., None], 1), token[..., None]), 2)[stay]
-            state = self._select(state, rows, stay if over.any() else None)
+            # What is a row's goes with its hypothesis; what is a source's stays for as long as the source does.
+            index = {"row": rows, "source": stay if over.any() else slice(None)}
+            state = {entry["name"]: state[entry["name"]][index[entry["of"]]] for entry in self.state}
             log_prob, live = value[stay], live[stay]
         return closed
 
@@ -197,52 +171,62 @@ class Runner:
 
     def start(self, items: Sequence[Item]) -> State:
         """The state before the first token, of one row for each source."""
-        given: State = {}
+        sizes = {"rows": len(items), "past": 0}
+        state: State = {
+            entry["name"]: np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
+            for entry in self.state if entry["begins"] == "zeros"
+        }  # fmt: skip
         if self.encoder is not None:
-            ends = [np.array([*item, *self.source["end"]]) if self.source["kind"] == "text" else item for item in items]
+            text = self.source["kind"] == "text"
+            ends = [np.array([*item, *self.source["end"]] if text else item) for item in items]
             lengths = np.array([len(item) for item in ends])
-            first = np.asarray(ends[0])
-            kind = np.int64 if self.source["kind"] == "text" else np.uint8
-            padded = np.zeros((len(items), max(1, lengths.max()), *first.shape[1:]), kind)
+            padded = np.zeros((len(ends), max(1, *lengths), *ends[0].shape[1:]), np.int64 if text else np.uint8)
             for row, item in zip(padded, ends, strict=True):
                 row[: len(item)] = item
+            wanted = {entry.name for entry in self.encoder.get_inputs()}  # a graph takes what it uses
+            feed = {name: x for name, x in {"source": padded, "lengths": lengths}.items() if name in wanted}
             names = [output.name for output in self.encoder.get_outputs()]
-            feed = {"source": padded, "lengths": lengths}
-            wanted = {entry.name for entry in self.encoder.get_inputs()}
-            found = self.encoder.run(names, {name: x for name, x in feed.items() if name in wanted})
-            given = dict(zip(names, found, strict=True))
-        sizes = {"rows": len(items), "past": 0}
-        for entry in self.state:
-            if entry["begins"] == "zeros":
-                given[entry["name"]] = np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
-        return given
+            state |= zip(names, self.encoder.run(names, feed), strict=True)
+        return state
 
     def advance(self, tokens: Array, state: State) -> tuple[Array, State]:
         """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
         after = {entry["after"]: entry["name"] for entry in self.state if entry["after"]}
-        names = ["log_probs", *after]
-        found = dict(zip(names, self.step.run(names, {"tokens": tokens.astype(np.int64), **state}), strict=True))
-        return found.pop("log_probs"), {**state, **{after[name]: x for name, x in found.items()}}
-
-    def _select(self, state: State, rows: Array, sources: Array | None) -> State:
-        """The state of these rows, in this order; `sources` says which sources stay, where some have left."""
-        chosen = {"row": rows, "source": sources}
-        index = {entry["name"]: chosen[entry["of"]] for entry in self.state}
-        return {name: x if index[name] is None else x[index[name]] for name, x in state.items()}
+        log_probs, *changed = self.step.run(["log_probs", *after], {"tokens": tokens.astype(np.int64), **state})
+        return log_probs, {**state, **dict(zip(after.values(), changed, strict=True))}
 
     # The rules
 
-    def _most(self, wanted: int) -> int:
-        return min(wanted, self.facts["positions"] - 1)
+    def _room(self, item: Item, search: SimpleNamespace) -> tuple[int, str]:
+        """The most tokens of an output for this source, and what sets that limit."""
+        positions = self.facts["positions"]
+        left = positions - 1 - (len(item) if self.facts.get("together") else 0)
+        limits = [(search.max_length, f"search.max_length={search.max_length}")]
+        if self.source["kind"] == "text":
+            ratio = int((len(item) + len(self.source["end"])) * search.max_ratio) + 10
+            limits.append((ratio, f"search.max_ratio={search.max_ratio:g}"))
+        return min([*limits, (left, f"a model of {positions} positions")], key=lambda limit: limit[0])
 
-    def _room(self, item: Item, search: Search) -> int:
-        """The most tokens of an output for this source."""
-        most = self._most(search.max_length)
-        if self.source["kind"] != "text":
-            return most
-        return min(most, int((len(item) + len(self.source["end"])) * search.max_ratio) + 10)
+    def _problem(self, item: Item, prefix: Sequence[int], search: SimpleNamespace) -> str | None:
+        """Why nothing can be written for a source, in the words of `System.generate`; None if it can."""
+        count, positions, text = len(item), self.facts["positions"], self.source["kind"] == "text"
+        room, limit = self._room(item, search)
+        if text and not count:
+            return "is empty"
+        if text and count > search.max_source:
+            return f"has {count} tokens, more than search.max_source={search.max_source}; split it"
+        if text and count >= positions:
+            return f"has {count} tokens, more than a model of {positions} positions can read"
+        if room < 1:
+            return f"has {count} tokens, after which {limit} leaves no room for an output; split it"
+        if len(prefix) > room:
+            begins = "prompt" if self.source["kind"] == "none" else "prefix"
+            return f"has a {begins} of {len(prefix)} tokens, more than the {room} that {limit} allows"
+        return None
 
-    def _restrict(self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: Search) -> None:
+    def _restrict(
+        self, given: Array, written: Array, longest: Array, prefix: list[list[int]], search: SimpleNamespace
+    ) -> None:
         """Put what may not come next at -inf, in place. Within a prefix only its next token may come, whatever the
         other rules say; after `longest` tokens only the end."""
         length, end = written.shape[2] - 1, self.marks["end"]
@@ -259,6 +243,13 @@ class Runner:
         for i, value in kept.items():
             given[i] = -math.inf
             given[i, :, due.get(i, end)] = value
+
+
+def _penalty(search: SimpleNamespace, length: int) -> float:
+    """What `log p` of so many tokens, the closing mark counted, is divided by."""
+    if search.length_penalty == "none":
+        return 1.0
+    return float(((5.0 + length) / 6.0 if search.length_penalty == "gnmt" else length) ** search.alpha)
 
 
 def _top(values: Array, count: int) -> tuple[Array, Array]:
@@ -278,8 +269,22 @@ def _repeats(tokens: list[int], size: int) -> Iterator[int]:
             yield tokens[i + size - 1]
 
 
+def main() -> None:
+    """Lines of standard input to outputs, with the folder that is named, or else the one this program lies in."""
+    program, *named = sys.argv
+    if len(named) > 1 or not (named or zipfile.is_zipfile(program)):
+        sys.exit("usage: python runner.pyz [FOLDER] < input.txt")
+    warnings.showwarning = lambda message, *_: print(f"runner: {message}", file=sys.stderr)
+    try:
+        outputs = Runner(named[0] if named else Path(program).parent).generate(
+            [line.rstrip("\n") for line in sys.stdin]
+        )
+    except MissingExtraError as error:
+        sys.exit(f"runner: {str(error).partition(';')[0]}; pip install onnxruntime numpy sentencepiece pillow")
+    except RegardError as error:
+        sys.exit(f"runner: {error}")
+    print("".join(f"{output}\n" for output in outputs), end="")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m regard.exchange.onnx_runner FOLDER < lines")
-    lines = [line.rstrip("\n") for line in sys.stdin]
-    print("\n".join(Runner(sys.argv[1]).generate(lines)))
+    main()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.artifacts import write_bytes
-from regard.errors import ConfigError
+from regard.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +46,7 @@ def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
     """
     if path.suffix not in {".png", ".svg", ".pdf"}:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png, .svg or .pdf")
+    require("matplotlib")
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -72,13 +72,15 @@ function places(pieces, words, logs, unit, { given = 0, told = new Map(), candid
   return out;
 }
 
-function sides(x, kind, unit) {
-  const source = places(x.source, x.source_word, null, unit);
+function sides(x, { kind, part }, unit) {
+  const { start, end } = part ? x.parts[part - 1] : {}; // one of several sources looks at itself
+  const pieces = x.source.slice(start, end), own = x.source_word.slice(start, end);
+  const source = places(pieces, own, null, unit);
   if (kind === "cross") return [places(x.target, x.target_word, x.log_probs, unit), source];
   if (kind === "encoder" || x.places) { // what is told of a place stands where it looks, not where it is looked at
     const told = new Map((x.places ?? []).map((place, i) =>
       [place, { text: x.target[i], log: x.log_probs[i], candidates: x.candidates?.[i] }]));
-    return [places(x.source, x.source_word, null, unit, { told }), source];
+    return [places(pieces, own, null, unit, { told }), source];
   }
   // The decoder reads the target one place late; a single network reads what was given before it.
   const before = x.inputs.length - x.target.length + 1, alone = x.given || before > 1;
@@ -143,7 +145,7 @@ function draw() {
   view = { way };
   const target = places(x.target, x.target_word, x.log_probs, state.unit, { candidates: x.candidates });
   if (!layer) return fill($("target"), "target", target);
-  const [query, key] = sides(x, layer.kind, state.unit);
+  const [query, key] = sides(x, layer, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
   if (state.head >= heads.length) state.head = "mean";
   view = { way, kind: kinds(x)[layer.kind], query, key, weights: combine(heads, state.head), image: x.image, heads: [] };

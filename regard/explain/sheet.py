@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.errors import require
 from regard.evaluation.alignment import Weights, merge_words
 from regard.explain.canvas import INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, legible, shorten, style
 from regard.explain.trace import Explanation
@@ -75,6 +76,7 @@ def head_panels(figure: Figure, explanation: Explanation, words: list[str], look
 
 def light(picture: NDArray[np.uint8], look: Weights) -> NDArray[np.uint8]:
     """The picture, bright where `look` (rows, columns) is greatest, and the darker the less it is."""
+    require("PIL")
     from PIL import Image
 
     height, width, _ = picture.shape

@@ -130,10 +130,11 @@ def _label(axes: Axes, points: Points, labels: list[str], room: Points) -> None:
             axes.plot(*line.T, color=QUIET, linewidth=0.5, zorder=2)
 
 
-def arrange(dots: Points, sizes: Points, room: Points) -> Points:
+def arrange(dots: Points, sizes: Points, room: Points, others: Points | None = None) -> Points:
     """Centres for boxes of the given sizes, each as near its dot as the other boxes and the dots let it, all in `room`.
 
     One box after the other takes the best of many places around its dot; the outermost come first, and go outward.
+    `others` are dots without a box, which none should cover.
     """
     gap, dot = 0.05, 0.1  # inches
     outward = dots - dots.mean(axis=0)
@@ -141,7 +142,8 @@ def arrange(dots: Points, sizes: Points, room: Points) -> Points:
     around = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     far = np.arange(dot, 4.0, 0.08)[:, None]  # from a dot to its box
     along = np.linspace(0.1, 1, 16)[:, None]  # the line between them
-    there, widths = dots, np.full_like(sizes, dot)  # what is in the way already: dots, boxes, lines
+    there = dots if others is None else np.concatenate([dots, others])  # what is in the way already: dots, boxes, lines
+    widths = np.full_like(there, dot)
     places = np.zeros_like(dots)
     order = np.argsort(-np.hypot(*outward.T), kind="stable")
     for done, i in enumerate(order):

@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import write_text
-from regard.errors import ConfigError, DataError, OutputError
+from regard.errors import ConfigError, DataError, OutputError, require
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
 
 FORMAT = "regard-explanation-1"
@@ -33,6 +33,17 @@ class Layer:
     name: str  # the module, e.g. decoder.blocks.1.cross_attention
     kind: Kind
     weights: Weights
+    part: int = 0  # where one of several sources attends to itself: which (from 1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which pieces are of one source, where there are several; and its picture, if it is one."""
+
+    name: str
+    start: int
+    end: int
+    picture: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class Explanation:
     given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
     places: list[int] = field(default_factory=list)  # what was read that each target piece is told of; -1: the whole
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
+    parts: list[Part] = field(default_factory=list)  # of several sources
 
     def __post_init__(self) -> None:
         if not self.inputs and not self.places:  # where something is told, nothing is written
@@ -79,6 +91,23 @@ class Explanation:
         """How many cells of a picture lie side by side."""
         return math.isqrt(len(self.source))
 
+    def part(self, number: int) -> Explanation:
+        """What was attended to of one of several sources (from 1), as if it were the only one."""
+        count = max(len(self.parts), 1)
+        if not 1 <= number <= count:
+            raise ConfigError(f"no source {number} in this explanation; it has {count}, counted from 1")
+        if not self.parts:
+            return self
+        part = self.parts[number - 1]
+        cut = slice(part.start, part.end)
+        first = min((word for word in self.source_word[cut] if word >= 0), default=0)
+        cross = [replace(x, weights=x.weights[:, :, cut]) for x in self.layers if x.kind == "cross"]
+        own = [replace(x, part=0) for x in self.layers if x.part == number]
+        return replace(
+            self, source=self.source[cut], source_word=[max(word - first, -1) for word in self.source_word[cut]],
+            layers=[*own, *cross], picture=part.picture, parts=[],
+        )  # fmt: skip
+
     def sees(self, layer: Layer) -> bool:
         """Whether a layer looks at a picture, to be shown on it, and not at pieces in a row."""
         return self.picture is not None and layer.kind == "cross"
@@ -89,7 +118,9 @@ class Explanation:
             case "cross":
                 return self.target, self.source
             case "encoder":
-                return self.source, self.source
+                part = self.parts[layer.part - 1] if layer.part else Part("", 0, len(self.source))
+                pieces = self.source[part.start : part.end]
+                return pieces, pieces
             case "decoder":
                 return self.inputs, self.inputs
 
@@ -162,15 +193,27 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
         layers = [
-            {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist()}
+            {
+                "name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist(),
+                **({"part": x.part} if x.part else {}),
+            }
             for x in self.layers
-        ]
+        ]  # fmt: skip
         plain = {
             name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "inputs", "best")
         }
         plain |= {"log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
         candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
-        some = {"given": self.given, "places": self.places, "candidates": candidates}
+        parts = [
+            {
+                "name": x.name,
+                "start": x.start,
+                "end": x.end,
+                **({} if x.picture is None else {"picture": _to_png(x.picture)}),
+            }
+            for x in self.parts
+        ]
+        some = {"given": self.given, "places": self.places, "candidates": candidates, "parts": parts}
         plain |= {name: value for name, value in some.items() if value}
         return {"format": FORMAT, **plain, **({} if self.picture is None else {"picture": _to_png(self.picture)})}
 
@@ -179,13 +222,20 @@ class Explanation:
         """The inverse of `to_json`."""
         if data.get("format") != FORMAT:
             raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
-        layers = [Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32)) for x in data["layers"]]
+        layers = [
+            Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32), x.get("part", 0))
+            for x in data["layers"]
+        ]
         plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
         picture = _from_png(data["picture"]) if "picture" in data else None
         candidates = [[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])]
         return Explanation(
             layers=layers, inputs=data.get("inputs", []), picture=picture, given=data.get("given", 0),
             places=data.get("places", []), candidates=candidates, **plain,
+            parts=[
+                Part(x["name"], x["start"], x["end"], _from_png(x["picture"]) if "picture" in x else None)
+                for x in data.get("parts", [])
+            ],
         )  # fmt: skip
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
@@ -238,6 +288,7 @@ def _short(pieces: list[str], longest: int = 60) -> str:
 
 
 def _to_png(picture: NDArray[np.uint8]) -> str:
+    require("PIL")
     from PIL import Image
 
     file = io.BytesIO()
@@ -246,6 +297,7 @@ def _to_png(picture: NDArray[np.uint8]) -> str:
 
 
 def _from_png(text: str) -> NDArray[np.uint8]:
+    require("PIL")
     from PIL import Image
 
     try:

@@ -1,26 +1,29 @@
-"""Encoders: a source in, a `Memory` out."""
+"""Encoders: a source in, a `Memory` out. Each is a body over the vectors of a stem."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.blocks import EncoderBlock
+from regard.bundle import Bundle
+from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
+from regard.models.stems import Stem, TokenStem
+from regard.nn.blocks import EncoderBlock, make_norm
 from regard.nn.cells import lstm_layer
+from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
-from regard.nn.kernels import embed, usable
-from regard.nn.positions import Sinusoidal
+from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
 from regard.nn.recurrence import Recurrence
-from regard.nn.repeated import kind_of
 from regard.ragged import Ragged, bucket, gathered
+from regard.registry import BODIES, Family, register
 
 
 @dataclass(frozen=True)
@@ -38,35 +41,39 @@ class Memory:
         return self.states.mean() if self.end is None else self.end
 
 
-class Embedding(nn.Module):
-    """Token vectors, scaled by `√d_model` so that they weigh as much as positions (Vaswani et al. 2017, 3.4)."""
-
-    def __init__(self, vocabulary: int, d_model: int, dropout: float) -> None:
-        super().__init__()
-        self.table = nn.Embedding(vocabulary, d_model)
-        self.scale = math.sqrt(d_model)
-        self.dropout = Dropout(dropout)
-        nn.init.normal_(self.table.weight, std=d_model**-0.5)
-
-    def forward(
-        self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0
-    ) -> Tensor:
-        """With `positions`, if order is not told inside attention; a token stands at a `position` below `longest`."""
-        if isinstance(positions, Sinusoidal) and position is not None and self._only_read():
-            return embed(tokens, self.table.weight, self.scale, position, positions.frequencies)
-        x = self.table(tokens) * self.scale
-        return self.dropout(x if positions is None else x + positions(position, longest).to(x.dtype))
-
-    def _only_read(self) -> bool:
-        return not torch.is_grad_enabled() and not self.dropout.training and usable(self.table.weight)
-
-
 def source_bucket(source: Ragged) -> tuple[int, int]:
     """Rows and places of a source in a recording of a decoder, which does not mind empty places."""
     return bucket(len(source), 16, 16), bucket(max(source.longest, 1), 8, 8)
 
 
-class RecurrentEncoder(Looped):
+class Body(nn.Module, ABC):
+    """What works on the vectors of a stem. Made as `Body(settings, stem, d_model, dropout, longest)`, where no
+    sequence is longer than `longest`."""
+
+    family: ClassVar[Family] = BODIES
+    packed = False  # only attention relates positions to each other, and nothing waits for the device
+
+    def __init__(self, settings: Any, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
+        super().__init__()
+        self.stem = stem
+
+    @abstractmethod
+    def forward(self, source: Ragged) -> Memory:
+        """A source to a vector for each of its places, and to one for the whole."""
+
+
+@register("stem")
+class StemEncoder(Body):
+    """The stem's vectors as they are. The summary is their mean."""
+
+    def forward(self, source: Ragged) -> Memory:
+        return Memory(self.stem(source))
+
+
+@register("rnn")
+@register("lstm")
+@register("gru")
+class RecurrentEncoder(Body, Looped):
     """A stack of recurrent layers, each reading one way or both (Schuster and Paliwal 1997).
 
     Both ways, each direction has half of `d_model` and the joined states go to the next layer. The summary is the last
@@ -74,33 +81,25 @@ class RecurrentEncoder(Looped):
     """
 
     def __init__(
-        self,
-        embedding: Embedding,
-        cell: str,
-        d_model: int,
-        layers: int,
-        *,
-        bidirectional: bool,
-        reverse: bool,
-        dropout: float,
+        self, settings: RecurrentEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
-        super().__init__()
-        self.packed = False
-        self.embedding, self.reverse, self.cell = embedding, reverse, cell
-        width = d_model // 2 if bidirectional else d_model
-        ways = [[Recurrence(cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + bidirectional)]
-        self.forwards: Sequence[Recurrence] = nn.ModuleList(ways[0])  # type: ignore[assignment]
-        self.backwards: Sequence[Recurrence] = nn.ModuleList(ways[1] if bidirectional else [])  # type: ignore[assignment]
+        super().__init__(settings, stem, d_model, dropout, longest)
+        both, layers = settings.bidirectional, settings.layers
+        self.reverse, self.cell = settings.reverse, settings.kind
+        width = d_model // 2 if both else d_model
+        directions = [[Recurrence(self.cell, d_model, width, 1) for _ in range(layers)] for _ in range(1 + both)]
+        self.forwards: Sequence[Recurrence] = nn.ModuleList(directions[0])  # type: ignore[assignment]
+        self.backwards: Sequence[Recurrence] = nn.ModuleList(directions[1] if both else [])  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
 
     def forward(self, source: Ragged) -> Memory:
-        x = source.like(self.embedding(source.values))
-        if (graphs := self.recorder) is not None and self.cell == "lstm" and source.longest:
+        x = self.stem(source)
+        if (graphs := self.recorder) is not None and self.cell == "lstm" and x.longest:
             return self._replay(x, graphs)
         x = x.reversed() if self.reverse else x
         ends = []
         for i, forwards in enumerate(self.forwards):
-            start = forwards.start(len(x), x.values)
+            start = forwards.start(x.rows, x.values)
             inputs = x if i == 0 else x.like(self.dropout(x.values))
             x, end = forwards(inputs, start)
             if self.backwards:
@@ -113,12 +112,12 @@ class RecurrentEncoder(Looped):
         return Memory(x.like(self.dropout(x.values)), self.dropout(carry[:, -1, 0]), carry)
 
     def _replay(self, x: Ragged, graphs: Graphs) -> Memory:
-        """The same as a recording, in one of few shapes: rows and steps are added that nobody looks at."""
+        """Like `forward`, from a recording in one of few shapes: rows and steps are added that nobody looks at."""
         (rows, places), steps = source_bucket(x), bucket(x.longest, 16, 2)
-        kind = x.values.dtype if x.values.device.type == "cpu" else kind_of(x.values)
+        kind = x.values.dtype if x.values.device.type == "cpu" else autocast_dtype(x.values)
         inputs = x.grid(rows, steps, by_step=True).padded(x.values.to(kind))
         lengths = F.pad(x.lengths, (0, rows - len(x)))
-        used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
+        used = [weight for name, weight in self.named_parameters() if not name.startswith("stem.")]
         states, end, carry = graphs.loop(self._all_rows, (inputs, lengths), used)
         values = x.grid(rows, places).cut(states.flatten(0, 1))
         return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
@@ -148,56 +147,98 @@ class RecurrentEncoder(Looped):
         return states, self.dropout(carry[:, -1, 0]), carry
 
 
-class ConvolutionEncoder(nn.Module):
-    """Convolutions over pictures, to a grid of vectors, as Show, Attend and Tell reads them (Xu et al. 2015, 3.1.1).
-
-    A source is a sequence of scanlines `(height, 3 width)` of bytes. Each halving is a convolution of stride 2; one
-    more, of stride 1, looks around at the end. With `coordinates` two more channels say where a pixel is. The states
-    are the cells of the grid, row by row; the summary is their mean.
-    """
-
-    def __init__(self, d_model: int, halvings: int, channels: int, *, coordinates: bool, dropout: float) -> None:
-        super().__init__()
-        self.packed = False
-        self.coordinates, self.dropout = coordinates, Dropout(dropout)
-        widths = [3 + 2 * coordinates, *(channels * 2**i for i in range(halvings))]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], d_model, 3, padding=1))
-        self.norm = nn.LayerNorm(d_model)
-
-    def forward(self, source: Ragged) -> Memory:
-        kind = self.norm.weight.dtype
-        pixels = source.values.view(len(source), source.longest, -1, 3).to(kind) / 127.5 - 1.0
-        x = pixels.permute(0, 3, 1, 2)  # (rows, channels, height, width)
-        if self.coordinates:
-            height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
-            where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
-            x = torch.cat((x, where.expand(len(x), -1, -1, -1)), dim=1)
-        grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
-        cells = self.dropout(self.norm(grid.flatten(0, 1)))
-        states = Ragged.from_lengths(cells, [grid.shape[1]] * len(grid))
-        return Memory(states)
-
-
-class TransformerEncoder(nn.Module):
+@register("transformer")
+class TransformerEncoder(Body):
     """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
 
     It is `packed`: only attention relates positions to each other.
     """
 
     def __init__(
-        self, embedding: Embedding, positions: nn.Module | None, blocks: list[EncoderBlock], final: nn.Module
+        self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
-        super().__init__()
-        self.embedding, self.positions = embedding, positions
+        super().__init__(settings, stem, d_model, dropout, longest)
+        blocks = [
+            EncoderBlock(
+                d_model, settings.heads, settings.d_ff, norm=settings.norm, normalize=settings.normalize,
+                gated=settings.gated, activation=settings.activation, dropout=dropout, relative=relative,
+            )
+            for relative in relative_positions(settings, d_model, causal=False)
+        ]  # fmt: skip
+        self.positions = absolute_positions(settings, d_model, longest)
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.final, self.packed = final, True
+        self.final = final_norm(settings, d_model)
+        self.packed = isinstance(stem, TokenStem)
 
     def forward(self, source: Ragged) -> Memory:
-        x = source.like(self.embedding(source.values, self.positions, source.position, source.longest))
+        x = self.stem(source, self.positions)
         seen = self.blocks[0].self_attention.spans(x)
         for block in self.blocks:
             x = block(x, seen)
         return Memory(x.like(self.final(x.values)))
+
+
+class SeveralEncoders(nn.Module):
+    """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder
+    attends over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the
+    first's.
+
+    One for all reads all sources as one batch: row `i` of source `n` (from 0) is its row `n · rows + i`.
+    """
+
+    packed = False
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, source: Bundle) -> Memory:
+        if all(encoder is self.encoders[0] for encoder in self.encoders):
+            return self._shared(source)
+        memories: list[Memory] = [encode(part) for encode, part in zip(self.encoders, source.parts, strict=True)]
+        states = memories[0].states
+        for memory in memories[1:]:
+            states, _ = states.joined(memory.states)
+        summary = torch.stack([memory.summary for memory in memories]).mean(0)
+        return Memory(states, summary, memories[0].carry)
+
+    def _shared(self, source: Bundle) -> Memory:
+        rows, count = len(source), len(source.parts)
+        memory: Memory = self.encoders[0](source.stacked)
+        by_row = torch.arange(rows * count, device=memory.states.offsets.device).view(count, rows).mT.flatten()
+        states = memory.states.select(by_row)
+        longest = int(memory.states.lengths.view(count, rows).sum(0).max()) if rows else 0
+        summary = memory.summary.view(count, rows, -1).mean(0)
+        carry = None if memory.carry is None else memory.carry[:rows]
+        return Memory(Ragged(states.values, states.offsets[::count].contiguous(), longest), summary, carry)
+
+
+def absolute_positions(part: TransformerSettings, d_model: int, longest: int) -> nn.Module | None:
+    """What is added to token vectors to tell order, if it is not told inside attention."""
+    match part.positions:
+        case "sinusoidal":
+            return Sinusoidal(d_model)
+        case "learned":
+            return Learned(d_model, longest)
+        case _:
+            return None  # order is told inside attention
+
+
+def relative_positions(part: TransformerSettings, d_model: int, *, causal: bool) -> list[Relative | None]:
+    """What tells order inside attention, for each block; one that is shared by all is one object."""
+    match part.positions:
+        case "rotary":
+            return [Rotary(d_model // part.heads)] * part.layers
+        case "alibi":
+            return [Alibi(part.heads)] * part.layers
+        case "t5":
+            return [T5Bias(part.heads, bidirectional=not causal)] * part.layers
+        case "shaw":
+            return [Shaw(d_model // part.heads) for _ in range(part.layers)]
+        case _:
+            return [None] * part.layers
+
+
+def final_norm(part: TransformerSettings, d_model: int) -> nn.Module:
+    """Pre-norm leaves the residual stream unnormed, so a last norm follows the blocks."""
+    return make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()

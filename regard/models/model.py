@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.bundle import Source
 from regard.models.decoders import Decoder, State
-from regard.models.encoders import Embedding, Memory
+from regard.models.encoders import Memory
+from regard.models.stems import Embedding
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
@@ -44,20 +46,20 @@ class Writer(nn.Module, ABC):
         """Whether only attention relates positions to each other in `states`, and nothing waits for the device."""
         return False
 
-    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """Logits `(total, vocabulary)` for the token after each of `inputs`."""
         return inputs.like(self.head(self.states(source, inputs).values))
 
     @abstractmethod
-    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def states(self, source: Source, inputs: Ragged) -> Ragged:
         """Vectors `(total, d_model)` from which the output layer tells the token after each of `inputs`."""
 
     @abstractmethod
-    def start(self, source: Ragged) -> State:
+    def start(self, source: Source) -> State:
         """The state from which `step` writes."""
 
     @abstractmethod
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Source) -> Memory:
         """What is made of the source."""
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -90,14 +92,14 @@ class EncoderDecoder(Writer):
     def packed(self) -> bool:
         return self.decoder.packed and bool(self.encoder.packed)
 
-    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def states(self, source: Source, inputs: Ragged) -> Ragged:
         return self.decoder(inputs, self.encode(source))
 
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Source) -> Memory:
         memory: Memory = self.encoder(source)
         return memory
 
-    def start(self, source: Ragged) -> State:
+    def start(self, source: Source) -> State:
         return self.decoder.start(self.encode(source))
 
 
@@ -109,16 +111,16 @@ class OneNetwork(Writer):
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
-    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def states(self, source: Source, inputs: Ragged) -> Ragged:
         if not source.longest:
             return self.decoder(inputs, None)
         both, place = source.joined(inputs)
         return inputs.like(self.decoder(both, None).values[place])
 
-    def start(self, source: Ragged) -> State:
-        return self.read(source, self.decoder.alone(len(source)))[1]
+    def start(self, source: Source) -> State:
+        return self.read(source, self.decoder.alone(source.rows))[1]
 
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Source) -> Memory:
         """What the network has made of the source when it ends."""
         states = self.decoder(source, None)
         return Memory(states, states.last())
@@ -138,16 +140,16 @@ class FillIn(nn.Module):
         self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model)
         self.packed = False  # far fewer tokens are asked for than read
 
-    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """Logits `(total, vocabulary)` for the token at each of the positions `inputs` of the source."""
         return inputs.like(self.head(self.states(source, inputs).values))
 
-    def states(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def states(self, source: Source, inputs: Ragged) -> Ragged:
         """Vectors `(total, d_model)` from which the output layer tells what stood at each of these positions."""
         states = self.encode(source).states.values[source.offsets.long()[inputs.row] + inputs.values]
         return inputs.like(self.norm(F.gelu(self.transform(states))))
 
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Source) -> Memory:
         memory: Memory = self.encoder(source)
         return memory
 
@@ -169,11 +171,11 @@ class Reader(nn.Module):
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None)
 
-    def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
+    def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
         return self.told(source, inputs, self.encode(source))
 
-    def told(self, source: Ragged, inputs: Ragged, memory: Memory) -> Ragged:
+    def told(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
         """The same, from what the body has made of the source."""
         states = memory.states.values
         match self.pool:
@@ -186,7 +188,7 @@ class Reader(nn.Module):
         x = x if self.transform is None else torch.tanh(self.transform(x))
         return inputs.like(self.head(self.dropout(x)))
 
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Source) -> Memory:
         if self.encoder is not None:
             memory: Memory = self.encoder(source)
             return memory

@@ -6,23 +6,24 @@ attend nowhere gets a context of zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.nn import kernels
+from regard.nn.deferred import deferred_apply, deferred_matmul, fused_step_attention, step_attention_fuses
 from regard.nn.kernels import Spans, attend_spans
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
-from regard.nn.repeated import applied, look, looks, product
-from regard.nn.scores import Multiplied, Score
+from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
 
@@ -75,9 +76,12 @@ _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 @contextmanager
-def capture(model: nn.Module) -> Iterator[Trace]:
-    """Inside this, every attention in `model` also leaves its weights in the trace; outputs do not change."""
-    trace = Trace(names={module: name for name, module in model.named_modules()})
+def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace]:
+    """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
+    trace; or only those in `layers`. Outputs do not change."""
+    network: nn.Module = model if isinstance(model, nn.Module) else model.model
+    names = {module: name for name, module in network.named_modules() if layers is None or name in layers}
+    trace = Trace(names)
     token = _trace.set(trace)
     try:
         yield trace
@@ -106,7 +110,7 @@ class Attention(nn.Module):
 
     draws = False  # whether it leaves to chance where to look, while training
 
-    def __init__(self, score: Score, heads: int | None = None, d_model: int | None = None) -> None:
+    def __init__(self, score: AttentionScore, heads: int | None = None, d_model: int | None = None) -> None:
         super().__init__()
         self.score, self.heads = score, heads
         if heads is not None:
@@ -129,15 +133,15 @@ class Attention(nn.Module):
 
         `rows` says which rows of the batch these are, for `capture`.
         """
-        queries = self._split(queries if self.heads is None else applied(self.query, queries))
+        queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
-        if isinstance(self.score, Multiplied) and not self.draws and trace is None and looks(queries):
-            return look(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
+        if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
+            return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
         scores = self.score(queries, keys)  # (rows, heads, target, source)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
-        return product(weights, values, turned=True).transpose(1, 2).flatten(2)
+        return deferred_matmul(weights, values).transpose(1, 2).flatten(2)
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The weights that are used; soft attention uses all of them."""

@@ -150,7 +150,7 @@ class DecoderBlock(Block):
         def look_across(x: Tensor) -> Tensor:
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
-            queries = x.unflatten(0, (len(mask), -1)).flatten(1, 2)  # (sources, rows of one, d_model)
+            queries = x.unflatten(0, (mask.shape[0], -1)).flatten(1, 2)  # (sources, rows of one, d_model)
             return self.cross_attention.cached_cross_attention(queries, source, mask).view_as(x)
 
         x = self.around_self(x, lambda x: self.self_attention.cached_self_attention(x, cache, slots))

@@ -1,4 +1,4 @@
-"""What a recurrent cell does with its gates, and a whole layer of LSTMs. On a GPU a cell of these is one kernel, in
+"""What a recurrent cell does with its gates, and a whole layer of LSTMs. On a GPU an LSTM cell is one kernel of
 `triton_steps.py`."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.nn.deferred import column_sums
 from regard.nn.kernels import usable
-from regard.nn.repeated import column_sums
 
 
 def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,11 +20,11 @@ def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Ten
     if usable(gates) and (ahead is None or ahead.dtype == gates.dtype):
         hidden, after = _Lstm.apply(gates, ahead, cell)
         return hidden, after
-    kind = gates.dtype
+    dtype = gates.dtype
     gates = gates.to(cell.dtype)
     i, f, g, o = (gates if ahead is None else gates + ahead).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    return (torch.sigmoid(o) * torch.tanh(cell)).to(kind), cell
+    return (torch.sigmoid(o) * torch.tanh(cell)).to(dtype), cell
 
 
 def gru(given: Tensor, back: Tensor, h: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ class _Lstm(torch.autograd.Function):
 def lstm_layer(
     x: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor, lengths: Tensor, reverse: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A layer that reads all rows at once, one way or both (Schuster and Paliwal 1997).
+    """A layer that reads all rows at once, in one direction or both (Schuster and Paliwal 1997).
 
     From `(steps · rows, d_input)`, all first positions, then all second ones, and so on, to states of that shape, those
-    of both ways joined, and the last state and cell of each row, `(2, ways, rows, d_model)`. Weights have an axis of
-    ways before them. `reverse` says where in that order each position lies when its row is read back to front. What
-    is behind the end of a row is anything, and its gradient has to be 0.
+    of both directions concatenated, and the last state and cell of each row, `(2, directions, rows, d_model)`. Weights
+    have an axis of directions before them. `reverse` says where in that order each position lies when its row is read
+    from its end. Outputs past the end of a row are undefined, and their gradient has to be 0.
 
     The product with the input is taken ahead of the loop, into the memory where the gates come to stand: a step adds to
-    it, and is but two kernels, forward as well as back.
+    it, and is but two kernels, forward and backward alike.
     """
     states, ends = _LstmLayer.apply(x, w_x, w_h, bias, lengths, reverse)
     return states, ends
@@ -79,14 +79,14 @@ class _LstmLayer(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor, lengths: Tensor, reverse: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ways, _, width = w_h.shape
+        directions, _, width = w_h.shape
         rows, full = len(lengths), torch.promote_types(x.dtype, torch.float32)
         steps = len(x) // rows
-        inputs = [x, x.index_select(0, reverse)][:ways]
-        gates = x.new_empty(ways, steps, rows, 4 * width)
-        for way, given in enumerate(inputs):
-            torch.addmm(bias[way], given, w_x[way].mT, out=gates[way].flatten(0, 1))
-        states = x.new_empty(ways, steps + 1, rows, width)
+        inputs = [x, x.index_select(0, reverse)][:directions]
+        gates = x.new_empty(directions, steps, rows, 4 * width)
+        for i, given in enumerate(inputs):
+            torch.addmm(bias[i], given, w_x[i].mT, out=gates[i].flatten(0, 1))
+        states = x.new_empty(directions, steps + 1, rows, width)
         cells = torch.empty_like(states, dtype=full)
         states[:, 0], cells[:, 0] = 0.0, 0.0
         for t in range(steps):
@@ -95,36 +95,36 @@ class _LstmLayer(torch.autograd.Function):
         ctx.save_for_backward(*inputs, w_x, w_h, gates, states, cells, lengths, reverse)
         number = torch.arange(rows, device=x.device)
         ends = torch.stack((states[:, lengths, number].to(full), cells[:, lengths, number]))
-        found = states[:, 1:].flatten(1, 2)  # (ways, steps · rows, d_model)
-        if ways == 1:
+        found = states[:, 1:].flatten(1, 2)  # (directions, steps · rows, d_model)
+        if directions == 1:
             return found[0].clone(), ends
         return torch.cat((found[0], found[1].index_select(0, reverse)), -1), ends
 
     @staticmethod
     def backward(ctx: Any, dfound: Tensor, dends: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, w_x, w_h, gates, states, cells, lengths, reverse = ctx.saved_tensors
-        ways, steps = gates.shape[:2]
-        dstates, dgates = states.new_empty(ways, steps, *states.shape[2:]), torch.empty_like(gates)
-        for way, part in enumerate(dfound.chunk(ways, -1)):
-            dstates[way].flatten(0, 1).copy_(part.index_select(0, reverse) if way else part)
+        directions, steps = gates.shape[:2]
+        dstates, dgates = states.new_empty(directions, steps, *states.shape[2:]), torch.empty_like(gates)
+        for i, part in enumerate(dfound.chunk(directions, -1)):
+            dstates[i].flatten(0, 1).copy_(part.index_select(0, reverse) if i else part)
         dends = dends.contiguous()
         dcell = torch.zeros_like(dends[1])
         for t in reversed(range(steps)):
             _backward(gates[:, t], cells[:, t], dstates[:, t], dgates[:, t], dcell, dends, lengths, t + 1)
             if t:
                 dstates[:, t - 1].baddbmm_(dgates[:, t], w_h)
-        flat = dgates.flatten(1, 2)  # (ways, steps · rows, gates)
+        flat = dgates.flatten(1, 2)  # (directions, steps · rows, gates)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = flat[0] @ w_x[0]
-            if ways == 2:
+            if directions == 2:
                 dx += (flat[1] @ w_x[1]).index_select(0, reverse)
         dw_x = torch.stack([gradient.mT @ given for gradient, given in zip(flat, inputs, strict=True)])
         return dx, dw_x, flat.mT @ states[:, :-1].flatten(1, 2), column_sums(flat), None, None
 
 
 def _forward(gates: Tensor, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """One step of all ways, `(ways, rows, …)`, into `hidden` and `after`."""
+    """One step of all directions, `(directions, rows, …)`, into `hidden` and `after`."""
     if usable(gates):
         from regard.nn import triton_steps
 
@@ -138,7 +138,7 @@ def _backward(
     gates: Tensor, cell: Tensor, dhidden: Tensor, dgates: Tensor, dcell: Tensor, dends: Tensor, lengths: Tensor,
     step: int,
 ) -> None:  # fmt: skip
-    """Back into `dgates`, and in place from the gradient of the new cell to that of the old one."""
+    """The gradient of one step's gates into `dgates`; in place, that of the new cell becomes that of the old one."""
     if usable(gates):
         from regard.nn import triton_steps
 

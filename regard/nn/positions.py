@@ -158,7 +158,7 @@ class T5Bias(Relative):
     def buckets(self, distance: Tensor) -> Tensor:
         """The bucket of each distance."""
         if self.bidirectional:
-            return self.bucket[distance.abs().clamp(max=self.distance)] + self.side * (distance > 0)
+            return self.bucket[distance.abs().clamp(max=self.distance)] + self.side * (distance > 0).long()
         return self.bucket[(-distance).clamp(0, self.distance)]
 
     def scores(self, q: Tensor, distance: Tensor) -> Tensor:

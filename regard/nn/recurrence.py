@@ -1,15 +1,14 @@
 """The three recurrent cells, stacked: a whole sequence at once, or one step.
 
-What a stack carries between steps is one tensor `(rows, layers, parts, d_model)`: an LSTM keeps a hidden vector and a
+What a stack carries between steps is one tensor `(rows, layers, parts, d_model)`: an LSTM has a hidden vector and a
 cell (two parts), an RNN and a GRU a hidden vector alone. Whole sequences run in torch's fused kernels, which read a
 packed form that is a permutation of `Ragged`: no padding is made or computed on. Where a step needs what was made of
-the one before it, a loop takes `Steps`.
+the one before it, a loop takes `UnrolledRecurrence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,20 +16,21 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from regard.nn.cells import gru, lstm
+from regard.nn.deferred import autocast_dtype, deferred_linear
 from regard.nn.dropout import Dropout
-from regard.nn.repeated import kind_of, product
 from regard.ragged import Ragged, gathered
 
 PARTS = {"rnn": 1, "gru": 1, "lstm": 2}
 Carry = list[tuple[Tensor, ...]]  # for each layer its parts, each (rows, d_model)
 _LAYERS: dict[str, Callable[[int, int], nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+_CELLS: dict[str, Callable[..., Any]] = {"rnn": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}
 
 
 class Recurrence(nn.Module):
     """`s_t = f(x_t, s_{t-1})` in each layer, the output of one the input of the next.
 
     Elman 1990; Hochreiter and Schmidhuber 1997; Cho et al. 2014. In full precision, for small roundings add up over a
-    long sequence; but see `Steps`.
+    long sequence; but see `UnrolledRecurrence`.
     """
 
     def __init__(self, cell: str, d_input: int, d_model: int, layers: int, dropout: float = 0.0) -> None:
@@ -79,39 +79,31 @@ class Recurrence(nn.Module):
     def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One step for `(rows, d_input)`: the top layer's `(rows, d_model)`, and the new carry."""
         after = []
-        parts: tuple[Tensor, ...]
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.dtype)
             carry = carry.to(x.dtype)
             for i, layer in enumerate(self.layers):
-                weights = layer.all_weights[0]  # from input and hidden state, then their biases
-                x = self.dropout(x) if i else x
-                match self.cell:
-                    case "lstm":
-                        parts = torch.lstm_cell(x, (carry[:, i, 0], carry[:, i, 1]), *weights)
-                    case "gru":
-                        parts = (torch.gru_cell(x, carry[:, i, 0], *weights),)
-                    case _:
-                        parts = (torch.rnn_tanh_cell(x, carry[:, i, 0], *weights),)
+                hidden = (carry[:, i, 0], carry[:, i, 1]) if self.cell == "lstm" else carry[:, i, 0]
+                new = _CELLS[self.cell](self.dropout(x) if i else x, hidden, *layer.all_weights[0])
+                parts = new if self.cell == "lstm" else (new,)
                 x = parts[0]
                 after.append(torch.stack(parts, dim=1))
         return x, torch.stack(after, dim=1)
 
 
-class Steps:
-    """The steps of a stack in a `loop`, where a part `y` of its input is known for all of them beforehand.
+class UnrolledRecurrence:
+    """A stack that runs a step at a time inside `defer_gradients`, with a part `y` of all inputs known beforehand.
 
     What `y` adds to the gates of the first layer is one product for all steps: `W [y; x] = W_y y + W_x x`. The rest of
     the input and the state are then multiplied at once: `[W_x W_h] [x; h]`. On a GPU under autocast these products are
-    in half precision; gates, and what an LSTM or a GRU carries on, are not.
+    in half precision; gates, and what an LSTM or a GRU carries on, are not. On a CPU all is in full precision.
     """
 
     def __init__(self, recurrence: Recurrence, y: Tensor) -> None:
         self.cell, self.dropout, self.dtype = recurrence.cell, recurrence.dropout, recurrence.dtype
-        self.on_cpu = y.device.type == "cpu"
         self.layers: list[list[tuple[Tensor, Tensor | None]]] = []  # matrices and biases
-        with self._precision():
-            self.kind = kind_of(y.to(self.dtype))
+        with torch.autocast("cpu", enabled=False):
+            self.product_dtype = autocast_dtype(y.to(self.dtype))
             for i, layer in enumerate(recurrence.layers):
                 weights, w_h, b_x, b_h = layer.all_weights[0]
                 apart = self.cell == "gru"  # whose candidate takes input and state in different ways
@@ -119,7 +111,7 @@ class Steps:
                 known = 0 if i else y.shape[-1]
                 w_x = weights[:, known:]
                 if i == 0:
-                    self.ahead = product(y.to(self.kind), weights[:, :known], bias)  # (total, gates)
+                    self.ahead = deferred_linear(y.to(self.product_dtype), weights[:, :known], bias)  # (total, gates)
                     bias = None
                 self.layers.append([(w_x, bias), (w_h, b_h)] if apart else [(torch.cat((w_x, w_h), 1), bias)])
 
@@ -127,23 +119,20 @@ class Steps:
         """From what a stack carries, `(rows, layers, parts, d_model)`."""
         return [tuple(layer.to(self.dtype).unbind(1)) for layer in carry.unbind(1)]
 
-    def __call__(self, ahead: Tensor, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """One step: a part of `self.ahead` and what only now is known, to the top layer's state and the new carry."""
+    def __call__(self, ahead: Tensor, carry: Carry, x: Tensor) -> tuple[Tensor, Carry]:
+        """One step: a part of `self.ahead` and the input only known now, to the top layer's state and the new carry."""
         after: Carry = []
-        with self._precision():
+        with torch.autocast("cpu", enabled=False):
             for i, (layer, (h, *cell)) in enumerate(zip(self.layers, carry, strict=True)):
-                x = (self.dropout(x) if i else x).to(self.kind)
+                x = (self.dropout(x) if i else x).to(self.product_dtype)
                 if self.cell == "gru":
-                    given, back = product(x, *layer[0]), product(h, *layer[1])
+                    given, back = deferred_linear(x, *layer[0]), deferred_linear(h, *layer[1])
                     after.append((gru(given if i else given + ahead, back, h),))
                 else:
-                    gates = product(torch.cat((x, h.to(self.kind)), -1), *layer[0])
+                    gates = deferred_linear(torch.cat((x, h.to(self.product_dtype)), -1), *layer[0])
                     if self.cell == "lstm":
                         after.append(lstm(gates, None if i else ahead, *cell))
                     else:
                         after.append((torch.tanh(gates if i else gates + ahead),))
                 x = after[-1][0]
         return x, after
-
-    def _precision(self) -> Any:
-        return torch.autocast("cpu", enabled=False) if self.on_cpu else nullcontext()

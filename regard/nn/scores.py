@@ -12,11 +12,18 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from regard.nn.repeated import applied, product
+from regard import registry
+from regard.nn.deferred import deferred_apply, deferred_linear
+from regard.registry import register
 
 
-class Score(nn.Module, ABC):
+class AttentionScore(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
+
+    family = registry.SCORES
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
 
     def keys(self, states: Tensor) -> Tensor:
         """What the score needs of the encoder states `h`, computed once."""
@@ -27,7 +34,7 @@ class Score(nn.Module, ABC):
         """How well each query fits each key."""
 
 
-class Multiplied(Score):
+class Multiplied(AttentionScore):
     """A score that is the product of a key and something made of the query."""
 
     def query(self, queries: Tensor) -> Tensor:
@@ -35,32 +42,29 @@ class Multiplied(Score):
         return queries
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return product(self.query(queries), keys)  # (batch, heads, target, source)
+        return deferred_linear(self.query(queries), keys)  # (batch, heads, target, source)
 
 
 class Dot(Multiplied):
     """Luong et al. 2015: `e = hᵀ s`."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
 
 
 class Bilinear(Multiplied):
     """Luong et al. 2015, "general": `e = hᵀ W s`."""
 
     def __init__(self, d_model: int) -> None:
-        super().__init__()
+        super().__init__(d_model)
         self.weight = nn.Linear(d_model, d_model, bias=False)
 
     def keys(self, states: Tensor) -> Tensor:
         return self.weight(states)  # h W
 
 
-class Additive(Score):
+class Additive(AttentionScore):
     """Bahdanau et al. 2015: `e = vᵀ tanh(W [h; s])`, with `W [h; s] = W_h h + W_s s`."""
 
     def __init__(self, d_model: int) -> None:
-        super().__init__()
+        super().__init__(d_model)
         self.from_state = nn.Linear(d_model, d_model)
         self.from_query = nn.Linear(d_model, d_model, bias=False)
         self.v = nn.Linear(d_model, 1, bias=False)
@@ -69,15 +73,15 @@ class Additive(Score):
         return self.from_state(states)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        pairs = torch.tanh(applied(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        pairs = torch.tanh(deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
         return self.v(pairs).squeeze(-1)  # (batch, heads, target, source, d_model) -> (batch, heads, target, source)
 
 
-class Perceptron(Score):
+class Perceptron(AttentionScore):
     """A multi-layer perceptron on the pair: `e = vᵀ tanh(W₂ relu(W₁ [h; s] + b₁) + b₂)`."""
 
     def __init__(self, d_model: int) -> None:
-        super().__init__()
+        super().__init__(d_model)
         self.from_state = nn.Linear(d_model, d_model)
         self.from_query = nn.Linear(d_model, d_model, bias=False)
         self.hidden = nn.Linear(d_model, d_model)
@@ -87,7 +91,7 @@ class Perceptron(Score):
         return self.from_state(states)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        first = torch.relu(applied(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
+        first = torch.relu(deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
         return self.v(torch.tanh(self.hidden(first))).squeeze(-1)
 
 
@@ -95,7 +99,7 @@ class ScaledDot(Multiplied):
     """Vaswani et al. 2017: `e = (W h)ᵀ (U s) / √d`."""
 
     def __init__(self, d_model: int) -> None:
-        super().__init__()
+        super().__init__(d_model)
         self.from_state = nn.Linear(d_model, d_model, bias=False)
         self.from_query = nn.Linear(d_model, d_model, bias=False)
 
@@ -103,13 +107,11 @@ class ScaledDot(Multiplied):
         return self.from_state(states)
 
     def query(self, queries: Tensor) -> Tensor:
-        return applied(self.from_query, queries) / math.sqrt(queries.shape[-1])
+        return deferred_apply(self.from_query, queries) / math.sqrt(queries.shape[-1])
 
 
-SCORES: dict[str, type[Dot] | type[Bilinear] | type[Additive] | type[Perceptron] | type[ScaledDot]] = {
-    "dot": Dot,
-    "bilinear": Bilinear,
-    "additive": Additive,
-    "mlp": Perceptron,
-    "scaled_dot": ScaledDot,
-}
+SCORES: dict[str, type[AttentionScore]] = {
+    "dot": Dot, "bilinear": Bilinear, "additive": Additive, "mlp": Perceptron, "scaled_dot": ScaledDot,
+}  # fmt: skip
+for _kind, _score in SCORES.items():
+    register(_kind, _score)

@@ -37,9 +37,9 @@ class Plan(NamedTuple):
 
 # By bytes of a number and the greatest padded width of a head. A tile's longer side is 64, which fills a tensor core
 # instruction of Hopper; the side of the loop is 32, which keeps registers free for more programs at a time and wastes
-# less at the ends of short sentences. Of those that `benchmarks/kernel_sweep.py` tries, these were the best on an H200
-# for heads of 64, for sentences of 24 tokens as for rows of 8,192 (where others came within 7 %). In full precision
-# tensor cores are not used, and tiles have to be small.
+# less at the ends of short sentences. Of those that `python -m benchmarks kernels` tries, these were the best on an
+# H200 for heads of 64, for sentences of 24 tokens as for rows of 8,192 (where others came within 7 %). In full
+# precision tensor cores are not used, and tiles have to be small.
 PLANS = {
     (2, 64): Plan(forward=Tiles(64, 32, 4, 3), dq=Tiles(64, 32, 4, 3), dkv=Tiles(32, 64, 4, 3)),
     (2, 128): Plan(forward=Tiles(64, 32, 4, 2), dq=Tiles(64, 32, 4, 2), dkv=Tiles(32, 64, 4, 2)),

@@ -63,7 +63,7 @@ def lstm_backward_into(
 
 
 def look(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Contexts `(rows, heads, 1, d_head)`, and for the way back scores and their log-sum-exp; see `repeated.look`."""
+    """Contexts `(rows, heads, 1, d_head)`, and for the way back scores and their log-sum-exp; see `deferred.py`."""
     rows, heads, source, d_head = keys.shape
     context = q.new_empty((rows, heads, 1, d_head))
     scores, sums = (q.new_empty((rows, heads, 1, size), dtype=torch.float32) for size in (source, 1))

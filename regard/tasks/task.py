@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.bundle import Source
 from regard.data.batches import Batch, Layout, pack
-from regard.data.corpora import BadLine, Example, OnBad, tell
-from regard.data.sources import Item, Source
-from regard.data.tokens import BOS, Tokenizer
+from regard.data.examples import Example
+from regard.data.lines import BadLine, OnBad, tell
+from regard.data.modality import Modality
+from regard.data.side import Field, Item
+from regard.data.sides import Sides
+from regard.data.store import ExampleStore
+from regard.data.target import Scoring, measure
+from regard.data.tokens import BOS
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
 from regard.evaluation.exposure import Exposure
@@ -27,18 +33,19 @@ from regard.evaluation.labels import ClassScore
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.encoders import Memory
 from regard.models.model import Model
-from regard.nn.attention import capture
+from regard.nn.attention import Trace, capture
 from regard.nn.graphs import exclusive
-from regard.parts import NoEncoder
-from regard.ragged import Ragged
+from regard.registry import METRICS
 from regard.settings import Config, Search
 
-Tokens = Sequence[int]
+T = TypeVar("T")
+Tokens = Sequence[Any]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
 Warn = Callable[[str], None]
 Advance = Callable[[int], None]  # how many more inputs are done
-Pack = Callable[[Sequence[Any]], Ragged]  # items as what reads them wants them
+Pack = Callable[[Sequence[Any]], Source]  # items as what reads them wants them
+WINDOW = 4096  # examples that are evaluated together
 
 
 @dataclass(frozen=True)
@@ -102,17 +109,58 @@ class Shown:
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as numbers, read from disk when they are asked for; and some of them as they stood."""
+
+    sources: Sequence[Item]
+    targets: Sequence[Item]
+    some: Sequence[Example]
+
+    @staticmethod
+    def stored(store: ExampleStore, some: Sequence[Example]) -> Encoded:
+        """Examples of a store."""
+        *sources, target = store.stores
+        return Encoded(sources[0] if len(sources) == 1 else Rows(sources), target, some)
+
+
+class Rows(Sequence[Any]):
+    """Sequences side by side: item `i` is the tuple of theirs."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(column[index] for column in self.columns)
+
+
 @dataclass
 class Task(ABC):
-    """A source, a tokenizer and a model, with everything that can be done with them."""
+    """Both sides of a config's examples and a model, with everything that can be done with them."""
 
-    config: Config
-    source: Source
-    target: Tokenizer
+    sides: Sides
     model: Model
     device: torch.device
 
     first = BOS  # what the first token of an output is written after
+
+    @property
+    def config(self) -> Config:
+        """All settings."""
+        return self.sides.config
+
+    @property
+    def source(self) -> Modality:
+        """What is given."""
+        return self.sides.source
+
+    @property
+    def target(self) -> Any:
+        """What is wanted: a `Target`."""
+        return self.sides.target
 
     @property
     @abstractmethod
@@ -121,7 +169,7 @@ class Task(ABC):
 
     @abstractmethod
     def outputs(
-        self, texts: Sequence[str], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
     ) -> list[list[Output]]:  # fmt: skip
         """The best outputs of each input, best first; none for one that cannot be used, which `problem` hears of."""
@@ -132,34 +180,31 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(
-        self, examples: Sequence[Example], search: Search, warn: Warn, advance: Advance = lambda count: None
-    ) -> Evaluation:
-        """All scores of the examples."""
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
+        """All scores of the examples, which are read and worked on some at a time."""
 
     @abstractmethod
-    def validate(self, examples: Sequence[Example], sentences: int) -> dict[str, float]:
-        """The few numbers that training steers by, `loss` among them."""
+    def validate(self, examples: Encoded) -> dict[str, float]:
+        """The few numbers that training steers by, `loss` among them; what takes a search is taken of `some`."""
 
     @abstractmethod
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         """Examples to run through the model for what it attends to."""
 
     @abstractmethod
-    def shown(self, text: str, source: Item, target: Tokens) -> Shown:
-        """An example in pieces, as its attention is to be labelled; `text` is the input as it was given."""
+    def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
+        """An example in pieces, as its attention is to be labelled; `field` is the input as it was given."""
 
-    def forced(self, text: str, target: str) -> Tokens:
-        """The tokens of a target to be explained in place of the model's own output for `text`."""
+    def forced(self, field: Field, target: str) -> Tokens:
+        """The tokens of a target to be explained in place of the model's own output for `field`."""
         return self.target.encode(target)
-
-    def mismatch(self, example: Example) -> str | None:
-        """Why source and target do not go together, or None."""
-        return None
 
     def checked(self, examples: Iterable[Example], on_bad: OnBad | None = None) -> Iterator[Example]:
         """Examples whose sides go together; the first that does not is raised, or with `on_bad` each is handed over."""
         for example in examples:
-            if what := self.mismatch(example):
+            if what := self.target.mismatch(self.source, example.source, example.target):
                 tell(BadLine(example.place, "malformed", what), on_bad)
             else:
                 yield example
@@ -167,14 +212,20 @@ class Task(ABC):
     @cached_property
     def longest(self) -> int:
         """The most positions the model has room for; see `build`."""
-        return longest_sequence(self.config)
+        return longest_sequence(self.sides)
 
     def unfit(self, source: Item, target: Tokens) -> str | None:
         """Why an example, with its marks, is more than the model has positions for; None if it is not."""
-        length = max(len(target), len(source) if self.source.tokenizer is not None else 0)
-        if length + 2 > self.longest:
+        if max(len(target) + 2, self.source.positions_needed(source)) > self.longest:
+            length = max(len(target), self.source.length(source))
             return f"has {length} tokens, more than a model of {self.longest} positions can read"
         return None
+
+    def lower_is_better(self, metric: str) -> bool:
+        """Whether less of what `validate` gives under this name is better."""
+        if metric in ("loss", "perplexity"):
+            return True
+        return metric in METRICS.kinds and not measure(metric, ["a"], ["a"]).higher_is_better
 
     @property
     def best_layer(self) -> str | None:
@@ -189,84 +240,96 @@ class Task(ABC):
             return None
         return names[-1] if len(names) <= 3 else names[-2]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
+    def score(self, sources: Sequence[Field], targets: Sequence[str]) -> list[PairScore]:
         """`log p(target given source)` of each pair, the end of the target included."""
         return self.score_items(self.source.encode_many(sources), self.target.encode_many(targets))
 
-    def summaries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One vector for each source, `(texts, d_model)`: what its encoder makes of the whole."""
-        found = np.zeros((len(texts), self.config.model.d_model), np.float32)
-        for group, memory in self._encoded(texts):
+    def sentence_embeddings(self, fields: Sequence[Field]) -> NDArray[np.float32]:
+        """One vector for each source, `(sources, d_model)`: what its encoder makes of the whole."""
+        found = np.zeros((len(fields), self.config.model.d_model), np.float32)
+        for group, memory in self._encoded(fields):
             found[group] = memory.summary.float().cpu().numpy()
         return found
 
-    def vectors(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+    def token_embeddings(self, fields: Sequence[Field]) -> list[NDArray[np.float32]]:
         """For each source the vector of each of its positions, `(positions, d_model)`."""
-        found: list[NDArray[np.float32]] = [np.zeros((0, self.config.model.d_model), np.float32)] * len(texts)
-        for group, memory in self._encoded(texts):
+        found: list[NDArray[np.float32]] = [np.zeros((0, self.config.model.d_model), np.float32)] * len(fields)
+        for group, memory in self._encoded(fields):
             states = memory.states.values.float().cpu().split(memory.states.lengths.tolist())
             for i, rows in zip(group, states, strict=True):
                 found[i] = rows.numpy()
         return found
 
-    def _read(self, texts: Sequence[str], problem: Problem) -> dict[int, Item]:
+    def _read(self, fields: Sequence[Field], problem: Problem) -> dict[int, Item]:
         """Each source that can be read, by its number; `problem` hears of the others."""
         try:
-            return dict(enumerate(self.source.encode_many(texts)))
+            return dict(enumerate(self.source.encode_many(fields)))
         except DataError:
             items = {}
-            for i, text in enumerate(texts):
+            for i, field in enumerate(fields):
                 try:
-                    items[i] = self.source.encode_many([text])[0]
+                    items[i] = self.source.encode_many([field])[0]
                 except DataError as error:
                     problem(i, f"cannot be used: {error}")
             return items
 
-    def readable(self, texts: Sequence[str]) -> tuple[Sequence[Item], Pack]:
-        """Texts as items, and how some of these are laid out for what reads them."""
-        return self.source.encode_many(texts), self.source.pack
+    def readable(self, fields: Sequence[Field]) -> tuple[Sequence[Item], Pack]:
+        """Sources as items, and how some of these are laid out for what reads them."""
+        return self.source.encode_many(fields), self.source.pack
 
-    def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Memory]]:
-        items, pack = self.readable(texts)
+    def _encoded(self, fields: Sequence[Field]) -> Iterator[tuple[list[int], Memory]]:
+        items, pack = self.readable(fields)
         for group in self.groups(items, self.config.training.batch_tokens):
             with self.inference():
                 yield group, self.model.encode(pack([items[i] for i in group]).to(self.device))
 
-    def attention(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[Attention]:
-        """What each pair attends to in every attention of the model, cut to its own length."""
-        results: list[Attention] = [{} for _ in sources]
+    def attention(
+        self, sources: Sequence[Item], targets: Sequence[Tokens], layers: Collection[str] | None = None
+    ) -> Iterator[tuple[int, Attention]]:
+        """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention
+        of the model, or in these `layers`."""
         for group in self.groups(sources, self.config.training.batch_tokens, targets):
             batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
-            with self.inference(), capture(self.model) as trace:
+            with self.inference(), capture(self.model, layers) as trace:
                 self.model(batch.source, batch.inputs)
-            for name in trace.found:
-                sides = SIDES[attention_kind(name)]
-                for row, i in enumerate(group):
-                    queries, keys = (self.length(side, sources[i], targets[i]) for side in sides)
-                    results[i][name] = trace.weights(name, row)[:, :queries, :keys].numpy()
-        return results
+            for row, i in enumerate(group):
+                found = {}
+                for name, weights in _captured(trace, row, len(group)):
+                    queries, keys = (self.length(x, sources[i], targets[i]) for x in SIDES[attention_kind(name)])
+                    if part := attention_part(name):
+                        queries = keys = self.source.parts[part - 1].places(sources[i][part - 1])
+                    found[name] = weights[:, :queries, :keys].numpy()
+                yield i, found
 
     @abstractmethod
     def length(self, side: str, source: Item, target: Tokens) -> int:
         """How many positions of the `source` or the `target` side attend or are attended to."""
 
-    def loss(self, examples: Sequence[Example]) -> float:
-        """The mean of `-log p` over all target tokens."""
-        scored = self.score([x.source for x in examples], [x.target for x in examples])
-        return -math.fsum(pair.log_prob for pair in scored) / sum(len(pair.tokens) for pair in scored)
+    def losses(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[Batch, Tensor]]:
+        """Batches of all pairs, and what the model says of each: `(total, size)`."""
+        for group in self.groups(sources, self.config.training.batch_tokens, targets):
+            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+            with self.inference():
+                yield batch, self.model(batch.source, batch.inputs).values.float()
 
     def inference(self) -> AbstractContextManager[None]:
         """As in use: no dropout, no gradients."""
         return inference(self.model)
 
-    @staticmethod
-    def groups(sources: Sequence[Item], budget: int, targets: Sequence[Tokens] | None = None) -> list[list[int]]:
+    def groups(self, sources: Sequence[Item], budget: int, targets: Sequence[Item] | None = None) -> list[list[int]]:
         """Indices in groups of like length within a budget of tokens."""
-        if not sources:
+        if not len(sources):
             return []
-        lengths = np.array([len(x) for x in sources])
-        others = lengths if targets is None else np.array([len(y) for y in targets])
-        return [group.tolist() for group in pack(lengths, others, budget)]
+        lengths = np.array([self.source.length(x) for x in sources], np.int64) + 1
+        others = lengths if targets is None else np.array([len(y) for y in targets], np.int64) + 1
+        return [group.tolist() for group in pack([lengths, others], [budget, budget])]
+
+
+def windows(items: Iterable[T], size: int = WINDOW) -> Iterator[list[T]]:
+    """Some at a time."""
+    rest = iter(items)
+    while window := list(islice(rest, size)):
+        yield window
 
 
 @contextmanager
@@ -304,20 +367,41 @@ def attention_kind(name: str) -> Kind:
     return "decoder" if name.endswith("self_attention") else "cross"
 
 
-def longest_sequence(config: Config) -> int:
+def attention_part(name: str) -> int:
+    """Which of several sources (from 1) attends to itself in the attention of this name; 0: it is not such a one."""
+    match = re.search(r"(?:^|\.)encoder\.encoders\.([0-9]+)\.", name)
+    return int(match[1]) + 1 if match else 0
+
+
+def _captured(trace: Trace, row: int, rows: int) -> Iterator[tuple[str, Tensor]]:
+    """What one of so many rows of a batch attended to in each module; a shared encoder's for each of its sources."""
+    for name, by_row in trace.found.items():
+        for number in range(max(len(by_row) // rows, 1)):
+            own = name.replace("encoder.encoders.0.", f"encoder.encoders.{number}.", 1)
+            yield own, trace.weights(name, row + number * rows)
+
+
+def longest_sequence(sides: Sides) -> int:
     """Positions a model has room for: as many as its settings say, or else what training and search need."""
-    given, trained = config.model.max_positions, config.data.max_length
+    config = sides.config
+    needed = _positions(sides, None)
+    given = config.model.max_positions
     if given is None:
-        return _positions(config, max(trained, config.search.max_source), max(trained, config.search.max_length))
-    if given < (needed := _positions(config, trained, trained)):
-        raise ConfigError(f"model.max_positions ({given}) is less than data.max_length ({trained}) needs ({needed})")
+        return max(needed, _positions(sides, config.search))
+    if given < needed:
+        raise ConfigError(f"model.max_positions ({given}) is less than max_length of source and target need ({needed})")
     return given
 
 
-def _positions(config: Config, source: int, target: int) -> int:
-    """With marks; without an encoder, both sides stand in one sequence."""
-    if config.data.source == "none":
+def _positions(sides: Sides, search: Search | None) -> int:
+    """What the longest examples take, of training or of a search, with marks; without an encoder, both sides stand
+    in one sequence."""
+    config = sides.config
+    limits = [part.longest or 0 for part in sides.source.parts]
+    source = sides.source.most_places(max(*limits, search.max_source if search else 0))
+    target = max(sides.target.longest or 0, search.max_length if search else 0)
+    if not config.sources[0].given:
         return target + 2
-    if config.model.head != "text":
-        return source + 2
-    return source + target + 2 if isinstance(config.model.encoder, NoEncoder) else max(source, target) + 1
+    if not config.target.written:
+        return source
+    return source + target + 2 if config.model.decoder_only else max(source, target + 1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.artifacts import FORMAT, beside, checksum, read_json, replacing, sync, write_json
 from regard.errors import DamagedError, ModelError, OutputError
+from regard.upgrade import upgraded_names
 
 WEIGHTS = "model.safetensors"
 HEADER = "regard"  # the entry of a safetensors header that says what Regard has to say
@@ -77,7 +78,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Put weights into a model that was built to fit."""
-    own = dict(model.named_parameters())
+    own, tensors = dict(model.named_parameters()), upgraded_names(tensors)
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
         first = f"lacks {missing[0]}" if missing else f"has {foreign[0]}, which the model does not"

@@ -1,5 +1,5 @@
-"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk; or what
-a head tells wrong.
+"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk; or the
+loss of a head.
 
 Each is a sum over the batch, to be divided by its number of target tokens.
 """
@@ -7,43 +7,58 @@ Each is a sum over the batch, to be divided by its number of target tokens.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from regard.data.batches import IGNORED, Batch, make_batch
+from regard.data.target import Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
-from regard.models.model import FillIn, Model, Reader, Writer
+from regard.models.model import Reader
 from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
+from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.settings import Objective as Settings
+from regard.settings import ObjectiveSettings as Settings
 from regard.training.losses import cross_entropy, linear_cross_entropy
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
 
 
-class Objective(Protocol):
-    """What a batch costs; `memory` is what it keeps from batch to batch, and is saved with the run."""
+class Objective(ABC):
+    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run.
 
-    memory: dict[str, float]
+    The first token of a target is written after `first`, and no sequence may be longer than `longest` (None: any).
+    """
 
+    family: ClassVar[Family] = OBJECTIVES
+    Settings = Settings
+
+    def __init__(
+        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
+    ) -> None:
+        self.model, self.settings, self.smoothing, self.first, self.longest = model, settings, smoothing, first, longest
+        self.memory: dict[str, float] = {}
+
+    @abstractmethod
     def __call__(self, batch: Batch, done: float) -> Tensor:
-        """The loss, summed over the batch; `done` is the share of training that is behind."""
-        ...
+        """The loss, summed over the batch's target tokens; `done` is the share of training that is behind."""
 
 
-class Likelihood:
+@register("likelihood")
+class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
 
-    def __init__(self, model: Writer | FillIn, settings: Settings, smoothing: float) -> None:
-        self.model, self.settings, self.smoothing = model, settings, smoothing
+    def __init__(
+        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
+    ) -> None:
+        super().__init__(model, settings, smoothing, first=first, longest=longest)
         self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
-        self.memory: dict[str, float] = {}
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
@@ -79,7 +94,7 @@ class Likelihood:
         log_alpha, entropy = made.laid_out(batch.outputs)
         with torch.no_grad():
             reward = -torch.nn.functional.cross_entropy(logits.float(), batch.outputs.values, reduction="none")
-            if self.model.decoder.way != "output":  # type: ignore[union-attr]
+            if self.model.decoder.mode.loops:
                 reward = _from_here_on(batch.outputs, reward)
             credit = self._centred(reward)
         return loss - self.settings.reward * (credit * log_alpha).sum() - self.settings.entropy * entropy.sum()
@@ -100,6 +115,7 @@ def _from_here_on(like: Ragged, values: Tensor) -> Tensor:
     return like.unpadded(after / left.clamp(min=1)).values
 
 
+@register("scheduled_sampling")
 class ScheduledSampling(Likelihood):
     """Bengio et al. 2015, with the two passes of Mihaylova and Martins 2019, which fit any decoder.
 
@@ -121,14 +137,15 @@ class ScheduledSampling(Likelihood):
         return super().__call__(Batch(batch.source, inputs, batch.outputs), done)
 
 
-class MinimumRisk:
+@register("minimum_risk")
+class MinimumRisk(Objective):
     """Shen et al. 2016: `Σ_y Q(y) Δ(y, y*)` over outputs drawn from the model, and the reference among them,
     `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
 
     def __init__(
-        self, model: Writer, settings: Settings, smoothing: float, first: int, longest: int | None = None
+        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
     ) -> None:
-        self.model, self.settings, self.first, self.longest = model, settings, first, longest
+        super().__init__(model, settings, smoothing, first=first, longest=longest)
         self.likelihood = Likelihood(model, settings, smoothing)
         self.memory = self.likelihood.memory
 
@@ -200,45 +217,40 @@ def _grams(tokens: Sequence[int], size: int) -> Counter[tuple[int, ...]]:
     return Counter(tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1))
 
 
-class HeadLoss:
-    """What a head tells: `-log p` of the right labels, or half the squared error of a number.
+class HeadLoss(Objective):
+    """What a head predicts, held against what is right: the loss is the target's.
 
     Over a decoder alone, the loss of the language model can go along, as a mean beside a mean: `L + λ L_lm` (Radford et
     al. 2018, eq. 5). Its output layer is its embedding.
     """
 
-    def __init__(self, model: Reader, settings: Settings, smoothing: float) -> None:
-        self.model, self.settings, self.smoothing = model, settings, smoothing
-        self.memory: dict[str, float] = {}
+    def __init__(self, model: Reader, settings: Any, smoothing: float, target: Target) -> None:
+        super().__init__(model, settings, smoothing)
+        self.target = target
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         memory = self.model.encode(batch.source)
-        found, right = self.model.told(batch.source, batch.inputs, memory).values, batch.outputs.values
-        if right.is_floating_point():
-            loss = 0.5 * (found.float().squeeze(1) - right).square().sum()
-        else:
-            loss = cross_entropy(found, right, self.smoothing)
+        found = self.model.told(batch.source, batch.inputs, memory).values
+        loss = self.target.loss(found, batch.outputs.values, self.smoothing)
         if not self.settings.language:
             return loss
         texts = batch.source
+        assert isinstance(texts, Ragged), "a decoder alone reads one text"
         following = texts.values.roll(-1).index_fill(0, texts.offsets[1:].long() - 1, IGNORED)  # nothing after an end
-        table: Tensor = self.model.decoder.embedding.table.weight  # type: ignore[union-attr, assignment]
+        table: Tensor = self.model.decoder.embedding.table.weight
         counted = max(len(texts.values) - len(texts), 1)
         mean = linear_cross_entropy(memory.states.values, table, None, following) / counted
         return loss + self.settings.language * mean * batch.tokens
 
 
 def make_objective(
-    model: Model, settings: Settings, smoothing: float, first: int, longest: int | None = None
-) -> Objective:
-    """The objective that the settings name, for a model of so many positions (None: as many as it takes)."""
+    model: Any, settings: Settings, smoothing: float, first: int, longest: int | None = None,
+    target: Target | None = None,
+) -> Objective:  # fmt: skip
+    """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head,
+    the loss of its target."""
     if isinstance(model, Reader):
-        return HeadLoss(model, settings, smoothing)
-    match settings.kind:
-        case "likelihood":
-            return Likelihood(model, settings, smoothing)
-        case "scheduled_sampling":
-            return ScheduledSampling(model, settings, smoothing)
-        case "minimum_risk":
-            assert isinstance(model, Writer), "risk needs a model that writes"
-            return MinimumRisk(model, settings, smoothing, first, longest)
+        assert target is not None, "a head has a target"
+        return HeadLoss(model, settings, smoothing, target)
+    found: Objective = OBJECTIVES.get(settings.kind)(model, settings, smoothing, first=first, longest=longest)
+    return found

@@ -21,7 +21,7 @@ from torch import nn
 from regard.artifacts import checksum, file_checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
-from regard.errors import DamagedError, ModelError, TrainingError
+from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
 from regard.memory import retain_memory
 from regard.settings import Training
 from regard.training.checkpoint import (
@@ -71,15 +71,18 @@ class Watcher:
 class Trainer:
     """Trains `model` on `batches` towards `objective` and leaves everything in `folder`.
 
-    `validate` gives scores of the model as it is; `metric` names the one that decides.
+    `validate` gives scores of the model as it is; `metric` names the one that decides; with `lower`,
+    less of it is better.
     """
 
     def __init__(
         self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, folder: Path,
-        device: torch.device, validate: Callable[[], dict[str, float]], metric: str, watcher: Watcher,
+        device: torch.device, validate: Callable[[], dict[str, float]], metric: str, watcher: Watcher, *,
+        lower: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
+        self.lower = lower or metric == "loss"
         self.updater = Updater(model, objective, settings, device)
         self.progress = Progress()
         self.tally = _Tally(self.progress, device)
@@ -261,7 +264,7 @@ class Trainer:
         """Score the model, and keep its weights if they are the best so far."""
         scores = self.validate()
         value = scores[self.metric]
-        better = -value if self.metric == "loss" else value
+        better = -value if self.lower else value
         shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
         progress = self.progress
         usable = math.isfinite(value) and math.isfinite(scores["loss"])
@@ -359,9 +362,12 @@ class _Log:
         self.events: Any = None
         if tensorboard:
             try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
+                require("tensorboard")
+            except MissingExtraError as error:
+                watcher.message(f"{error}; training goes on without them")
                 return
+            from torch.utils.tensorboard import SummaryWriter
+
             self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=progress.step + 1)
 
     def write(self, step: int, **values: float | None) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from babel import Locale
-
 from regard.data.synthetic.vocabulary import ADJECTIVES, LANGUAGES, NAMES, NOUNS, OPPOSITES, TERRITORIES, VERBS
+from regard.errors import require
+
+Locale = require("babel").Locale
 
 GENDERS = {"m": 0, "w": 0, "f": 1, "n": 2}
 

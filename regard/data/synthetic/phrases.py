@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from babel.dates import get_day_names, get_month_names
-from babel.numbers import get_currency_name
-from num2words import num2words
-
 from regard.data.synthetic.suffixes import attach, lower
-from regard.data.synthetic.syntax import Phrase
+from regard.data.synthetic.syntax import Phrase  # which needs Babel
+from regard.errors import require
+
+num2words = require("num2words").num2words
 
 FREQUENCY = (
     Phrase("often", "oft", "sık sık"),
@@ -49,7 +48,7 @@ STOPS = {
 }
 
 SOFT_NUMBERS = {"dört": "dörd"}
-EURO = tuple(get_currency_name("EUR", 2, locale=locale) for locale in ("en", "de", "tr"))
+EURO = ("euros", "Euro", "Euro")
 
 _TODAY = Phrase("today", "heute", "bugün")
 _UNITS = (
@@ -95,11 +94,15 @@ def _counted(count: int, english: str, german: str, turkish: str) -> Phrase:
 
 
 def _days() -> list[tuple[str, str, str]]:
+    from babel.dates import get_day_names
+
     names = [get_day_names("wide", "stand-alone", locale) for locale in ("en", "de", "tr")]
     return [(names[0][day], names[1][day], lower(names[2][day])) for day in range(7)]
 
 
 def _months() -> list[tuple[str, str, str]]:
+    from babel.dates import get_month_names
+
     names = [get_month_names("wide", "stand-alone", locale) for locale in ("en", "de", "tr")]
     return [(names[0][month], names[1][month], names[2][month]) for month in range(1, 13)]
 

@@ -34,10 +34,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
 
 from regard.artifacts import replacing
-from regard.errors import OutputError
+from regard.errors import OutputError, require
 
 Box = tuple[int, int, int, int]
 
@@ -163,6 +162,9 @@ def write(
     are complete; nothing that is there is replaced. `progress` is told now and then how many scenes there are by now,
     of all splits together.
     """
+    require("PIL")
+    from PIL import Image
+
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, split, picture)
@@ -265,6 +267,9 @@ def _layout(things: tuple[Thing, ...]) -> str:
 @lru_cache(maxsize=128)
 def _mask(shape: str, side: int) -> npt.NDArray[np.int32]:
     """How much of each pixel the shape covers, 0 to 255, (side, side, 1). Every shape reaches all four edges."""
+    require("PIL")
+    from PIL import Image, ImageDraw
+
     last = side * _SUPERSAMPLING - 1
     image = Image.new("L", (last + 1, last + 1))
     pen = ImageDraw.Draw(image)

@@ -1,0 +1,266 @@
+"""Regard's kernels on a GPU: which tiles are best, and how fast are they beside torch's own?
+
+    python -m benchmarks kernels                     # all parts, about two minutes
+    python -m benchmarks kernels --parts sweep loss  # some of them
+
+`sweep` tries tiles, blocks, warps and stages; `attention` stands beside `varlen_attn` on packed batches of 32k tokens;
+`loss` is the output layer with its loss, in time and memory; `around` is norms and activations. Whether kernels are
+right is for `tests/test_kernels.py`, on a GPU where there is one. Times are medians on the device: the queue is filled
+while the device sleeps, so they leave out what Python takes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.workload import draw_lengths
+from regard.errors import ConfigError
+from regard.nn import fused, kernels
+from regard.nn.dropout import Dropout
+from regard.nn.kernels import attend_spans, spans
+from regard.ragged import Ragged
+from regard.training.losses import linear_cross_entropy
+
+TOKENS, D_HEAD, D_MODEL, VOCABULARY = 32768, 64, 512, 32000
+MODELS = {"base": 8, "big": 16}  # heads
+REPEATS = 25
+# Queries and keys of a tile, warps, stages; for the gradients of keys the two sides change places.
+TILES = [
+    (32, 32, 2, 1), (32, 32, 2, 2), (32, 32, 4, 2), (64, 32, 4, 1), (64, 32, 4, 2), (64, 32, 4, 3), (64, 64, 4, 1),
+    (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
+]  # fmt: skip
+BLOCKS = [(2048, 4), (4096, 8), (4096, 16), (8192, 8), (8192, 16), (16384, 16), (16384, 32), (32768, 32)]  # and warps
+CHUNKS = (2048, 4096, 8192, 16384, 32768)
+on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+
+
+def add_options(parser: ArgumentParser, command: str) -> None:
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+
+
+def run(options: Namespace) -> None:
+    """Print a table for each part."""
+    if not torch.cuda.is_available():
+        raise ConfigError("there is no GPU here; tests/test_kernels.py runs the kernels without one")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for name in options.parts:
+        began = time.perf_counter()
+        PARTS[name]()
+        print(f"({name}: {time.perf_counter() - began:.0f} s)", flush=True)
+
+
+def timed(run: Callable[..., object], *arguments: Any) -> float:
+    """Median milliseconds on the device."""
+    for _ in range(3):
+        run(*arguments)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    run(*arguments)
+    ahead = min((time.perf_counter() - began) * (REPEATS + 2), 0.2)  # seconds to fill the queue
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(ahead * 2e9))
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPEATS)]
+    for start, end in events:
+        start.record()
+        run(*arguments)
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events)
+
+
+def show(name: str, *cells: object) -> None:
+    """A line of a table, at once: a run that is cut off leaves what it had."""
+    parts = [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells]
+    print(f"{name:<26}", *(f"{part:>11}" for part in parts), flush=True)
+
+
+class Packed:
+    """A packed batch to attend in: `self`, `causal`, or `cross` to as many tokens in sentences of other lengths."""
+
+    def __init__(self, name: str, lengths: list[int], heads: int, kind: str) -> None:
+        generator = torch.Generator("cuda").manual_seed(2)
+
+        def draw(counts: list[int], parts: int) -> Ragged:
+            values = on_gpu(sum(counts), parts, heads, D_HEAD, generator=generator)
+            return Ragged.from_lengths(values.requires_grad_(), counts)
+
+        self.name, self.causal = f"{name} {kind}", kind == "causal"
+        self.x = draw(lengths, 1 if kind == "cross" else 3)  # (Tq, 3, heads, d_head): queries, keys and values
+        self.memory = draw(lengths[::-1], 2) if kind == "cross" else None  # (Tk, 2, heads, d_head)
+        self.source = self.x if self.memory is None else self.memory
+        self.inputs = [self.x.values] if self.memory is None else [self.x.values, self.memory.values]
+        self.queries, self.keys, self.values = (part for tensor in self.inputs for part in tensor.unbind(1))
+        self.spans = spans(self.x, self.source, self.causal)  # once for a batch: all layers share them
+
+    def own(self) -> Tensor:
+        return attend_spans(self.x.values, None if self.memory is None else self.memory.values, *self.spans)
+
+    def other(self) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        found = varlen_attn(
+            self.queries, self.keys, self.values, self.x.offsets, self.source.offsets, self.x.longest,
+            self.source.longest, window_size=(-1, 0) if self.causal else (-1, -1),
+        )  # fmt: skip
+        assert isinstance(found, Tensor)
+        return found
+
+
+def sentences() -> list[int]:
+    """Lengths as in a translation corpus that add up to `TOKENS`."""
+    lengths = draw_lengths(TOKENS, 1)[0]
+    count = int((lengths.cumsum() < TOKENS).sum())
+    return [*lengths[:count].tolist(), TOKENS - int(lengths[:count].sum())]
+
+
+def sweep() -> None:
+    """Tiles of attention, with one kernel changed at a time; blocks of the loss, of one pass and of R-Drop's two."""
+    from regard.nn import triton_kernels
+    from regard.nn.triton_kernels import Plan, Tiles
+
+    def tiles_of(batch: Packed) -> None:
+        q, k, v = (x.detach() for x in (batch.queries, batch.keys, batch.values))
+        context, lse = triton_kernels.attend(q, k, v, *batch.spans[:2])
+        grad, usual, into = torch.randn_like(context), triton_kernels.plan(q), torch.empty_like(batch.x.values)
+
+        def backward(plan: Plan) -> None:
+            into_q, into_k, into_v = into.unbind(1)
+            triton_kernels.attend_backward(grad, q, k, v, context, lse, *batch.spans, into_q, into_k, into_v, plan)
+
+        best(f"{batch.name}: queries, keys, warps, stages", TILES, {
+            "forward": lambda *x: triton_kernels.attend(q, k, v, *batch.spans[:2], tiles=Tiles(*x)),
+            "backward, dq": lambda *x: backward(usual._replace(dq=Tiles(*x))),
+            "dk/dv": lambda queries, keys, *x: backward(usual._replace(dkv=Tiles(keys, queries, *x))),
+        })  # fmt: skip
+
+    tiles_of(Packed("short", sentences(), MODELS["base"], "self"))
+    for length in (512, 8192):
+        tiles_of(Packed(str(length), [length] * (TOKENS // length), MODELS["base"], "causal"))
+    logits, targets = on_gpu(2, 8192, VOCABULARY), torch.randint(VOCABULARY, (8192,), device="cuda")
+    one, two, none = triton_kernels.softmax_cross_entropy_, triton_kernels.softmax_agreement_, kernels.IGNORED
+    best(f"loss of 8192 x {VOCABULARY}: block, warps", BLOCKS, {
+        "one pass": lambda *x: one(logits[0], targets, 0.1, none, *x),
+        "two passes": lambda *x: two(logits, targets, 0.1, 5.0, none, *x),
+    })  # fmt: skip
+
+
+def best(title: str, choices: Sequence[tuple[int, ...]], runs: dict[str, Callable[..., object]]) -> None:
+    """Milliseconds of each choice, and the best."""
+    from triton.runtime.errors import OutOfResources
+
+    print(f"\n# sweep, ms, of {title}")
+    show("", *runs)
+    found: dict[str, list[tuple[float, str]]] = {name: [] for name in runs}
+    for choice in choices:
+        shown = " ".join(map(str, choice))
+        for name, run in runs.items():
+            try:
+                found[name].append((timed(run, *choice), shown))
+            except OutOfResources:
+                found[name].append((math.inf, shown))
+        show(shown, *(times[-1][0] for times in found.values()))
+    show("best", *(min(times)[1] for times in found.values()))
+
+
+def compare(
+    name: str, inputs: Sequence[Tensor], ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
+    moved: tuple[float, float], flop: tuple[float, float] = (0, 0),
+) -> None:  # fmt: skip
+    """Times of both, forward and with backward; of ours, the rates at which the least bytes and FLOP are done."""
+    gradient, times, peaks = torch.randn_like(ours().detach()), list[float](), list[float]()
+
+    def both(way: Callable[[], Tensor]) -> object:
+        return torch.autograd.grad(way(), inputs, gradient)
+
+    for way in (ours, theirs):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        both(way)
+        peaks.append((torch.cuda.max_memory_allocated() - before) / 2**30)
+        with torch.no_grad():
+            times.append(timed(way))
+        times.append(timed(both, way))
+    rates = [f"{done / took / 1e6:.0f}" for done, took in zip(moved, times[:2], strict=True)]
+    rates += [f"{done / took / 1e9:.0f}" for done, took in zip(flop, times[:2], strict=True)]
+    ratios = [f"x{times[2] / times[0]:.2f}", f"x{times[3] / times[1]:.2f}"]
+    show(name, times[0], times[2], ratios[0], times[1], times[3], ratios[1], *rates, *peaks)
+
+
+def heading(text: str) -> None:
+    """What stands above the lines of `compare`."""
+    print(
+        f"\n# {text}: ms for {TOKENS} tokens in bfloat16, forward (f) and with backward (f+b); peaks are of f+b, in GiB"
+    )
+    show("case", "ours f", "torch f", "", "ours f+b", "torch f+b", "", "GB/s f", "GB/s f+b", "TFLOP/s f", "TFLOP/s f+b",
+         "ours peak", "torch peak")  # fmt: skip
+
+
+def attention() -> None:
+    """Short sentences in three ways for two models, then longer and longer rows."""
+    heading("attention beside varlen_attn")
+    batches = [(f"{model}, short", sentences(), heads, kind)
+               for (model, heads), kind in product(MODELS.items(), ("self", "causal", "cross"))]  # fmt: skip
+    batches += [(f"base {length}", [length] * (TOKENS // length), MODELS["base"], kind)
+                for length, kind in product((128, 512, 2048, 8192), ("self", "causal"))]  # fmt: skip
+    for made in batches:
+        batch = Packed(*made)
+        unit = 4.0 / 3.0 * sum(x.numel() * x.element_size() for x in batch.inputs)  # four tensors, and backward eight
+        pairs = float((batch.spans.key_end - batch.spans.key_begin).sum())
+        flop = 4.0 * pairs * batch.x.values.shape[2] * D_HEAD  # of two products; backward has five
+        compare(batch.name, batch.inputs, batch.own, batch.other, (unit, 3 * unit), (flop, 3.5 * flop))
+
+
+def around() -> None:
+    """A residual with dropout and norm, and an activation with dropout; torch's own are one by one."""
+    heading("around the products")
+    drop = Dropout(0.1)
+
+    def norm(x: Tensor, added: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+        summed = (x + F.dropout(added, 0.1)).float()
+        return F.layer_norm(summed, norm.normalized_shape, norm.weight, norm.bias).to(x.dtype)
+
+    def relu(x: Tensor) -> Tensor:
+        return F.dropout(F.relu(x), 0.1)
+
+    for width in (512, 1024):
+        x, added, inner = (on_gpu(TOKENS, size).requires_grad_() for size in (width, width, 4 * width))
+        module, unit = torch.nn.LayerNorm(width, device="cuda"), 2.0 * TOKENS * width
+        ours, theirs = partial(fused.add_norm, x, added, module, drop), partial(norm, x, added, module)
+        compare(f"norm {width}", [x, added, *module.parameters()], ours, theirs, (3 * unit, 8 * unit))
+        ours, theirs = partial(fused.relu_dropout, inner, drop), partial(relu, inner)
+        compare(f"relu {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
+
+
+def loss() -> None:
+    """The output layer with its loss, in chunks, where gradients are made on the way forward; and torch's, at once."""
+    heading(f"output layer and loss, d_model {D_MODEL}, vocabulary {VOCABULARY}")
+    targets = torch.randint(VOCABULARY, (TOKENS,), device="cuda")
+    x, weight = (torch.randn(size, D_MODEL, device="cuda", requires_grad=True) for size in (TOKENS, VOCABULARY))
+    bias = torch.zeros(VOCABULARY, device="cuda", requires_grad=True)
+    flop = 2.0 * TOKENS * D_MODEL * VOCABULARY
+
+    def ours(chunk: int) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return linear_cross_entropy(x, weight, bias, targets, 0.1, chunk)
+
+    def theirs() -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = F.linear(x, weight, bias).float()
+        return F.cross_entropy(logits, targets, label_smoothing=0.1, reduction="sum")
+
+    for chunk in CHUNKS:
+        compare(f"chunks of {chunk}", (x, weight, bias), partial(ours, chunk), theirs, (0, 0), (flop, 3 * flop))
+
+
+PARTS = {"sweep": sweep, "attention": attention, "loss": loss, "around": around}

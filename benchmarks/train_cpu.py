@@ -1,6 +1,0 @@
-"""Training speed on a CPU, beside its peers; `regard bench train-cpu` is the same. `--help` tells the options."""
-
-from regard.bench.command import script
-
-if __name__ == "__main__":
-    script("train-cpu")

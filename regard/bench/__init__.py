@@ -1,1 +1,0 @@
-"""Regard and its peers side by side, in one process, turn by turn."""

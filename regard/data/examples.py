@@ -1,0 +1,382 @@
+"""Files to examples, a line at a time: .tsv, .jsonl, or text files side by side.
+
+Which columns hold what, and what each of them is, the config's sides say (`Form`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from regard.data.lines import (
+    BLANKS,
+    BadKind,
+    BadLine,
+    OnBad,
+    decode,
+    each_line,
+    from_standard_input,
+    named,
+    numbered,
+    tell,
+)
+from regard.data.modality import Modality
+from regard.data.side import Field
+from regard.errors import ConfigError, DataError
+from regard.evaluation.alignment import Alignment
+from regard.fingerprint import content_of
+from regard.settings import Data
+
+Files = str | Sequence[str]
+Name = int | str  # of a column: its number from 1, or what the first line calls it; in .jsonl a key
+BETWEEN = " <sep> "  # texts that make up one source
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A source and its target, and where they stood. A source is a text or the path of a file; where there are several,
+    a tuple of such; where there is none, empty. `gold` is what its modality made of the record."""
+
+    source: Field
+    target: str
+    place: str = ""  # file:line
+    alignment: Alignment | None = None
+    gold: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of input: its number, its bytes as they stood, and its source, which is empty where the line is bad."""
+
+    number: int
+    raw: bytes
+    field: Field
+    bad: BadLine | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """How examples stand in files: the columns of each source and of the target, and of gold alignments."""
+
+    source: Modality
+    columns: tuple[tuple[Name, ...] | None, ...]  # of each source; None: the usual one
+    target: Name | None
+    alignment: int | str | bool | None
+
+    @staticmethod
+    def of(source: Modality, target: Any, data: Data) -> Form:
+        """As the sides' settings say; `target` are those of the target."""
+        columns = tuple(_names(part.settings.column) for part in source.parts)
+        return Form(source, columns, target.column, data.alignment)
+
+    @property
+    def given(self) -> list[Modality]:
+        """The sources there are."""
+        return [part for part in self.source.parts if part.settings.given]
+
+    def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
+        """The columns of each source, of the target, and of the alignment."""
+        table, count = ending == "tsv", len(self.given)
+        usual: list[Name] = (
+            list(range(1, count + 1)) if table else ["source", *(f"source{i + 2}" for i in range(count))]
+        )
+        sources = [list(own or [usual[i]]) for i, own in enumerate(self.columns[:count])]
+        target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
+        if self.alignment is False or not count:
+            return sources, target, None
+        if self.alignment is not None and self.alignment is not True:  # column 1 equals True
+            return sources, target, self.alignment
+        plain = not any(self.columns) and self.target is None
+        return sources, target, "alignment" if not table else count + 2 if plain else None
+
+    def fields(self, texts: Sequence[str], folder: Path, place: str) -> Field:
+        """The sources as they stand in a record, brought to what their modality reads."""
+        found = []
+        for part, text in zip(self.given, texts, strict=True):
+            try:
+                found.append(part.read(text, folder))
+            except ValueError as error:
+                kind: BadKind = "malformed" if text.strip(BLANKS) else "blank"
+                raise BadLine(place, kind, str(error)) from None
+        return tuple(found) if len(found) > 1 else found[0] if found else ""
+
+
+def _names(column: Any) -> tuple[Name, ...] | None:
+    return None if column is None else tuple(column) if isinstance(column, list) else (column,)
+
+
+def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
+    """The examples of one split. The first bad line is raised; with `on_bad` it is handed over, as are all others."""
+    files: Files | None = getattr(data, split)
+    if files is None:
+        raise ConfigError(f"the config names no data.{split}")
+    for path in [files] if isinstance(files, str) else files:
+        with named(Path(path)):
+            mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise DataError(
+                f"{path} is a pipe or a device, and data.{split} is read more than once; write it to a file first"
+            )
+    return read_files(files, form, on_bad)
+
+
+def read_files(files: Files, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
+    """The examples of some files: one .tsv or .jsonl file, or a text file a side; any may be gzipped."""
+    sides = len(form.given) + 1
+    if not isinstance(files, str):
+        if len(files) != sides:
+            what = f"or {sides} text files, one a side" if sides > 1 else "or one text file"
+            raise DataError(f"data needs one .tsv or .jsonl file, {what}; got {len(files)}: {list(files)}")
+        return _read_aligned([Path(file) for file in files], form, on_bad)
+    path = Path(files)
+    if ending(path) in ("tsv", "jsonl"):
+        lines = numbered(path)
+        return each_line(path, lines, _parser(path, lines, form), on_bad)
+    if sides == 1:
+        return each_line(path, numbered(path), lambda line, place: Example("", line, place), on_bad)
+    raise DataError(
+        f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be two text "
+        "files in a list: [source.txt, target.txt]"
+    )
+
+
+def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
+    """The inputs in a file, or in standard input: the sources of a .tsv or .jsonl file as in training data, the lines
+    of any other (of several sources, parted by tabs). Every line yields one, a bad one too; but not the line that names
+    a table's columns."""
+    lines = numbered(path) if path else from_standard_input()
+    name = path or Path("standard input")
+    parse = _source_parser(name, lines, form)
+    for number, raw in lines:
+        place = f"{name}:{number}"
+        try:
+            line = SourceLine(number, raw, parse(decode(raw, place), place))
+        except BadLine as bad:
+            line = SourceLine(number, raw, "", bad)
+        yield line
+
+
+def ending(path: Path) -> str:
+    """The ending of a file's name, that of gzip apart; `-`, standard input, is a table."""
+    if str(path) == "-":
+        return "tsv"
+    return "".join(path.suffixes[-2:]).removesuffix(".gz").rpartition(".")[2]
+
+
+def data_content(files: Files, form: Form) -> str:
+    """A digest of what data hold, the files they name included: another file of the same content has the same."""
+    paths = [files] if isinstance(files, str) else list(files)
+    for path in paths:
+        if not Path(path).is_file():
+            raise DataError(f"no file {path}; check the paths in [data] (they are relative to the config file)")
+    whole = content_of(paths)
+    first = next(read_files(files, form, lambda bad: None), None)
+    if first is None or not form.source.digest(first.source):
+        return whole
+    found = hashlib.sha256(whole.encode())
+    for example in read_files(files, form, lambda bad: None):
+        found.update(form.source.digest(example.source).encode())
+    return found.hexdigest()
+
+
+def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> Iterator[Example]:
+    """Line `i` of every file makes example `i`."""
+    number = 0
+    for rows in zip_longest(*(numbered(path) for path in paths)):
+        if None in rows:
+            short, long = paths[rows.index(None)], next(p for p, row in zip(paths, rows, strict=True) if row)
+            raise DataError(
+                f"{short} ends after line {number} but {long} goes on; line i of one must be the pair of line i of the "
+                "other, so find where they part"
+            )
+        number = rows[0][0]
+        place = f"{paths[0]}:{number}"
+        try:
+            *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
+            example = Example(form.fields(sources, paths[0].parent, place), target, place)
+        except BadLine as bad:
+            tell(bad, on_bad)
+        else:
+            yield example
+
+
+def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
+    """What makes an example of a line of a table or of records."""
+    sources, target, gold = form.layout(ending(path))
+    folder = path.parent
+    names: list[Name] = [*(name for own in sources for name in own), target]
+    if ending(path) == "jsonl":
+        keys = [str(name) for name in names]
+
+        def from_record(line: str, place: str) -> Example:
+            record = _record(line, place, keys[0])
+            texts = [BETWEEN.join([_text(record, str(name), place) for name in own]) for own in sources]
+            found = None
+            try:
+                for part in form.given:
+                    found = found or part.read_gold(record)
+            except ValueError as error:
+                raise BadLine(place, "malformed", str(error)) from None
+            links = _alignment(record.get(str(gold)) if gold is not None else None, place)
+            return Example(form.fields(texts, folder, place), _text(record, keys[-1], place), place, links, found)
+
+        return from_record
+    numbers = _column_numbers(path, [*names, *([] if gold is None else [gold])], lines)
+    aligned = numbers.pop() if gold is not None else None
+    wanted = iter(numbers)
+    columns = [list(islice(wanted, len(own))) for own in sources]
+    most = max(numbers)
+    sides = [*(side for i, own in enumerate(sources) for side in [_side(i, sources)] * len(own)), "target"]
+
+    def from_table(line: str, place: str) -> Example:
+        cells = line.split("\t")
+        if len(cells) < most:
+            raise _too_few(cells, place, numbers, sides)
+        texts = [BETWEEN.join([cells[number - 1] for number in own]) for own in columns]
+        links = _alignment(cells[aligned - 1], place) if aligned is not None and aligned <= len(cells) else None
+        return Example(form.fields(texts, folder, place), cells[numbers[-1] - 1], place, links)
+
+    return from_table
+
+
+def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Field]:
+    """What makes a source (or, where there is none, a prompt) of a line."""
+    sources, target, _ = form.layout(ending(path))
+    sources = sources or [[target]]
+    folder = path.parent if form.given else Path()
+
+    def fields(texts: list[str], place: str) -> Field:
+        return form.fields(texts, folder, place) if form.given else texts[0]
+
+    match ending(path):
+        case "tsv":
+            numbers = _column_numbers(path, [name for own in sources for name in own], lines)
+            wanted = iter(numbers)
+            columns = [list(islice(wanted, len(own))) for own in sources]
+            sides = [side for i, own in enumerate(sources) for side in [_side(i, sources)] * len(own)]
+
+            def from_table(line: str, place: str) -> Field:
+                cells = line.split("\t")
+                if len(cells) < max(numbers):
+                    raise _too_few(cells, place, numbers, sides)
+                return fields([BETWEEN.join([cells[number - 1] for number in own]) for own in columns], place)
+
+            return from_table
+        case "jsonl":
+            keys = [[str(name) for name in own] for own in sources]
+
+            def from_record(line: str, place: str) -> Field:
+                record = _record(line, place, keys[0][0])
+                return fields([BETWEEN.join([_text(record, key, place) for key in own]) for own in keys], place)
+
+            return from_record
+        case _ if len(sources) > 1:
+
+            def from_line(line: str, place: str) -> Field:
+                cells = line.split("\t")
+                if len(cells) != len(sources):
+                    what = f"has {len(cells)} of {len(sources)} sources; they are parted by tabs"
+                    raise BadLine(place, "malformed", what)
+                return form.fields(cells, Path(), place)
+
+            return from_line
+        case _:
+            return lambda line, place: line
+
+
+def _side(number: int, sources: Sequence[Any]) -> str:
+    return "source" if len(sources) == 1 else f"source {number + 1}"
+
+
+def _column_numbers(path: Path, columns: Sequence[Name], lines: Iterator[tuple[int, bytes]]) -> list[int]:
+    """The numbers of columns, of which some may be named by the first line; that is then taken from `lines`."""
+    wanted, names = [str(name) for name in columns], [""]
+    digits = [re.fullmatch("[0-9]{1,9}", name) is not None for name in wanted]
+    if not wanted or any(is_number and not int(name) for name, is_number in zip(wanted, digits, strict=True)):
+        raise DataError(
+            f"columns of {path} should be numbers from 1, or names that its first line holds; not {list(columns)}"
+        )
+    if not all(digits):
+        names = decode(next(lines)[1], f"{path}:1").split("\t")
+    for name, is_number in zip(wanted, digits, strict=True):
+        if not is_number and name not in names:
+            raise DataError(f"{path}:1 names no column '{_short(name)}'; it names: {_listed(names)}")
+    return [int(n) if is_number else names.index(n) + 1 for n, is_number in zip(wanted, digits, strict=True)]
+
+
+def _too_few(cells: list[str], place: str, numbers: list[int], sides: list[str]) -> BadLine:
+    """What to say of a line that lacks some of these columns; `sides` says what each is."""
+    if len(cells) == 1 and not cells[0].strip(BLANKS):
+        return BadLine(place, "blank", "is blank; leave the line out")
+    number, side = next(both for both in zip(numbers, sides, strict=True) if both[0] > len(cells))
+    return BadLine(
+        place, "malformed",
+        f"has {len(cells)} column{'s' * (len(cells) != 1)}, so no column {number} for the {side}; columns are parted "
+        "by tabs",
+    )  # fmt: skip
+
+
+def _record(line: str, place: str, key: str) -> dict[str, Any]:
+    """The object in a line of a .jsonl file."""
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        if not line.strip(BLANKS):
+            raise BadLine(place, "blank", "is blank; leave the line out") from None
+        raise BadLine(place, "malformed", f"is not JSON ({error.msg} at character {error.pos + 1})") from None
+    except RecursionError:
+        raise BadLine(place, "malformed", "is nested too deeply to be read") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise BadLine(place, "malformed", f"cannot be read as JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise BadLine(
+            place, "malformed", f'should be an object such as {{"{key}": …}}, not {type(record).__name__}'
+        )  # fmt: skip
+    return record
+
+
+def _text(record: dict[str, Any], key: str, place: str) -> str:
+    if key not in record:
+        what = f"has no '{key}' (it has: {_listed(record)}); set source.column or target.column to the right key"
+        raise BadLine(place, "malformed", what)
+    text = record[key]
+    if not isinstance(text, str):
+        number = isinstance(text, int | float) and not isinstance(text, bool)
+        mend = f'; write it in quotes: "{_short(str(text))}"' if number else ""
+        raise BadLine(place, "malformed", f"has '{key}' that should be text, not {type(text).__name__}{mend}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise BadLine(place, "malformed", f"has '{key}' with {half}, which is half a character") from None
+    return text.replace("\n", " ")
+
+
+def _alignment(text: object, place: str) -> Alignment | None:
+    if text is None or text == "":
+        return None
+    try:
+        if not isinstance(text, str):
+            raise ValueError(f"an alignment should be text such as 0-0 1-2, not {type(text).__name__}")
+        return Alignment.parse(text)
+    except ValueError as error:
+        raise BadLine(
+            place, "malformed", f"has an odd alignment: {error}; or leave the column out with data.alignment=false"
+        ) from None  # fmt: skip
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """A few names."""
+    several = [_short(name) for name in islice(names, 11)]
+    return ", ".join([*several[:10], *["…"] * (len(several) > 10)])

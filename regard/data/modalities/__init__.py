@@ -1,0 +1,1 @@
+"""Kinds of source, one file each: all that anyone needs to know of them."""

@@ -1,0 +1,133 @@
+"""A kind of source, as one class that says all there is to know of it. Subclasses are in `modalities/`, or a user's
+own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.side import Array, Field, Item, Side
+from regard.evaluation.alignment import Alignment
+from regard.model_settings import StemSettings, TokenStemSettings
+from regard.registry import MODALITIES, Family
+from regard.section import SideSettings
+
+if TYPE_CHECKING:
+    from regard.data.examples import Example
+    from regard.data.tokens import Tokenizer
+    from regard.ragged import Ragged
+
+Picture = NDArray[np.uint8]  # (height, width, 3)
+
+
+class Modality(Side):
+    """A kind of source: a sequence of elements, of which an encoder makes vectors.
+
+    A subclass has to say how a field of a record becomes numbers (`encode_many`), and may say more: what its vectors
+    stand for, which of them belong to which target words, what attention is drawn over, what is wrong with a bad one.
+    """
+
+    family: ClassVar[Family] = MODALITIES
+    vocabulary = 0  # how many token ids there are, where elements are tokens
+    tokenizer: Tokenizer | None = None
+    fixed_length: int | None = None  # of all items, where they are of one length
+
+    def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
+        super().__init__(settings)
+        self.stem: Any = stem or TokenStemSettings()
+
+    # Reading
+
+    def read(self, field: str, folder: Path) -> str:
+        """A field of a record that stands in a file of this folder; one that cannot be is a ValueError."""
+        return field
+
+    def digest(self, field: Field) -> str:
+        """What tells the content apart of files that a field names; empty if it names none."""
+        return ""
+
+    def read_gold(self, record: dict[str, Any]) -> Any:
+        """What a .jsonl record says of which target words belong where; bad ones are a ValueError."""
+        return None
+
+    # Numbers
+
+    @property
+    def parts(self) -> Sequence[Modality]:
+        """This one; of several sources, each of them."""
+        return [self]
+
+    def length(self, item: Item) -> int:
+        """How many elements an item has."""
+        return len(item)
+
+    def pack(self, items: Sequence[Item]) -> Ragged:
+        """Items laid end to end for an encoder."""
+        import torch
+
+        from regard.ragged import Ragged
+
+        arrays = [np.asarray(item, self.dtype).reshape(-1, *self.shape) for item in items]
+        flat: Array = np.concatenate([*arrays, np.zeros((0, *self.shape), self.dtype)])
+        return Ragged.from_lengths(torch.from_numpy(flat), [len(array) for array in arrays])
+
+    def problem(self, item: Item, limit: int) -> str | None:
+        """Why an item cannot be used, or None; a text has at most `limit` tokens."""
+        if not len(item):
+            return "is empty"
+        if self.longest is not None and len(item) > self.longest:
+            return f"has {len(item)} elements, more than source.max_length={self.longest}; split it"
+        return None
+
+    # What the encoder's vectors stand for
+
+    def places(self, item: Item) -> int:
+        """How many vectors an encoder makes of an item."""
+        return int(self.stem.vectors(len(item)))
+
+    def positions_needed(self, item: Item) -> int:
+        """How many positions its encoder needs to read an item; of several sources, the encoder that needs most."""
+        return self.places(item)
+
+    def most_places(self, limit: int) -> int:
+        """The most vectors there may be, where a text has at most `limit` tokens."""
+        return int(self.stem.vectors(self.longest)) if self.longest is not None else limit
+
+    def pieces(self, item: Item) -> list[str]:
+        """What each of the encoder's vectors stands for, to be shown."""
+        return [str(place) for place in range(1, self.places(item) + 1)]
+
+    def words(self, item: Item) -> list[int]:
+        """The number of the word (or cell, or moment) that each vector belongs to; -1 for marks."""
+        return list(range(self.places(item)))
+
+    def gold(self, example: Example) -> Alignment | None:
+        """Which of those words belong to which words of the target, where the data say so."""
+        return example.alignment
+
+    def picture(self, item: Item) -> Picture | None:
+        """An image that attention is drawn over: its words are then cells of a square grid."""
+        return None
+
+    # In use
+
+    def room(self, item: Item, ratio: float) -> int:
+        """The most tokens of an output for this item, if there is a limit."""
+        return sys.maxsize
+
+    def prompt(self, field: Field) -> str:
+        """What of an input is not a source but the beginning of the output."""
+        return ""
+
+    def export(self) -> dict[str, Any] | None:
+        """What a runtime without torch has to know to read it; None: models that read it are not exported."""
+        return None
+
+    def made_up(self, draw: np.random.Generator, count: int, longest: int) -> Sequence[Item]:
+        """Random items to try an export on, where there are no data."""
+        return [draw.standard_normal((longest, *self.shape)).astype(self.dtype) for _ in range(count)]

@@ -1,0 +1,139 @@
+"""Both sides of the examples of a config: what is given and what is wanted, how they are read, learnt and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from regard.data.examples import Example, Form
+from regard.data.modalities.several import Several
+from regard.data.modalities.text import Text
+from regard.data.modality import Modality
+from regard.data.target import LABELS, Target
+from regard.data.targets.text import TextTarget
+from regard.data.tokens import BOS, EOS, Tokenizer, load_tokenizer, train_tokenizer
+from regard.registry import MODALITIES, TARGETS
+from regard.section import TokenSettings
+from regard.settings import Config
+
+SHARED = "tokens"  # the vocabulary of all text that has none of its own
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The source, which may be several, and the target."""
+
+    config: Config
+    source: Modality
+    target: Target
+
+    @staticmethod
+    def of(config: Config) -> Sides:
+        """As the settings say; tokens and labels have yet to be learnt or loaded."""
+        parts = []
+        for number, settings in enumerate(config.sources):
+            part: Modality = MODALITIES.get(settings.kind)(settings, config.stem(number))
+            if isinstance(part, Text):
+                _frame(part, config)
+            parts.append(part)
+        target: Target = TARGETS.get(config.target.kind)(config.target)
+        return Sides(config, parts[0] if len(parts) == 1 else Several(parts), target)
+
+    @cached_property
+    def form(self) -> Form:
+        """How examples stand in files."""
+        return Form.of(self.source, self.config.target, self.config.data)
+
+    @property
+    def texts(self) -> dict[str, Text | TextTarget]:
+        """The sides that are text, by name: `source`, `source2` and so on, `target`."""
+        names = ["source", *(f"source{i}" for i in range(2, len(self.source.parts) + 1)), "target"]
+        sides = dict(zip(names, [*self.source.parts, self.target], strict=True))
+        return {name: side for name, side in sides.items() if isinstance(side, Text | TextTarget)}
+
+    @property
+    def vocabularies(self) -> dict[str, list[str]]:
+        """Which sides each vocabulary is for, by its name: the shared one, and that of each side with its own."""
+        found: dict[str, list[str]] = {}
+        for name, side in self.texts.items():
+            found.setdefault(SHARED if side.settings.own_tokens is None else name, []).append(name)
+        return found
+
+    def token_settings(self, vocabulary: str) -> TokenSettings:
+        """How the tokens of a vocabulary are made."""
+        return self.config.tokens if vocabulary == SHARED else self.texts[vocabulary].settings.own_tokens
+
+    def find_fault(self, example: Example) -> tuple[str, str] | None:
+        """What is wrong with an example before anything is learnt from it: the kind of fault, and what to say."""
+        if fault := self.target.find_fault(example.target):
+            return fault
+        fields = example.source if len(self.source.parts) > 1 else (example.source,)
+        for part, field in zip(self.source.parts, fields, strict=True):
+            if fault := part.find_fault(field):
+                return fault
+        return None
+
+    # Tokens and labels
+
+    def use(self, tokenizers: Mapping[str, Tokenizer]) -> None:
+        """Take these tokenizers, by vocabulary."""
+        for vocabulary, names in self.vocabularies.items():
+            for name in names:
+                side = self.texts[name]
+                side.tokenizer, side.sampling = tokenizers[vocabulary], self.token_settings(vocabulary).sampling
+
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """The tokenizer of each vocabulary."""
+        return {vocabulary: self.texts[names[0]].tokenizer for vocabulary, names in self.vocabularies.items()}
+
+    def learn(
+        self, examples: Callable[[], Iterator[Example]], given: Mapping[str, Tokenizer], say: Callable[[str], None]
+    ) -> None:
+        """Learn tokens and labels from the training data, save the tokenizers that are `given`."""
+        found = dict(given)
+        for vocabulary, names in self.vocabularies.items():
+            if vocabulary not in found:
+                settings = self.token_settings(vocabulary)
+                say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
+                found[vocabulary] = train_tokenizer(self._texts_of(names, examples()), settings.kind, settings.size)
+        self.use(found)
+        if not self.config.target.written:
+            say(f"collecting what there is to predict ({self.config.target.kind})")
+            self.target.learn(examples())
+
+    def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
+        several = len(self.source.parts) > 1
+        wanted = [int(name.removeprefix("source") or 1) - 1 for name in names if name != "target"]
+        target = "target" in names
+        for example in examples:
+            for number in wanted:
+                yield example.source[number] if several else example.source
+            if target:
+                yield example.target
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` reads."""
+        for vocabulary, tokenizer in self.tokenizers.items():
+            tokenizer.save(folder, vocabulary)
+        self.target.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Read tokens and labels that were saved."""
+        self.use({vocabulary: load_tokenizer(folder, vocabulary) for vocabulary in self.vocabularies})
+        self.target.load(folder)
+
+
+def _frame(part: Text, config: Config) -> None:
+    """The marks that a model wants around a source text."""
+    if not config.target.written:
+        part.before, part.after, part.several = BOS, EOS, True
+    elif config.model.decoder_only:
+        part.after = None
+    if isinstance(part.settings.column, list):
+        part.several = True
+
+
+FILES = ("source", "source[0-9]*", "target", SHARED, LABELS)  # names of what is saved beside the weights

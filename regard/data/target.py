@@ -1,0 +1,155 @@
+"""A kind of target, as one class that owns its numbers, its loss, its decoding and its scores. See `targets/`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from regard.data.lines import BLANKS
+from regard.data.side import Item, Side
+from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
+from regard.evaluation.metrics import Bleu, Metric, Score
+from regard.registry import METRICS, TARGETS, Family
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.data.examples import Example
+    from regard.data.modality import Modality
+    from regard.data.tokens import Tokenizer
+    from regard.evaluation.labels import ClassScore
+    from regard.ragged import Ragged
+
+LABELS = "labels"  # the file that holds what a target learnt, if it is not a tokenizer
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How texts are scored: sacrebleu's BLEU tokenizer, further references (each a list as long as the outputs), and
+    whether to resample the test set for 95 % confidence intervals."""
+
+    tokenize: str | None = None
+    references: Sequence[Sequence[str]] = ()
+    confidence: bool = False
+
+
+class Answer(NamedTuple):
+    """One answer of a head: its numbers, and `log p` of it (0 where there is none)."""
+
+    values: list[Any]
+    log_prob: float
+
+
+class Target(Side):
+    """A kind of target. One that is `written` comes a token at a time out of a search; any other is predicted at
+    once by a head over the source: a vector for the whole, or for each word."""
+
+    family: ClassVar[Family] = TARGETS
+    tokenizer: Tokenizer | None = None
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many outputs the model's last layer has."""
+
+    # Numbers
+
+    def find_fault(self, field: str) -> tuple[str, str] | None:
+        return None if field.strip(BLANKS) else ("blank", "has an empty target")
+
+    def encode(self, text: str) -> list[Any]:
+        """The numbers of one target."""
+        return list(self.encode_many([text])[0])
+
+    @abstractmethod
+    def decode(self, values: Sequence[Any]) -> str:
+        """The text of numbers."""
+
+    def pieces(self, values: Sequence[Any]) -> list[str]:
+        """Each number as it should be shown."""
+        return [self.decode([value]) for value in values]
+
+    def words(self, values: Sequence[Any]) -> list[int]:
+        """The number of the word that each belongs to; -1 for marks."""
+        return list(range(len(values)))
+
+    # What is learnt from the data
+
+    def learn(self, examples: Iterable[Example]) -> None:
+        """Take from the training data what there is to know, save tokens."""
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` reads."""
+
+    def load(self, folder: Path) -> None:
+        """Read what was learnt."""
+
+    def unseen(self, texts: Iterable[str]) -> list[str]:
+        """What these targets hold that training never saw, and that can therefore not be predicted."""
+        return []
+
+    # What a head predicts
+
+    def mismatch(self, source: Modality, field: Any, text: str) -> str | None:
+        """Why a source and a target do not go together, or None."""
+        return None
+
+    def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
+        """Which vectors of the body it is predicted from; [0] stands for the whole."""
+        return [0]
+
+    def pack(self, targets: Sequence[Item]) -> Ragged:
+        """Right answers, laid end to end; those that do not count are `IGNORED`."""
+        raise NotImplementedError
+
+    def loss(self, found: Tensor, right: Tensor, smoothing: float) -> Tensor:
+        """The loss of what a head says, `(total, size)`, summed."""
+        raise NotImplementedError
+
+    def predictions(self, found: Tensor, count: int) -> list[Answer]:
+        """The best answers for one source, best first, of `(positions, size)` outputs of the head."""
+        raise NotImplementedError
+
+    def log_probs(self, found: Tensor, target: Item) -> list[float]:
+        """`log p` of each right answer."""
+        raise NotImplementedError
+
+    def hits(self, found: Tensor, right: Tensor) -> float | None:
+        """How many are right; None where that means nothing."""
+        return None
+
+    explained = True  # its answers have probabilities, and others may be forced
+
+    # Scores
+
+    def scores(
+        self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
+    ) -> dict[str, Score]:
+        """The metrics that the settings name, or the usual ones."""
+        wanted: list[str] | None = self.settings.metrics
+        usual = self.usual_scores(outputs, references)
+        if wanted is None:
+            return usual
+        return {name: usual[name] if name in usual else measure(name, outputs, references) for name in wanted}
+
+    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+        """All metrics that are usual for this kind of target."""
+        return {}
+
+    def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
+        """How well each label is predicted, where there are labels."""
+        return ()
+
+
+def measure(name: str, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None) -> Score:
+    """The score of a registered metric."""
+    scoring = scoring or Scoring()
+    metric: Metric = Bleu(scoring.tokenize) if name == "bleu" else METRICS.get(name)()
+    score = metric(outputs, references, *scoring.references)
+    if scoring.confidence and name in BOOTSTRAPPED:
+        rows = statistics(name, outputs, [references, *scoring.references], tokenize=scoring.tokenize)
+        return replace(score, interval=interval(name, rows))
+    return score

@@ -1,0 +1,1 @@
+"""Kinds of target, one file each: numbers, loss, decoding, scores."""

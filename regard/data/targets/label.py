@@ -1,0 +1,130 @@
+"""A label of the whole source."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.artifacts import write_text
+from regard.data.side import Field, Item
+from regard.data.target import LABELS, Answer, Target
+from regard.data.tokens import clean, texts_of
+from regard.errors import DataError, ModelError
+from regard.evaluation.labels import ClassScore, class_scores, label_scores
+from regard.evaluation.metrics import Score
+from regard.registry import register
+from regard.section import TargetSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.data.examples import Example
+    from regard.ragged import Ragged
+
+IGNORED = -100  # an answer that does not count, as in torch
+
+
+class LabelSettings(TargetSettings):
+    """A label of the whole source."""
+
+    best = "accuracy"
+    usual = ("accuracy", "macro_f1", "span_f1")
+    steering = ("accuracy",)
+
+
+@register("label")
+class Label(Target):
+    """One of a list of labels, most frequent first. One that was not met in training is `size`, which is none of
+    them."""
+
+    Settings = LabelSettings
+    kind, per = "label", "example"
+    labels: list[str]
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return "uint16" if self.size < 2**16 else "uint32"
+
+    def cut(self, text: str) -> list[str]:
+        """The labels in a target."""
+        cleaned = clean(text)
+        return [cleaned] if cleaned else []
+
+    def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        ids = {label: i for i, label in enumerate(self.labels)}
+        return [[ids.get(label, self.size) for label in self.cut(text)] for text in fields]
+
+    def decode(self, values: Sequence[int]) -> str:
+        return " ".join(self.labels[i] if i < self.size else "<unk>" for i in values)
+
+    def learn(self, examples: Iterable[Example]) -> None:
+        counts: Counter[str] = Counter()
+        for example in examples:
+            counts.update(self.cut(example.target))
+        if len(counts) < 2:
+            raise DataError(
+                f"the training data hold {len(counts)} label{'s' * (len(counts) != 1)}; at least 2 are needed"
+            )
+        self.labels = sorted(counts, key=lambda label: (-counts[label], label))
+
+    def save(self, folder: Path) -> None:
+        content = {"kind": self.kind, "labels": self.labels}
+        write_text(folder / f"{LABELS}.json", json.dumps(content, ensure_ascii=False, indent=0))
+
+    def load(self, folder: Path) -> None:
+        self.labels = read_learnt(folder, self.kind, lambda content: texts_of(content["labels"]))
+
+    def unseen(self, texts: Iterable[str]) -> list[str]:
+        return sorted({label for text in texts for label in self.cut(text)} - set(self.labels))
+
+    def pack(self, targets: Sequence[Item]) -> Ragged:
+        from regard.ragged import Ragged
+
+        return Ragged.of([[int(y) if y < self.size else IGNORED for y in target] for target in targets])
+
+    def loss(self, found: Tensor, right: Tensor, smoothing: float) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="sum")
+
+    def predictions(self, found: Tensor, count: int) -> list[Answer]:
+        top = found[0].float().log_softmax(-1).topk(min(count, self.size))
+        return [Answer([i], x) for x, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+
+    def log_probs(self, found: Tensor, target: Item) -> list[float]:
+        if len(found) != len(target):
+            raise DataError(f"a source of {len(found)} words cannot have {len(target)} tags; each word needs one")
+        rows = found.float().log_softmax(-1)
+        return [float(row[y]) if y < self.size else -math.inf for row, y in zip(rows, target, strict=True)]
+
+    def hits(self, found: Tensor, right: Tensor) -> float | None:
+        return float((found.argmax(-1) == right).sum())
+
+    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+        told, right = [self.cut(x) for x in outputs], [self.cut(x) for x in references]
+        return label_scores(told, right, per=self.per)
+
+    def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
+        return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])
+
+
+def read_learnt(folder: Path, kind: str, read: Any) -> Any:
+    """What a target of this kind wrote when it had learnt."""
+    path = folder / f"{LABELS}.json"
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        if content["kind"] != kind:
+            raise ValueError(f"it is of kind {content['kind']!r}")
+        return read(content)
+    except FileNotFoundError:
+        raise ModelError(f"{folder} has no {path.name}; the folder is not whole") from None
+    except (RecursionError, ValueError, LookupError, TypeError, ArithmeticError, OSError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); the folder is damaged") from None

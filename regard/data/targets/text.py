@@ -1,0 +1,79 @@
+"""Text, written a token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import Field as Setting
+
+from regard.data.side import Field
+from regard.data.target import Scoring, Target, measure
+from regard.data.tokens import Tokenizer, clean
+from regard.evaluation.metrics import Score
+from regard.registry import register
+from regard.section import TargetSettings, TokenSettings
+
+
+class TextTargetSettings(TargetSettings):
+    """A text."""
+
+    text = True
+    written = True
+    best = "bleu"
+    usual = ("bleu", "chrf", "ter", "exact")
+    steering = ("bleu", "chrf", "exact")
+
+    tokens: TokenSettings | None = Setting(
+        None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
+    )
+    max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+
+    @property
+    def own_tokens(self) -> TokenSettings | None:
+        return self.tokens
+
+
+@register("text")
+class TextTarget(Target):
+    """A text in tokens. Its loss is the training objective, its decoding a search."""
+
+    Settings = TextTargetSettings
+    tokenizer: Tokenizer
+    sampling = 0.0
+
+    @property
+    def size(self) -> int:
+        return self.tokenizer.size
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.tokenizer.dtype
+
+    @property
+    def sampled(self) -> float:
+        return self.sampling
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
+
+    def decode(self, values: Sequence[int]) -> str:
+        return self.tokenizer.decode(values)
+
+    def pieces(self, values: Sequence[int]) -> list[str]:
+        return self.tokenizer.pieces(values)
+
+    def words(self, values: Sequence[int]) -> list[int]:
+        return self.tokenizer.words(values)
+
+    def scores(
+        self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
+    ) -> dict[str, Score]:
+        scoring = scoring or Scoring()
+        ours, theirs, *more = ([clean(x) for x in texts] for texts in (outputs, references, *scoring.references))
+        scoring = replace(scoring, references=more)
+        wanted = self.settings.metrics or TextTargetSettings.usual
+        return {name: measure(name, ours, theirs, scoring) for name in wanted}

@@ -1,0 +1,346 @@
+"""The settings of a network: stems, encoders, decoders, and what may go together. See `settings.py` for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from regard.registry import BODIES, SCORES, STEMS
+from regard.section import Kind, Section, SideSettings
+
+Cell = Literal["rnn", "lstm", "gru"]
+CELLS = ("rnn", "lstm", "gru")
+Place = Literal["recurrence", "output", "feeding"]
+Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
+
+
+class StemSettings(Section):
+    """What the first layer of an encoder, which makes vectors of a source's elements, is told."""
+
+    reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
+
+    kind: str
+
+    def vectors(self, length: int) -> int:
+        """How many vectors come of so many elements."""
+        return length
+
+    def problem(self, side: SideSettings) -> str | None:
+        """Why it cannot read such a source, or None."""
+        return None
+
+
+class TokenStemSettings(StemSettings):
+    """An embedding for each token."""
+
+    reads = ("text",)
+
+    kind: Literal["tokens"] = "tokens"
+
+
+class ConvolutionStemSettings(StemSettings):
+    """Convolutions over an image, to a grid of vectors."""
+
+    reads = ("image",)
+
+    kind: Literal["convolution"] = "convolution"
+    halvings: int = Field(
+        3, ge=1, le=12, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels"
+    )
+    channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
+    coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
+
+    @model_validator(mode="after")
+    def _channels_bearable(self) -> ConvolutionStemSettings:
+        if (last := self.channels * 2 ** (self.halvings - 1)) > 2**16:
+            raise ValueError(
+                f"channels ({self.channels}), doubled with each of {self.halvings} halvings, come to {last:,}; at most "
+                f"{2**16:,} will do"
+            )
+        return self
+
+    def vectors(self, length: int) -> int:
+        """The cells of the grid that a square image of so many scanlines becomes."""
+        return (-(-length // 2**self.halvings)) ** 2
+
+    def problem(self, side: SideSettings) -> str | None:
+        size: int = getattr(side, "size", 0)
+        if size >= 2**self.halvings:
+            return None
+        return (
+            f"model.encoder.stem.halvings ({self.halvings}) leaves nothing of images of {size} pixels a side "
+            f"(source.size); use at most {size.bit_length() - 1}"
+        )
+
+
+class EncoderSettings(Section):
+    """What every encoder has: a stem, which makes vectors of the source's elements."""
+
+    kind: str
+    stem: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "tokens")] | None = Field(
+        None, description="how elements become vectors (default: as usual for the source)"
+    )
+
+    def check(self, d_model: int) -> str | None:
+        """Why it cannot have this width, or None."""
+        return None
+
+
+class RecurrentEncoderSettings(EncoderSettings):
+    """A stack of recurrent layers over the source."""
+
+    kind: Cell = Field("lstm", description="rnn, lstm or gru")
+    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    bidirectional: bool = Field(True, description="read both ways, each with half of d_model, and join")
+    reverse: bool = Field(False, description="read the source back to front (Sutskever et al. 2014)")
+
+    def check(self, d_model: int) -> str | None:
+        if self.bidirectional and d_model % 2:
+            return f"a bidirectional encoder needs an even d_model, not {d_model}"
+        return None
+
+
+class TransformerSettings(Section):
+    """What Transformer encoders and decoders share."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = Field(3, ge=1, le=1000, description="how many blocks")
+    heads: int = Field(4, ge=1, le=4096, description="attention heads; must divide d_model")
+    d_ff: int = Field(1024, ge=1, le=2**20, description="width inside the feed-forward part")
+    norm: Literal["pre", "post"] = Field("pre", description="a norm before each part, or after as published")
+    normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
+    positions: Positions = Field(
+        "sinusoidal",
+        description="how order is told: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
+        "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022)",
+    )
+    activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")
+    gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
+
+    def check(self, d_model: int) -> str | None:
+        if d_model % self.heads:
+            return _heads(d_model, self.heads)
+        if self.positions == "sinusoidal" and d_model % 2:
+            return f"sinusoidal positions need an even d_model, not {d_model}"
+        if self.positions == "rotary" and d_model // self.heads % 2:
+            return (
+                f"positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
+                f"heads ({self.heads}) is {d_model // self.heads}"
+            )
+        return None
+
+
+class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
+    """Blocks of self-attention over the source (Vaswani et al. 2017)."""
+
+    kind: Literal["transformer"] = "transformer"
+
+
+class StemEncoderSettings(EncoderSettings):
+    """The stem alone: its vectors are what the decoder gets."""
+
+    kind: Literal["stem"] = "stem"
+
+
+class NoEncoderSettings(EncoderSettings):
+    """None: the decoder alone, as a language model, of source, <sep> and target as one text, or under another head."""
+
+    kind: Literal["none"] = "none"
+
+
+class RecurrentDecoderSettings(Section):
+    """A recurrent language model of the target that looks at the source in one of three ways."""
+
+    kind: Cell = Field("lstm", description="rnn, lstm or gru")
+    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    context: Literal["last", "every", "attention"] | None = Field(
+        None,
+        description="last: the encoding only starts the state; every: it enters at every step; attention: a new "
+        "mixture of encoder states at every step (default attention, where there is an encoder)",
+    )
+    score: str | None = Field(
+        None, description="how attention compares: dot, bilinear, additive, mlp or scaled_dot (default additive)"
+    )
+    place: Place | None = Field(
+        None,
+        description="where the mixture goes: recurrence (into the state), output (before the output layer) or feeding "
+        "(before the output layer, and back in at the next step) (default feeding)",
+    )
+    heads: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="project queries, keys and values, with so many heads (default: attend to the states themselves)",
+    )
+    hard: bool = Field(
+        False, description="attend to one place, drawn at random in training (Xu et al. 2015), the likeliest in use"
+    )
+    bridge: Literal["dense", "copy"] = Field(
+        "dense", description="how the state starts: from a dense layer over the encoding, or as a copy of it"
+    )
+
+    @field_validator("score")
+    @classmethod
+    def _score_known(cls, score: str | None) -> str | None:
+        if score is not None and score not in SCORES.kinds:
+            raise ValueError(SCORES.unknown(score))
+        return score
+
+    @model_validator(mode="after")
+    def _attention_settings_need_attention(self) -> RecurrentDecoderSettings:
+        for name in ("score", "place", "heads", "hard"):
+            if self.context not in ("attention", None) and getattr(self, name):
+                raise ValueError(f"'{name}' needs context: attention; here context is '{self.context}'")
+        return self
+
+    def check(self, d_model: int) -> str | None:
+        return _heads(d_model, self.heads) if self.heads and d_model % self.heads else None
+
+
+class TransformerDecoderSettings(TransformerSettings):
+    """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017)."""
+
+
+class NoDecoderSettings(Section):
+    """None: the encoder alone, as a masked language model (Devlin et al. 2019), or under another head."""
+
+    kind: Literal["none"] = "none"
+
+    def check(self, d_model: int) -> str | None:
+        return None
+
+
+for _kind, _section in {
+    **dict.fromkeys(CELLS, RecurrentEncoderSettings), "transformer": TransformerEncoderSettings,
+    "stem": StemEncoderSettings, "none": NoEncoderSettings,
+}.items():  # fmt: skip
+    BODIES.describe(_kind, _section)
+STEMS.describe("tokens", TokenStemSettings)
+STEMS.describe("convolution", ConvolutionStemSettings)
+Encoder = SerializeAsAny[EncoderSettings]
+DecoderChoice = Annotated[
+    RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings, Field(discriminator="kind")
+]
+DECODERS: dict[str, type[Section]] = {
+    **dict.fromkeys(CELLS, RecurrentDecoderSettings), "transformer": TransformerDecoderSettings,
+    "none": NoDecoderSettings,
+}  # fmt: skip
+
+
+class ModelSettings(Section):
+    """The network: any encoder with any decoder."""
+
+    d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
+    tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
+    share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
+    max_positions: int | None = Field(
+        None,
+        ge=2,
+        le=2**24,
+        description="the longest sequence there is room for, marks counted (default: what max_length of each side and "
+        "search.max_source and max_length need when training begins; from then on it is the model's)",
+    )
+    share_layers: bool = Field(
+        False, description="encoder and decoder use the same weights wherever both have the same part"
+    )
+    share_encoder: bool = Field(False, description="several sources of one kind are read by one encoder")
+    encoder: Annotated[Encoder | list[Encoder], Kind(BODIES, "lstm", several=True)] = Field(
+        default_factory=RecurrentEncoderSettings,
+        description="of several sources, each has an encoder of these settings; or a list, one for each",
+    )
+    decoder: DecoderChoice = Field(default_factory=RecurrentDecoderSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decoder_defaults_to_lstm(cls, settings: Any) -> Any:
+        decoder = settings.get("decoder") if isinstance(settings, dict) else None
+        if isinstance(decoder, str):
+            return {**settings, "decoder": {"kind": decoder}}
+        return {**settings, "decoder": {"kind": "lstm", **decoder}} if isinstance(decoder, dict) else settings
+
+    @property
+    def encoders(self) -> Sequence[EncoderSettings]:
+        """The encoder, or those of several sources; one that is repeated for all stands once."""
+        return self.encoder if isinstance(self.encoder, list) else [self.encoder]
+
+    def encoder_of(self, number: int) -> EncoderSettings:
+        """The encoder of a source."""
+        return self.encoders[number] if isinstance(self.encoder, list) else self.encoder
+
+    @property
+    def decoder_only(self) -> bool:
+        """There is no encoder."""
+        return isinstance(self.encoder, NoEncoderSettings)
+
+    @property
+    def encoder_only(self) -> bool:
+        """There is no decoder."""
+        return isinstance(self.decoder, NoDecoderSettings)
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> ModelSettings:
+        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", self.decoder)]:
+            if what := part.check(self.d_model):
+                raise ValueError(
+                    what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> ModelSettings:
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, list) and len(encoder) < 2:
+            raise ValueError("encoder lists one for each of several sources; for one source write it without a list")
+        if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
+            raise ValueError("of several encoders none can be of kind none; leave the list out for a decoder alone")
+        if self.encoder_only and self.decoder_only:
+            raise ValueError("decoder.kind none needs an encoder, but encoder.kind is none as well")
+        if isinstance(decoder, RecurrentDecoderSettings):
+            if self.decoder_only:
+                for name in ("context", "score", "place", "heads", "hard", "bridge"):
+                    if getattr(decoder, name) not in (None, False, "dense"):
+                        raise ValueError(f"decoder.{name} needs an encoder to look at; here encoder.kind is none")
+            elif decoder.bridge == "copy":
+                first = self.encoders[0]
+                like = isinstance(first, RecurrentEncoderSettings)
+                if not like or (first.kind, getattr(first, "layers", 1)) != (decoder.kind, decoder.layers):
+                    raise ValueError(
+                        "decoder.bridge 'copy' needs an encoder of the same kind and layers (here "
+                        f"{first.kind} x {getattr(first, 'layers', 1)} to {decoder.kind} x {decoder.layers}); use "
+                        "bridge: dense"
+                    )
+        if self.share_layers:
+            self._sharing_fits()
+        return self
+
+    def _sharing_fits(self) -> None:
+        """Sharing needs parts of one shape."""
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, TransformerEncoderSettings) and isinstance(decoder, TransformerDecoderSettings):
+            for name in TransformerSettings.model_fields:
+                one, other = getattr(encoder, name), getattr(decoder, name)
+                if one != other:
+                    raise ValueError(f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}")
+        elif isinstance(encoder, RecurrentEncoderSettings) and isinstance(decoder, RecurrentDecoderSettings):
+            if (encoder.kind, encoder.layers, encoder.bidirectional) != (decoder.kind, decoder.layers, False):
+                raise ValueError(
+                    "share_layers needs an encoder that reads one way, of the decoder's kind and layers "
+                    f"(here {encoder.kind} x {encoder.layers}, bidirectional {str(encoder.bidirectional).lower()}, and "
+                    f"{decoder.kind} x {decoder.layers})"
+                )
+            if decoder.context != "last" and decoder.place != "output":
+                raise ValueError(
+                    "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
+                )
+        else:
+            kinds = " and ".join(part.kind for part in [*self.encoders, decoder])
+            raise ValueError(f"share_layers needs two of a kind, not {kinds}")
+
+
+def _heads(d_model: int, heads: int) -> str:
+    fitting = [h for h in (1, 2, 4, 8, 16, 32) if d_model % h == 0]
+    nearest = min(fitting, key=lambda other: abs(other - heads))
+    return f"d_model ({d_model}) is not divisible by heads ({heads}); try {nearest}"

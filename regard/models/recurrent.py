@@ -1,0 +1,230 @@
+"""The recurrent decoder, and its context modes: the ways in which it uses the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.models.encoders import Memory, source_bucket
+from regard.models.stems import Embedding
+from regard.nn.attention import Attention
+from regard.nn.deferred import autocast_dtype, defer_gradients, deferred_apply
+from regard.nn.dropout import Dropout
+from regard.nn.graphs import Graphs, Looped
+from regard.nn.recurrence import Recurrence, UnrolledRecurrence
+from regard.ragged import Ragged, bucket, gathered
+
+
+@dataclass(frozen=True)
+class ContextMode:
+    """How a recurrent decoder uses the source at step `t`: what enters the cell beside the embedded token `y_{t-1}`,
+    what the context `c_t` is, and which output `o_t` leaves. Full pass, loop and single step are made from this."""
+
+    enters: Literal["context", "output"] | None  # `c_t`, or `o_{t-1}`
+    context: Literal["summary", "previous", "current"] | None  # the encoder's, or attended to from `s_{t-1}` or `s_t`
+    leaves: Literal["state", "joined"]  # `s_t`, or `tanh(W [s_t; c_t])`
+
+    @property
+    def loops(self) -> bool:
+        """Whether a step needs what was made of the one before it, beyond what the cell itself carries."""
+        return self.enters == "output" or self.context == "previous"
+
+
+CONTEXT_MODES = {
+    "none": ContextMode(None, None, "state"),  # a language model: there is no source
+    "last": ContextMode(None, None, "state"),  # Sutskever et al. 2014: only `s_0` knows the source
+    "every": ContextMode("context", "summary", "joined"),  # Cho et al. 2014
+    "recurrence": ContextMode("context", "previous", "joined"),  # Bahdanau et al. 2015
+    "output": ContextMode(None, "current", "joined"),  # Luong et al. 2015, eq. 5
+    "feeding": ContextMode("output", "current", "joined"),  # Luong et al. 2015, 3.3: input feeding
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What a recurrent decoder sees of the source: the summary, or states to attend to."""
+
+    summary: Tensor  # (sources, d_model)
+    values: Tensor  # (sources, heads, source, d_head)
+    keys: Tensor  # (sources, heads, source, d_key)
+    mask: Tensor  # (sources, source)
+    number: Tensor  # (sources,): which row of the batch each is
+
+    def select(self, sources: Tensor | slice) -> View:
+        return View(*(getattr(self, field.name)[sources] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """A recurrent decoder between two tokens."""
+
+    carry: Tensor  # (rows, layers, parts, d_model)
+    fed: Tensor  # (rows, d_model): the last output, where it enters; else (rows, 0)
+    view: View | None  # None: a language model
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
+        view = self.view if sources is None or self.view is None else self.view.select(sources)
+        return RecurrentState(self.carry[rows], self.fed[rows], view)
+
+    def fixed(self, tokens: int) -> RecurrentState:
+        return self
+
+
+class RecurrentDecoder(Looped):
+    """`s_t = f(x_t, s_{t-1})`, and an output of it, in one of the `CONTEXT_MODES`.
+
+    The bridge from the source makes `s_0`: `tanh(W c + b)` of the summary `c`, or a copy of a recurrent encoder's end.
+    """
+
+    def __init__(
+        self, embedding: Embedding, cell: str, d_model: int, layers: int, *, mode: str, attention: Attention | None,
+        bridge: str, dropout: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.bounded = self.packed = False
+        self.mode, self.embedding, self.attention = CONTEXT_MODES[mode], embedding, attention
+        self.feeds = self.mode.enters == "output"
+        self.recurrence = Recurrence(cell, 2 * d_model if self.mode.enters else d_model, d_model, layers, dropout)
+        self.carry_shape = (layers, self.recurrence.parts, d_model)
+        dense = bridge == "dense" and mode != "none"
+        self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if dense else None
+        self.join = nn.Linear(2 * d_model, d_model, bias=False) if self.mode.leaves == "joined" else None
+        self.dropout = Dropout(dropout)
+
+    def start(self, memory: Memory) -> RecurrentState:
+        states = memory.states
+        return self._start(self._bridge_input(memory), memory.summary, states.padded(), states.mask)
+
+    def _start(self, bridge_input: Tensor, summary: Tensor, states: Tensor, mask: Tensor) -> RecurrentState:
+        """From padded states `(sources, source, d_model)`."""
+        carry, keys, values = bridge_input, states.unsqueeze(1), states.unsqueeze(1)
+        if self.bridge is not None:
+            carry = torch.tanh(self.bridge(bridge_input)).unflatten(-1, self.carry_shape)
+        if self.attention is not None:
+            keys, values = self.attention.keys(states), self.attention.values(states)
+        view = View(summary, values, keys, mask, torch.arange(mask.shape[0], device=mask.device))
+        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), view)
+
+    def _bridge_input(self, memory: Memory) -> Tensor:
+        if self.bridge is not None:
+            return memory.summary
+        assert memory.carry is not None, "bridge: copy needs a recurrent encoder"
+        return memory.carry
+
+    def alone(self, rows: int) -> RecurrentState:
+        weight = self.embedding.table.weight
+        return RecurrentState(self.recurrence.start(rows, weight), weight.new_zeros(rows, 0), None)
+
+    def read(self, tokens: Ragged, state: RecurrentState) -> tuple[Ragged, RecurrentState]:
+        outputs, carry = self._full(tokens.like(self.embedding(tokens.values)), state)
+        return outputs, replace(state, carry=carry)
+
+    def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
+        if memory is None:
+            return self.read(tokens, self.alone(len(tokens)))[0]
+        y = tokens.like(self.embedding(tokens.values))
+        if not self.mode.loops:
+            return self._full(y, self.start(memory))[0]
+        if not y.longest:
+            return y
+        graphs = self.recorder
+        if graphs is not None and self.attention is not None and not self.attention.draws:
+            return self._replay(y, memory, graphs)
+        index, going, rows = y.by_step
+        state = self.start(memory).select(rows, rows)
+        flat = self._loop(gathered(y.values, index, y.in_steps), going.tolist(), state)
+        return y.like(gathered(flat, y.in_steps, index))
+
+    def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        y, carry = self.embedding(tokens), state.carry
+
+        def cell(x: Tensor | None) -> tuple[Tensor, Tensor]:
+            return self.recurrence.step(y if x is None else torch.cat((y, x), dim=-1), carry)
+
+        s, c, after = self._advance(cell, state.view, carry[:, -1, 0], state.fed)
+        output = self._output(s, c)
+        return output, RecurrentState(after, output if self.feeds else state.fed, state.view)
+
+    def _advance(
+        self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor
+    ) -> tuple[Tensor, Any, Any]:
+        """`s_t`, `c_t` and what the cell carries on, from `s_{t-1}` and `o_{t-1}`; `cell` takes what enters."""
+        mode = self.mode
+        c = self._context(view, previous) if mode.context in ("summary", "previous") else None
+        s, carry = cell(c if mode.enters == "context" else fed if mode.enters == "output" else None)
+        return s, self._context(view, s) if mode.context == "current" else c, carry
+
+    def _full(self, y: Ragged, state: RecurrentState) -> tuple[Ragged, Tensor]:
+        """All steps at once, where none needs the one before it: outputs, and the carry at the end of each row."""
+        c, x = None, y
+        if self.mode.context == "summary" and state.view is not None:
+            c = state.view.summary[y.row]
+            x = y.like(torch.cat((y.values, c), dim=-1)) if self.mode.enters == "context" else y
+        states, carry = self.recurrence(x, state.carry)
+        if self.mode.context == "current":
+            c = y.unpadded(self._context(state.view, states.padded())).values
+        return y.like(self._output(states.values, c)), carry
+
+    def _loop(self, y: Tensor, going: Sequence[int], state: RecurrentState) -> Tensor:
+        """A step at a time, from embedded tokens `(total, d_model)`, all first ones, then all second ones, and so on,
+        to outputs in that order. `going` says how many rows there still are at each step."""
+        assert state.view is not None, "what loops attends to an encoder's states"
+        keys, values = (x.to(autocast_dtype(x)) for x in (state.view.keys, state.view.values))
+        view, fed = replace(state.view, keys=keys, values=values), state.fed
+        states, contexts = [], []  # outputs that are fed stand in place of the states
+        with defer_gradients():
+            unrolled = UnrolledRecurrence(self.recurrence, y)
+            parts = unrolled.start(state.carry)
+            for ahead in unrolled.ahead.split(going):
+                if (count := len(ahead)) < len(fed):  # rows that have ended drop out
+                    parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
+                    view = view.select(slice(count))
+                s, c, parts = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed)
+                if self.feeds:
+                    s = fed = self._output(s, c)
+                states.append(s)
+                contexts.append(c)
+        return torch.cat(states) if self.feeds else self._output(torch.cat(states), torch.cat(contexts))
+
+    def _output(self, s: Tensor, c: Tensor | None) -> Tensor:
+        if self.join is None or c is None:
+            return self.dropout(s)
+        return self.dropout(torch.tanh(deferred_apply(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
+
+    def _context(self, view: View | None, queries: Tensor) -> Tensor:
+        """That of `(rows, d_model)`, the rows of one source together, or of `(sources, target, d_model)`."""
+        assert view is not None, "this context mode needs an encoder"
+        grouped = queries.unflatten(0, (view.summary.shape[0], -1)) if queries.dim() == 2 else queries
+        if self.attention is None:
+            return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape)
+        found = self.attention(grouped.to(view.values.dtype), view.keys, view.values, view.mask, view.number)
+        return found.reshape(queries.shape)
+
+    def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
+        """The loop as a recorded CUDA graph, in one of few shapes: rows, steps and source positions are padded, and
+        what comes of the padding is cut off."""
+        (rows, source), dtype = source_bucket(memory.states), autocast_dtype(y.values)
+        grid = y.grid(rows, bucket(y.longest, 16, 2), by_step=True)
+        states = memory.grid
+        if states is None:
+            flat = memory.states.grid(rows, source).padded(memory.states.values.to(dtype))
+            states = flat.unflatten(0, (rows, source))
+        begin, more = self._bridge_input(memory), rows - len(y)
+        begin = torch.cat((begin, begin.new_zeros(more, *begin.shape[1:]))) if more else begin
+        lengths = F.pad(memory.states.lengths, (0, more))
+        used = [weight for name, weight in self.named_parameters() if not name.startswith("embedding.")]
+        inputs = (grid.padded(y.values.to(dtype)), begin, states.to(dtype), lengths)
+        (found,) = graphs.loop(self._padded_loop, inputs, used)
+        return y.like(grid.cut(found))
+
+    def _padded_loop(self, y: Tensor, bridge_input: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor]:
+        """The loop over steps that all have the same rows, from tensors alone."""
+        rows, mask = len(lengths), torch.arange(states.shape[1], device=y.device) < lengths[:, None]
+        state = self._start(bridge_input, states[:, 0], states, mask)  # what loops uses no summary
+        return (self._loop(y, [rows] * (len(y) // rows), state),)

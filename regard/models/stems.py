@@ -1,0 +1,123 @@
+"""Stems: the elements of a source to vectors of width `d_model`, for any encoder body to work on."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.model_settings import StemSettings
+from regard.nn.dropout import Dropout
+from regard.nn.kernels import embed, usable
+from regard.nn.positions import Sinusoidal
+from regard.ragged import Ragged
+from regard.registry import STEMS, Family, register
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What a source is made of: token ids below `vocabulary` (which may be its own, and no other side's), or arrays of
+    this `shape`; the stem that usually reads them; and the embedding of tokens, where the target shares it."""
+
+    vocabulary: int = 0
+    shape: tuple[int, ...] = ()
+    stem: StemSettings | None = None
+    embedding: Embedding | None = None
+    own_tokens: bool = False
+
+
+class Stem(nn.Module, ABC):
+    """Elements to vectors. Positions, where an encoder has some beside them, are added before dropout.
+
+    A subclass is made as `Stem(settings, elements, d_model, dropout)`, and says in `vectors` what it computes.
+    """
+
+    family: ClassVar[Family] = STEMS
+
+    def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+
+    @abstractmethod
+    def vectors(self, source: Ragged) -> Ragged:
+        """`(total, …)` elements to `(total', d_model)`, as many a row as `Settings.vectors` says."""
+
+    def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
+        x = self.vectors(source)
+        values = x.values if positions is None else x.values + positions(x.position, x.longest).to(x.values.dtype)
+        return x.like(self.dropout(values))
+
+
+class Embedding(nn.Module):
+    """Token vectors, scaled by `√d_model` so that they weigh as much as positions (Vaswani et al. 2017, 3.4)."""
+
+    def __init__(self, vocabulary: int, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, d_model)
+        self.scale = math.sqrt(d_model)
+        self.dropout = Dropout(dropout)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+
+    def forward(
+        self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0
+    ) -> Tensor:
+        """With `positions`, if order is not told inside attention; a token stands at a `position` below `longest`."""
+        if isinstance(positions, Sinusoidal) and position is not None and self._only_read():
+            return embed(tokens, self.table.weight, self.scale, position, positions.frequencies)
+        x = self.table(tokens) * self.scale
+        return self.dropout(x if positions is None else x + positions(position, longest).to(x.dtype))
+
+    def _only_read(self) -> bool:
+        return not torch.is_grad_enabled() and not self.dropout.training and usable(self.table.weight)
+
+
+@register("tokens")
+class TokenStem(Stem):
+    """An embedding for each token."""
+
+    def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
+        super().__init__(settings, elements, d_model, dropout)
+        self.embedding = elements.embedding or Embedding(elements.vocabulary, d_model, dropout)
+
+    def vectors(self, source: Ragged) -> Ragged:
+        return source.like(self.embedding(source.values))
+
+    def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
+        position = None if positions is None else source.position
+        return source.like(self.embedding(source.values, positions, position, source.longest))
+
+
+@register("convolution")
+class ConvolutionStem(Stem):
+    """Convolutions over images, to a grid of vectors, as Show, Attend and Tell reads them (Xu et al. 2015, 3.1.1).
+
+    A source is a sequence of scanlines `(height, 3 width)` of bytes. Each halving is a convolution of stride 2; one
+    more, of stride 1, looks around at the end. With `coordinates` two more channels say where a pixel is. The vectors
+    are the cells of the grid, row by row.
+    """
+
+    def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
+        super().__init__(settings, elements, d_model, dropout)
+        self.coordinates = settings.coordinates
+        widths = [3 + 2 * settings.coordinates, *(settings.channels * 2**i for i in range(settings.halvings))]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], d_model, 3, padding=1))
+        self.norm = nn.LayerNorm(d_model)
+
+    def vectors(self, source: Ragged) -> Ragged:
+        kind = self.norm.weight.dtype
+        pixels = source.values.view(source.rows, source.longest, -1, 3).to(kind) / 127.5 - 1.0
+        x = pixels.permute(0, 3, 1, 2)  # (rows, channels, height, width)
+        if self.coordinates:
+            height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
+            where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
+            x = torch.cat((x, where.expand(x.shape[0], -1, -1, -1)), dim=1)
+        grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
+        return source.even(self.norm(grid.flatten(0, 1)), grid.shape[1])

@@ -1,0 +1,181 @@
+"""The Transformer decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import torch
+from torch import Tensor, nn
+
+from regard.models.encoders import Memory
+from regard.models.stems import Embedding
+from regard.nn.attention import Slots, allowed
+from regard.nn.blocks import DecoderBlock
+from regard.ragged import Ragged, round_up
+
+
+@dataclass(frozen=True)
+class TransformerState:
+    """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source.
+
+    Rows of a beam change places at every step, and their caches do not: `origin` tells in whose cache each slot of a
+    row lies. Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is
+    False there).
+    """
+
+    caches: tuple[Tensor, ...]  # for each block (rows, slots, 2, heads, d_head): keys and values of the target so far
+    source: tuple[Tensor, ...]  # for each block (sources, source, 2, heads, d_head); none: a language model
+    mask: Tensor | None  # (sources, 1, 1, source)
+    at: int | Tensor  # slots that are taken; a tensor `(1,)` in a state that is `fixed`
+    origin: Tensor | None = None  # (rows, slots); None: its own cache
+    real: Tensor | None = None  # (rows, slots); None: all are
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
+        state = replace(self, real=None if self.real is None else self.real[rows])
+        if len(rows) == len(self.caches[0]):
+            origin = self._own() if self.origin is None else self.origin
+            state = replace(state, origin=origin.index_select(0, rows))
+        else:
+            state = replace(state, caches=tuple(self._gathered(cache, rows) for cache in self.caches), origin=None)
+            state = replace(state, origin=None if isinstance(self.at, int) else state._own())
+        if sources is None or self.mask is None:
+            return state
+        return replace(state, source=tuple(both[sources] for both in self.source), mask=self.mask[sources])
+
+    def fixed(self, tokens: int) -> TransformerState:
+        slots = self.caches[0].shape[1]
+        if isinstance(self.at, Tensor):
+            return self._grown(slots + tokens)
+        window = max(slots, round_up(self.at + tokens, 32))  # in few sizes
+        if slots:
+            grown = self._grown(window)
+        else:
+            caches = tuple(x.new_zeros(()).expand(len(x), window, *x.shape[2:]) for x in self.caches)
+            grown = replace(self, caches=caches, origin=None)
+        origin = grown._own() if grown.origin is None else grown.origin
+        return replace(grown, at=torch.full((1,), self.at, device=origin.device), origin=origin)
+
+    def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
+        """With room for `new` more positions, and where they go. `real` `(rows, new)`: which of them are no padding."""
+        state, device = self, self.caches[0].device
+        if isinstance(self.at, int):
+            slots = torch.arange(self.at, self.at + new, device=device)
+            most, window = self.caches[0].shape[1], self.at + new
+            if most < window:
+                state = self._grown(max(window, most + min(most, 64) + 8))
+        else:
+            slots = self.at if new == 1 else torch.arange(new, device=device) + self.at
+            window = self.caches[0].shape[1]
+        if real is not None and state.real is None:
+            before = torch.arange(state.caches[0].shape[1], device=device) < self.at
+            state = replace(state, real=before.repeat(state.caches[0].shape[0], 1))
+        if state.real is not None:
+            state.real.index_copy_(1, slots, torch.ones_like(state.real[:, :new]) if real is None else real)
+        marks = None if state.real is None else state.real[:, :window]
+        return state, Slots(slots, window, state.origin, marks, None if isinstance(self.at, int) else self.at)
+
+    def _grown(self, slots: int) -> TransformerState:
+        caches = tuple(_wider(cache, slots) for cache in self.caches)
+        origin, real = (None if x is None else _wider(x, slots) for x in (self.origin, self.real))
+        return replace(self, caches=caches, origin=origin, real=real)
+
+    def _own(self) -> Tensor:
+        """Each row's own number, `(rows, slots)`."""
+        cache = self.caches[0]
+        return torch.arange(len(cache), device=cache.device)[:, None].repeat(1, cache.shape[1])
+
+    def _gathered(self, cache: Tensor, rows: Tensor) -> Tensor:
+        """The caches of some rows as they would be had rows never changed places."""
+        if self.origin is None:
+            return cache[rows]
+        return cache[self.origin[rows], torch.arange(cache.shape[1], device=cache.device)]
+
+
+def _wider(x: Tensor, slots: int) -> Tensor:
+    """`(rows, more slots, …)`, the new ones empty."""
+    wider = x.new_zeros(len(x), slots, *x.shape[2:])
+    wider[:, : x.shape[1]] = x
+    return wider
+
+
+def _flush_right(blocks: Sequence[DecoderBlock], state: TransformerState, by: Tensor) -> TransformerState:
+    """The past of each row, moved `by` `(rows,)` slots, which are empty at its end; keys keep their distances."""
+    assert isinstance(state.at, int), "slots are moved where shapes may change"
+    assert state.real is not None, "all rows are flush"
+    at, rows = state.at, torch.arange(len(by), device=by.device)[:, None]
+    index = (torch.arange(at, device=by.device) - by[:, None]) % at  # (rows, slots that are taken)
+    caches = []
+    for block, cache in zip(blocks, state.caches, strict=True):
+        cache = cache[rows, index]
+        if (relative := block.self_attention.relative) is not None:
+            keys = cache[:, :, 0].transpose(0, 1)  # (slots, rows, heads, d_head): each row by its own distance
+            cache[:, :, 0] = relative.turn(keys, keys, by)[1].transpose(0, 1)
+        caches.append(cache)
+    return replace(state, caches=tuple(caches), real=state.real[rows, index])
+
+
+class TransformerDecoder(nn.Module):
+    """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017).
+
+    Without a source it is a language model (GPT, Radford et al. 2018): its blocks then have no attention over one.
+    """
+
+    def __init__(
+        self, embedding: Embedding, positions: nn.Module | None, blocks: list[DecoderBlock], final: nn.Module
+    ) -> None:
+        super().__init__()
+        self.bounded = self.packed = True
+        self.embedding, self.positions, self.final = embedding, positions, final
+        self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
+
+    def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
+        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
+        source = None if memory is None else memory.states
+        first = self.blocks[0]
+        seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
+        for block in self.blocks:
+            x = block(x, source, seen, across)
+        return x.like(self.final(x.values))
+
+    def start(self, memory: Memory) -> TransformerState:
+        made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
+        source = tuple(memory.states.like(both).padded() for both in made)
+        return replace(self.alone(memory.states.rows), source=source, mask=allowed(memory.states))
+
+    def alone(self, rows: int) -> TransformerState:
+        attention, weight = self.blocks[0].self_attention, self.embedding.table.weight
+        shape = (2, attention.heads, attention.d_model // attention.heads)
+        return TransformerState(tuple(weight.new_zeros(rows, 0, *shape) for _ in self.blocks), (), None, 0)
+
+    def read(self, tokens: Ragged, state: TransformerState) -> tuple[Ragged, TransformerState]:
+        """Rows are set flush right, so that what comes next has the same slot in all of them."""
+        if not tokens.longest:
+            return tokens.like(self.embedding(tokens.values)), state
+        at, new = state.at, tokens.longest
+        assert isinstance(at, int), "several tokens are read where shapes may change"
+        before = at if state.real is None else state.real.sum(1)[tokens.row]
+        longest = at + new
+        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position + before, longest))
+        padded = x.padded()
+        state, slots = state.ready(new, tokens.mask)
+        for block, cache in zip(self.blocks, state.caches, strict=True):
+            padded = block.step(padded, cache, slots, None, None)
+        state = replace(state, at=longest)
+        if tokens.values.shape[0] < tokens.mask.numel():
+            state = _flush_right(self.blocks, state, new - tokens.lengths)
+        return tokens.unpadded(self.final(padded)), state
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        state, slots = state.ready(1)
+        # Those of all rows are one, but where rows began with texts of different lengths.
+        position = slots.new if state.real is None else state.real.sum(1) - 1
+        # Empty slots are no positions, and how many a row has of them, or where it is, only the device may know.
+        longest = slots.window if isinstance(state.at, int) and state.real is None else 0
+        x = self.embedding(tokens, self.positions, position, longest).unsqueeze(1)  # (rows, 1, d_model)
+        for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
+            x = block.step(x, cache, slots, source, state.mask)
+        # A tensor is counted up in place: the state that was given is used up.
+        at = state.at + 1 if isinstance(state.at, int) else state.at.add_(1)
+        return self.final(x.squeeze(1)), replace(state, at=at)

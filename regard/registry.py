@@ -1,0 +1,114 @@
+"""The one door for new parts, for the package itself and for a user's module: `register(kind, cls)`.
+
+Each family of parts (kinds of source and target, stems, bodies, scores, objectives, metrics) knows its members by
+the name that a config gives them. Built-in members are registered in the same way when their module is first needed,
+so that reading a config imports nothing heavy. A model folder never registers anything: it runs no code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from regard.errors import ConfigError
+
+C = TypeVar("C", bound=type)
+
+
+class Family:
+    """Parts of one sort, by kind. `homes` says in which module each built-in one is registered."""
+
+    def __init__(self, name: str, setting: str, homes: dict[str, str]) -> None:
+        self.name, self.setting, self.homes = name, setting, homes
+        self._classes: dict[str, type] = {}
+        self._settings: dict[str, Any] = {}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The name of every member."""
+        return list(dict.fromkeys([*self.homes, *self._classes]))
+
+    def add(self, kind: str, cls: type) -> None:
+        """Make `cls` the member of this kind."""
+        known = self._classes.get(kind)
+        if kind in self.homes and cls.__module__ != self.homes[kind]:
+            raise ConfigError(f"a {self.name} of kind '{kind}' is built in; choose another name")
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ConfigError(f"there is a {self.name} of kind '{kind}' already ({known.__qualname__}); choose another")
+        self._classes[kind] = cls
+
+    def describe(self, kind: str, settings: Any) -> None:
+        """Give the settings of a built-in member whose class is heavy to import."""
+        self._settings[kind] = settings
+
+    def get(self, kind: str) -> Any:
+        """The class of this kind."""
+        if kind not in self._classes:
+            if kind not in self.homes:
+                raise ConfigError(self.unknown(kind))
+            import_module(self.homes[kind])
+        return self._classes[kind]
+
+    def settings(self, kind: str) -> Any:
+        """The settings class of this kind."""
+        return self._settings[kind] if kind in self._settings else self.get(kind).Settings
+
+    def unknown(self, kind: object) -> str:
+        """What to say of a kind that there is not."""
+        close = difflib.get_close_matches(str(kind)[:100], self.kinds, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(self.kinds)}"
+        return f"no {self.name} of kind '{str(kind)[:100]}'; {hint} (--import brings in a module of your own)"
+
+
+MODALITIES = Family("source", "source.kind", {
+    "text": "regard.data.modalities.text", "none": "regard.data.modalities.none",
+    "image": "regard.data.modalities.image",
+})  # fmt: skip
+TARGETS = Family("target", "target.kind", {
+    "text": "regard.data.targets.text", "label": "regard.data.targets.label", "tags": "regard.data.targets.tags",
+    "number": "regard.data.targets.number",
+})  # fmt: skip
+STEMS = Family("stem", "model.encoder.stem.kind", {
+    "tokens": "regard.models.stems", "convolution": "regard.models.stems",
+})  # fmt: skip
+BODIES = Family("encoder", "model.encoder.kind", {
+    **dict.fromkeys(("rnn", "lstm", "gru", "transformer", "stem", "none"), "regard.models.encoders"),
+})  # fmt: skip
+SCORES = Family("attention score", "model.decoder.score", {
+    **dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores"),
+})  # fmt: skip
+OBJECTIVES = Family("objective", "training.objective.kind", {
+    **dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives"),
+})  # fmt: skip
+METRICS = Family("metric", "target.metrics", {
+    **dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics"),
+})  # fmt: skip
+
+
+def register(kind: str, cls: type | None = None) -> Any:
+    """Make a class known under the name that a config gives it; without `cls`, a decorator.
+
+    What it is (a modality, a target, a stem, an encoder body, an attention score, an objective, a metric) follows from
+    its base class. `docs/extending.md` walks through one of each.
+    """
+    if cls is None:
+        return _decorator(kind)
+    if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):
+        raise ConfigError(f"cannot register under {kind!r}; a kind is written in small letters, digits, _ and -")
+    family = getattr(cls, "family", None)
+    if not isinstance(cls, type) or not isinstance(family, Family):
+        bases = "Modality, Target, Stem, Body, Score, Objective or Metric"
+        raise TypeError(f"register takes a class derived from {bases}, not {cls!r}")
+    family.add(kind, cls)
+    return cls
+
+
+def _decorator(kind: str) -> Callable[[C], C]:
+    def registered(cls: C) -> C:
+        register(kind, cls)
+        return cls
+
+    return registered

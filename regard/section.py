@@ -1,0 +1,130 @@
+"""A group of settings, and sections whose settings depend on their `kind`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from regard.registry import Family
+
+
+class Section(BaseModel):
+    """A group of settings; a name it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
+
+
+class Kind:
+    """Annotates a setting that is a section of some family: which settings it has follows from its `kind`."""
+
+    def __init__(self, family: Family, default: str, *, several: bool = False) -> None:
+        self.family, self.default, self.several = family, default, several
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        parse = self.parse_several if self.several else self.parse
+        return core_schema.no_info_before_validator_function(parse, handler(source))
+
+    def section(self, value: Any) -> type[Section] | None:
+        """The settings class of a section as it stands in a config; None if there is no such kind."""
+        kind = value.get("kind", self.default) if isinstance(value, dict) else self.default
+        known = isinstance(kind, str) and kind in self.family.kinds
+        return self.family.settings(kind) if known else None
+
+    def parse(self, value: Any) -> Any:
+        """A section of the right class; a name alone stands for a section of that kind."""
+        if isinstance(value, Section):
+            return value
+        value = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(value, dict):
+            example = f"{{kind: {self.default}}}"
+            raise PydanticCustomError("section", "should be a section such as {example}", {"example": example})
+        section = self.section(value)
+        if section is None:
+            raise PydanticCustomError("unknown_kind", "{text}", {"text": self.family.unknown(value.get("kind"))})
+        return section.model_validate({"kind": self.default, **value})
+
+    def parse_several(self, value: Any) -> Any:
+        """A section, or a list of them."""
+        if not isinstance(value, list):
+            return self.parse(value)
+        found, problems = [], list[InitErrorDetails]()
+        for i, item in enumerate(value):
+            try:
+                found.append(self.parse(item))
+            except PydanticCustomError as error:
+                problems.append({"type": error, "loc": (i,), "input": item})
+            except ValidationError as error:
+                problems += [{**_details(one), "loc": (i, *one["loc"])} for one in error.errors()]
+        if problems:
+            raise ValidationError.from_exception_data(self.family.name, problems)
+        return found
+
+
+def _details(problem: Any) -> InitErrorDetails:
+    """One of pydantic's findings, to be raised again."""
+    made = PydanticCustomError(problem["type"], "{text}", {"text": problem["msg"]})
+    return {"type": made, "loc": problem["loc"], "input": problem["input"]}
+
+
+class SideSettings(Section):
+    """What every kind of source and target has."""
+
+    stem: ClassVar[str | None] = None  # the usual stem of an encoder for it
+    given: ClassVar[bool] = True  # False: there is no such side
+    text: ClassVar[bool] = False  # it is cut into tokens
+    joined: ClassVar[bool] = False  # several columns may be read as one
+
+    @property
+    def own_tokens(self) -> TokenSettings | None:
+        """How a text that has its own vocabulary is cut into tokens."""
+        return None
+
+    kind: str = "text"
+    column: int | str | list[int | str] | None = Field(
+        None,
+        description="where it stands in a record: a column number from 1 in .tsv (or a name its first line holds), "
+        "a key in .jsonl; several columns of a text are read as one, with <sep> between (default: sources first, then "
+        "the target; in .jsonl, source and target)",
+    )
+    batch_tokens: int | None = Field(
+        None, ge=1, le=10**8, description="most elements of this side in a batch (default: training.batch_tokens)"
+    )
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> SideSettings:
+        if isinstance(self.column, list) and not (self.joined and self.column):
+            which = "one, or several in a list" if self.joined else "one"
+            raise ValueError(f"column is {self.column}; name {which}, or leave it out")
+        return self
+
+
+class TokenSettings(Section):
+    """How text becomes numbers. Learnt from the training data and saved with the model."""
+
+    kind: Literal["unigram", "bpe", "char", "word", "byte"] = Field(
+        "unigram", description="unigram and bpe are SentencePiece subwords"
+    )
+    size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
+    sampling: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
+        "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
+    )
+
+
+class TargetSettings(SideSettings):
+    """What every kind of target has."""
+
+    written: ClassVar[bool] = False  # a token at a time; else predicted at once
+    of_words: ClassVar[bool] = False  # one prediction for each word of the source
+    best: ClassVar[str] = "loss"  # the metric that training steers by, unless told otherwise
+    usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported, unless told otherwise
+    steering: ClassVar[tuple[str, ...]] = ()  # those of them that a validation takes
+
+    metrics: list[str] | None = Field(
+        None, description="what `regard evaluate` reports (default: all that are usual for this kind of target)"
+    )

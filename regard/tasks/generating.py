@@ -1,0 +1,356 @@
+"""Text generation: a text for each source, by search or by sampling."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from regard.data.batches import Batch, Pairs, make_batch, pack
+from regard.data.examples import Example
+from regard.data.side import Field, Item
+from regard.data.target import Scoring, measure
+from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
+from regard.errors import ConfigError, DataError
+from regard.evaluation.alignment import AlignmentCounts, links, merge_words
+from regard.evaluation.exposure import ExposureCounts
+from regard.evaluation.metrics import Score, perplexity
+from regard.memory import retain_memory
+from regard.models.decoding import for_decoding
+from regard.models.model import Writer
+from regard.search.beam import beam_search
+from regard.search.constraints import owed_after
+from regard.search.contrastive import contrastive_search
+from regard.search.limits import Hypothesis, Limits
+from regard.search.rerank import coverage_penalty, minimum_bayes_risk
+from regard.search.sample import line_keys, sample
+from regard.search.stepper import LazyStart
+from regard.settings import Search
+from regard.tasks.task import (
+    Advance,
+    Encoded,
+    Evaluation,
+    Given,
+    Output,
+    PairScore,
+    Problem,
+    Shown,
+    Task,
+    Tokens,
+    Warn,
+    chosen,
+    inference,
+    windows,
+)
+
+UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
+
+
+@dataclass
+class TextGeneration(Task):
+    """Text from a source of any kind."""
+
+    model: Writer  # type: ignore[assignment]  # narrower: this task needs one that writes
+
+    begins = "prefix"  # what the user calls how an output begins
+
+    def __post_init__(self) -> None:
+        if self.config.model.decoder_only and self.config.sources[0].given:
+            self.first = SEP  # source and target are one text, with this between
+
+    @property
+    def layout(self) -> Pairs:
+        return Pairs(self.source, self.first)
+
+    def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
+        return make_batch(self.source.pack(sources), targets, self.first)
+
+    def length(self, side: str, source: Item, target: Tokens) -> int:
+        given = len(self.source.pieces(source))
+        if side == "source":
+            return given
+        return len(target) + 1 + (given if self.first == SEP else 0)
+
+    def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
+        pieces = [*self.target.pieces(target), MARKS[EOS]]
+        given = [*self.source.pieces(source), MARKS[SEP]] if self.first == SEP else []
+        return Shown(
+            source=self.source.pieces(source),
+            source_word=self.source.words(source),
+            target=pieces,
+            target_word=[*self.target.words(target), -1],
+            inputs=[*(given or [MARKS[BOS]]), *pieces[:-1]],
+            log_probs=self.score_items([source], [target])[0].tokens,
+            tokens=target,
+            given=len(given),
+        )
+
+    # Decoding
+
+    @retain_memory()
+    def outputs(
+        self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        given: Given | None = None,
+    ) -> list[list[Output]]:  # fmt: skip
+        items = self._read(fields, problem)
+        given = given or Given()
+        if given.prefixes and any(self.source.prompt(field) for field in fields):
+            raise ConfigError("what a language model is given is how its output begins; leave out the prefixes")
+        prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(field) for field in fields])
+        phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
+        usable = []
+        for i, item in items.items():
+            if what := self._problem(item, prefixes[i], [] if phrases is None else phrases[i], search):
+                problem(i, what)
+            else:
+                usable.append(i)
+        results: list[list[Output]] = [[] for _ in fields]
+        width = search.nbest if search.sample else search.mbr or search.beam
+        for group in self._shared_out([items[i] for i in usable], search, search.batch_tokens // width):
+            members = [usable[k] for k in group]
+            found = self.search(
+                [items[i] for i in members], search, prefixes=[prefixes[i] for i in members],
+                phrases=None if phrases is None else [phrases[i] for i in members],
+                numbers=[given.first + i for i in members],
+            )  # fmt: skip
+            for i, hypotheses in zip(members, found, strict=True):
+                outputs = [Output(self.target.decode(h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
+                results[i] = least_risk(outputs, search) if search.mbr else outputs
+            advance(len(members))
+        return results
+
+    def _shared_out(self, items: Sequence[Item], search: Search, budget: int) -> list[list[int]]:
+        """Groups to search for at once; where there is no source, the output is what takes room."""
+        lengths = np.array([self.source.length(item) or search.max_length for item in items], np.int64) + 1
+        return [group.tolist() for group in pack([lengths], [budget])] if items else []
+
+    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
+        """Why nothing can be written for a source, or not what is asked for; None if it can."""
+        if what := self.source.problem(item, search.max_source) or self.unfit(item, []):
+            return what
+        (room,) = self.room([item], search)
+        if room >= 1 and not prefix and not phrases:
+            return None
+        limit = self._limit(item, room, search)
+        start, within = f"a {self.begins} of {len(prefix)} tokens", f"more than the {room} that {limit} allows"
+        if room < 1:
+            return f"has {self.source.length(item)} tokens, after which {limit} leaves no room for an output; split it"
+        for name, given in ((self.begins, [prefix]), ("phrase", phrases)):
+            if marks := sorted({MARKS[token] for tokens in given for token in tokens if token in UNWRITTEN}):
+                return f"has a {name} that holds {' and '.join(marks)}, which no output does"
+        if len(prefix) > room:
+            return f"has {start}, {within}"
+        if (owed := owed_after(prefix, Counter(map(tuple, filter(None, phrases))))) > room - len(prefix):
+            return f"has {f'{start} and ' if prefix else ''}phrases of {owed} tokens, {within}"
+        return None
+
+    def room(self, sources: Sequence[Item], search: Search) -> list[int]:
+        """The most tokens of an output for each source."""
+        left, together = self.longest - 1, self.first == SEP
+        rooms = [min(search.max_length, left - (self.source.length(item) if together else 0)) for item in sources]
+        return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
+
+    def _limit(self, item: Item, room: int, search: Search) -> str:
+        """The setting that leaves a source no more room than this."""
+        if room == search.max_length:
+            return f"search.max_length={search.max_length}"
+        if room == self.source.room(item, search.max_ratio):
+            return f"search.max_ratio={search.max_ratio:g}"
+        return f"a model of {self.longest} positions"
+
+    def unfit(self, source: Item, target: Tokens) -> str | None:
+        """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
+        given = self.source.length(source)
+        most = f"more than a model of {self.longest} positions can read"
+        if self.source.positions_needed(source) + (self.first == SEP) > self.longest:
+            return f"has {given} tokens, {most}"
+        if len(target) >= self.longest:
+            return f"has a target of {len(target)} tokens, {most}"
+        if self.first == SEP and given + 1 + len(target) > self.longest:
+            return f"has {given} tokens and a target of {len(target)}, together {most}"
+        return None
+
+    def search(
+        self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
+        phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
+        """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
+        model = for_decoding(self.model, settings.precision)
+        room = self.room(sources, settings)
+        with inference(model):
+            limits = Limits(
+                longest=torch.tensor(room),
+                bos=self.first,
+                eos=EOS,
+                forbidden=(PAD, BOS, SEP, MASK) if settings.unknown else (PAD, UNK, BOS, SEP, MASK),
+                shortest=settings.min_length,
+                no_repeat=settings.no_repeat,
+                prefix=prefixes,
+            )
+            start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
+            if settings.sample or settings.mbr:
+                if phrases is not None:
+                    raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
+                return sample(
+                    model, start, limits=limits.to(self.device),
+                    keys=line_keys(settings.seed, range(len(sources)) if numbers is None else numbers),
+                    count=settings.mbr or settings.nbest, temperature=settings.temperature, epsilon=settings.least,
+                    top_k=settings.top_k, top_p=settings.top_p,
+                )  # fmt: skip
+            if settings.contrastive:
+                if phrases is not None:
+                    raise ConfigError("phrases that must appear need beam search; leave out contrastive")
+                return contrastive_search(
+                    model.advance, model.predict, start, limits=limits.to(self.device),
+                    top_k=settings.top_k or 4, penalty=settings.contrastive,
+                )  # fmt: skip
+            found = beam_search(
+                model, start, limits=limits, width=settings.beam,
+                nbest=settings.beam if settings.coverage else settings.nbest,
+                penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
+                groups=settings.groups, diversity=settings.diversity, constraints=phrases,
+            )  # fmt: skip
+        return self._cover(sources, found, settings) if settings.coverage else found
+
+    def _cover(
+        self, sources: Sequence[Item], found: list[list[Hypothesis]], settings: Search
+    ) -> list[list[Hypothesis]]:
+        """Add the coverage penalty to the score of each hypothesis, and sort anew."""
+        layer = self.best_layer
+        if layer is None:
+            raise ConfigError("search.coverage needs a model with attention over its source; set it to 0")
+        ranked = []
+        for item, hypotheses in zip(sources, found, strict=True):
+            scored = list(hypotheses)
+            for i, attended in self.attention([item] * len(scored), [h.tokens for h in hypotheses], [layer]):
+                penalty = coverage_penalty(torch.from_numpy(attended[layer].mean(0)), settings.coverage)
+                scored[i] = replace(scored[i], score=scored[i].score + penalty)
+            ranked.append(sorted(scored, key=lambda h: -h.score)[: settings.nbest])
+        return ranked
+
+    # Scoring, teacher forced
+
+    def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
+        results: list[PairScore | None] = [None] * len(sources)
+        for group in self.groups(sources, self.config.training.batch_tokens, targets):
+            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+            with self.inference():
+                found = chosen(self.model(batch.source, batch.inputs).values, batch)
+            for i, tokens in zip(group, found, strict=True):
+                results[i] = PairScore(math.fsum(tokens), tokens)
+        return [result for result in results if result is not None]
+
+    def align(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
+        """The links between words that the attention makes, (source word, target word)."""
+        layer = self.best_layer
+        if layer is None:
+            raise ConfigError("this model has no attention over its source, so it aligns nothing")
+        found: list[list[tuple[int, int]]] = [[] for _ in sources]
+        for i, attended in self.attention(sources, targets, [layer]):
+            source_word, target_word = self.source.words(sources[i]), [*self.target.words(targets[i]), -1]
+            found[i] = links(merge_words(attended[layer].mean(0), target_word, source_word))
+        return found
+
+    def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
+        """Quality after true prefixes against quality in free running, by position."""
+        greedy = Search(beam=1, max_length=self.config.search.max_length, max_ratio=self.config.search.max_ratio)
+        for group in self.groups(items, self.config.training.batch_tokens, targets):
+            batch = self.batch([items[i] for i in group], [targets[i] for i in group]).to(self.device)
+            with self.inference():
+                guesses = batch.outputs.like(self.model(batch.source, batch.inputs).values.argmax(-1)).tolist()
+            found = self.search([items[i] for i in group], greedy)
+            for row, i in enumerate(group):
+                free = [*found[row][0].tokens, EOS] if found[row] else []
+                counts.add([*targets[i], EOS], guesses[row], free)
+
+    # Scores
+
+    def evaluate(
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
+        """All scores of the examples. One that cannot be used counts as an empty output, and `warn` hears of it."""
+        seen: list[Example] = []
+        outputs: list[str] = []
+        loss, tokens, exposed, aligned = 0.0, 0, ExposureCounts(), AlignmentCounts()
+        for window in windows(examples):
+
+            def problem(index: int, what: str, window: Sequence[Example] = window) -> None:
+                warn(f"{window[index].place} {what}; scored as empty")
+
+            found = self.outputs([x.source for x in window], search, problem, advance)
+            outputs += [clean(best[0].text) if best else "" for best in found]
+            seen += window
+            written = [x for x, best in zip(window, found, strict=True) if best]
+            items = self.source.encode_many([x.source for x in written])
+            targets = self.target.encode_many([x.target for x in written])
+            usable = []
+            for i, x in enumerate(written):
+                if what := self.unfit(items[i], targets[i]):
+                    warn(f"{x.place} {what}; left out of perplexity and attention")
+                else:
+                    usable.append(i)
+            items, targets = [items[i] for i in usable], [targets[i] for i in usable]
+            for pair in self.score_items(items, targets):
+                loss, tokens = loss - pair.log_prob, tokens + len(pair.tokens)
+            self._count_exposure(items, targets, exposed)
+            self._count_links([written[i] for i in usable], items, targets, aligned)
+        if not tokens:
+            raise DataError(f"none of the {len(seen)} examples can be used")
+        for further in scoring.references if scoring else ():
+            if len(further) != len(seen):
+                raise DataError(f"{len(further)} further references for {len(seen)} examples; each needs its own")
+        scores = self.target.scores(outputs, [x.target for x in seen], scoring)
+        scores["perplexity"] = self._perplexity(loss / tokens)
+        scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
+        return Evaluation(scores, outputs, seen, exposed.result())
+
+    def _count_links(
+        self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts
+    ) -> None:
+        """How well the attention agrees with gold alignments, where there are any."""
+        truths = [self.source.gold(x) for x in examples]
+        some = [i for i, truth in enumerate(truths) if truth is not None]
+        if not some or self.best_layer is None:
+            return
+        for i, found in zip(some, self.align([items[i] for i in some], [targets[i] for i in some]), strict=True):
+            truth = truths[i]
+            assert truth is not None, "those without one are left out"
+            counts.add(found, truth, max(self.source.words(items[i]), default=-1) + 1)
+
+    def _perplexity(self, loss: float) -> Score:
+        tokens = self.config.target.own_tokens or self.config.tokens
+        signature = f"per:token|tokens:{tokens.kind}|end:counted"
+        return Score("perplexity", perplexity(loss), signature, higher_is_better=False)
+
+    def validate(self, examples: Encoded) -> dict[str, float]:
+        """Loss over all examples, the rest from greedy outputs of some."""
+        greedy = self.config.search.model_copy(
+            update={"beam": 1, "nbest": 1, "groups": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0}
+        )
+        found = self.outputs([x.source for x in examples.some], greedy, lambda *_: None)
+        outputs = [clean(best[0].text) if best else "" for best in found]
+        references = [clean(x.target) for x in examples.some]
+        names = dict.fromkeys((*self.config.target.steering, *([self.config.metric] * (self.config.metric != "loss"))))
+        return {"loss": self.loss(examples), **{name: measure(name, outputs, references).value for name in names}}
+
+    def loss(self, examples: Encoded) -> float:
+        """The mean of `-log p` over all target tokens."""
+        total, tokens = 0.0, 0
+        for batch, logits in self.losses(examples.sources, examples.targets):
+            total -= math.fsum(math.fsum(row) for row in chosen(logits, batch))
+            tokens += batch.tokens
+        return total / tokens
+
+
+def least_risk(outputs: list[Output], search: Search) -> list[Output]:
+    """The samples nearest to all the others, each once; their score is their mean utility."""
+    utilities = minimum_bayes_risk([output.text for output in outputs], search.utility)
+    best: dict[str, Output] = {}
+    for output, utility in zip(outputs, utilities, strict=True):
+        best.setdefault(output.text, replace(output, score=utility))
+    return sorted(best.values(), key=lambda output: -output.score)[: search.nbest]

@@ -1,0 +1,160 @@
+"""Prediction by a head: a label of a source, a tag of each of its words, a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from regard.data.batches import Batch, Predicted
+from regard.data.examples import Example
+from regard.data.side import Field, Item
+from regard.data.target import Scoring
+from regard.data.tokens import clean
+from regard.errors import ConfigError, DataError
+from regard.models.model import Reader
+from regard.ragged import Ragged
+from regard.settings import Search
+from regard.tasks.task import (
+    Advance,
+    Encoded,
+    Evaluation,
+    Given,
+    Output,
+    PairScore,
+    Problem,
+    Shown,
+    Task,
+    Tokens,
+    Warn,
+    windows,
+)
+
+
+@dataclass
+class HeadPrediction(Task):
+    """Sources in, predictions out: what they are, the target says."""
+
+    model: Reader
+
+    @property
+    def layout(self) -> Predicted:
+        return Predicted(self.source, self.target, last=self.model.alone)
+
+    def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
+        return self.layout(sources, targets, np.random.default_rng(0))
+
+    def length(self, side: str, source: Item, target: Tokens) -> int:
+        return self.source.places(source)
+
+    def _positions(self, source: Item) -> list[int]:
+        return self.target.positions(self.source, source, last=self.model.alone)
+
+    def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
+        """The source, and what is predicted of it; where answers have no probability, none is shown beside them."""
+        pieces = self.source.pieces(source)
+        return Shown(
+            source=pieces,
+            source_word=self.source.words(source),
+            target=self.target.pieces(target),
+            target_word=self.target.words(target),
+            inputs=pieces if self.model.alone else [],
+            log_probs=self.score_items([source], [target])[0].tokens if self.target.explained else [],
+            tokens=target,
+            places=self._positions(source) if self.config.target.of_words else [-1],
+        )
+
+    def forced(self, field: Field, target: str) -> Tokens:
+        if not self.target.explained:
+            raise ConfigError("a number that is predicted has no probability to explain; leave out the target")
+        return super().forced(field, target)
+
+    def outputs(
+        self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
+        given: Given | None = None,
+    ) -> list[list[Output]]:  # fmt: skip
+        """The best predictions, best first: several labels of the whole, else one."""
+        if given is not None and (given.prefixes or given.phrases):
+            raise ConfigError(f"target.kind is '{self.config.target.kind}'; it takes no prefixes or phrases")
+        found = self._answers(self._usable(fields, problem), search, advance)
+        return [found.get(i, []) for i in range(len(fields))]
+
+    def _usable(self, fields: Sequence[Field], problem: Problem) -> dict[int, Item]:
+        """The sources that something can be predicted of, by number; `problem` hears of the others."""
+        usable = {}
+        for i, item in self._read(fields, problem).items():
+            if what := self.source.problem(item, self.longest - 2):
+                problem(i, what)
+            else:
+                usable[i] = item
+        return usable
+
+    def _answers(self, items: dict[int, Item], search: Search, advance: Advance) -> dict[int, list[Output]]:
+        """What is predicted of each of these, under the same number."""
+        numbers, answers = list(items), {}
+        for group in self.groups(list(items.values()), search.batch_tokens):
+            members = [numbers[k] for k in group]
+            for i, found in zip(members, self._found([items[i] for i in members]), strict=True):
+                answers[i] = [
+                    Output(self.target.decode(values), log_prob, log_prob, values)
+                    for values, log_prob in self.target.predictions(found, search.nbest)
+                ]
+            advance(len(members))
+        return answers
+
+    def _found(self, items: Sequence[Item]) -> list[Tensor]:
+        """What the head says of each, `(positions, size)`."""
+        places = [self._positions(item) for item in items]
+        source, inputs = self.source.pack(items).to(self.device), Ragged.of(places).to(self.device)
+        with self.inference():
+            found = self.model(source, inputs).values.float()
+        return list(found.cpu().split([len(row) for row in places]))
+
+    def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
+        """`log p` of each right answer, as its target has it."""
+        results: list[PairScore] = [PairScore(0.0, [])] * len(sources)
+        for group in self.groups(sources, self.config.training.batch_tokens):
+            for i, found in zip(group, self._found([sources[i] for i in group]), strict=True):
+                each = self.target.log_probs(found, targets[i])
+                results[i] = PairScore(math.fsum(each), each)
+        return results
+
+    def evaluate(
+        self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
+        scoring: Scoring | None = None,
+    ) -> Evaluation:  # fmt: skip
+        """The target's scores. An example that cannot be used is left out, and `warn` hears of it."""
+        predicted: list[str] = []
+        seen: list[Example] = []
+        count = 0
+        for window in windows(self.checked(examples)):
+            count += len(window)
+
+            def left_out(index: int, what: str, window: Sequence[Example] = window) -> None:
+                warn(f"{window[index].place} {what}; left out")
+
+            items = self._usable([x.source for x in window], left_out)
+            for i in [i for i in items if not clean(window[i].target)]:
+                left_out(i, "has an empty target")
+                del items[i]
+            found = self._answers(items, search, advance)
+            predicted += [found[i][0].text for i in items]
+            seen += [window[i] for i in items]
+        if not seen:
+            raise DataError(f"none of the {count} examples can be used")
+        right = [x.target for x in seen]
+        scores = self.target.scores(predicted, right, scoring)
+        return Evaluation(scores, predicted, seen, classes=self.target.class_scores(predicted, right))
+
+    def validate(self, examples: Encoded) -> dict[str, float]:
+        """Over all examples: a label that training did not meet is predicted wrong, and costs nothing."""
+        loss, count, right = 0.0, 0, 0.0
+        hits: float | None = None
+        for batch, found in self.losses(examples.sources, examples.targets):
+            loss += float(self.target.loss(found, batch.outputs.values, 0.0))
+            hits = self.target.hits(found, batch.outputs.values)
+            right, count = right + (hits or 0.0), count + batch.tokens
+        return {"loss": loss / count, **({} if hits is None else {"accuracy": 100.0 * right / count})}

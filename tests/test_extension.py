@@ -1,0 +1,124 @@
+"""Parts from outside the package: what docs/extending.md says is run, as a user would."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.data.modality import Modality
+from regard.errors import ConfigError
+from regard.evaluation.metrics import Metric
+from regard.registry import METRICS, register
+
+DOCS = Path(__file__).parents[1] / "docs/extending.md"
+DRIVER = """
+import sys
+from regard.cli import run
+for line in sys.stdin:
+    words = line.rstrip("\\n").split("\\t")
+    sys.exit(1) if run(words) else None
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The commands of the page, without what a shell does for them."""
+    found = []
+    for line in blocks("sh")[-1].splitlines():
+        line = line.replace('"$(head -1 signals/test.tsv | cut -f1)"', "SIGNAL")
+        words = shlex.split(line.rpartition("|")[2])
+        assert words[:3] == ["regard", "--import", "my_parts"], line
+        found.append(words[1:])
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which all that the page says has been done."""
+    folder = tmp_path_factory.mktemp("extension")
+    (folder / "my_parts.py").write_text("\n\n".join(blocks("python")))
+    (folder / "signals").mkdir()
+    (folder / "signals/config.yaml").write_text(blocks("yaml")[0])
+    code = "import pathlib, my_parts; my_parts.write_corpus(pathlib.Path('signals'))"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    sources = [line.split("\t")[0] for line in (folder / "signals/test.tsv").read_text().splitlines()]
+    (folder / "sources.txt").write_text("\n".join(sources) + "\n")
+    lines = []
+    for words in commands():
+        words = [sources[0] if word == "SIGNAL" else word for word in words]
+        more = {"generate": ["sources.txt", "-o", "out.txt"], "evaluate": ["--report", "report.json"]}
+        lines.append("\t".join([*words, *more.get(words[2], [])]))
+    subprocess.run(
+        [sys.executable, "-c", DRIVER], cwd=folder, input="\n".join(lines), text=True, check=True, capture_output=True
+    )
+    return folder
+
+
+def test_a_model_of_ones_own_parts_learns_and_is_scored(place: Path) -> None:
+    scores = json.loads((place / "report.json").read_text())["scores"]
+    assert list(scores)[:2] == ["word-accuracy", "exact"], "the metrics that the config names, in its order"
+    assert scores["word-accuracy"]["score"] > 80
+    assert scores["pointing"]["score"] > 40, "attention points at frames, of which gold alignments say which"
+
+
+def test_it_decodes_lines_and_explains_one(place: Path) -> None:
+    outputs = (place / "out.txt").read_text().splitlines()
+    wanted = [line.split("\t")[1] for line in (place / "signals/test.tsv").read_text().splitlines()]
+    assert len(outputs) == 100
+    assert sum(a == b for a, b in zip(outputs, wanted, strict=True)) > 60
+    assert re.search(r'"source": ?\["0", ?"8"', (place / "attention.html").read_text()), "pieces are moments"
+
+
+def test_the_model_keeps_the_settings_of_parts(place: Path) -> None:
+    config = (place / "signals/run/config.yaml").read_text()
+    for text in ("kind: signal", "kind: frames", "width: 8", "score: cosine", "focus: 1.0", "metric: word-accuracy"):
+        assert text in config
+
+
+def test_a_model_folder_imports_nothing(place: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no source of kind 'signal'.*--import"):
+        regard.load(place / "signals/run")
+
+
+def test_a_bad_line_is_named(place: Path) -> None:
+    data = place / "signals/train.tsv"
+    bad = place / "signals/bad.tsv"
+    bad.write_text("1 two 3\tlow\n" + data.read_text())
+    line = "\t".join(
+        [
+            "--import",
+            "my_parts",
+            "train",
+            "signals/config.yaml",
+            "data.train=bad.tsv",
+            "run=other",
+            "data.bad_lines=error",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", DRIVER], cwd=place, input=line, text=True, capture_output=True)
+    assert "bad.tsv:1 has a signal that is not numbers" in done.stderr
+
+
+def test_what_can_be_registered() -> None:
+    class Other(Metric):
+        def __call__(self, outputs: object, references: object) -> regard.Score:
+            raise NotImplementedError
+
+    with pytest.raises(ConfigError, match="'bleu' is built in; choose another name"):
+        register("bleu", Other)
+    with pytest.raises(ConfigError, match="small letters"):
+        register("My Metric", Other)
+    with pytest.raises(TypeError, match="derived from Modality"):
+        register("other", dict)
+    assert "other" not in METRICS.kinds
+    assert Modality.family.kinds[:2] == ["text", "none"]
