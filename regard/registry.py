@@ -58,9 +58,13 @@ class Family:
 
     def unknown(self, kind: object) -> str:
         """What to say of a kind that there is not."""
-        close = difflib.get_close_matches(str(kind)[:100], self.kinds, n=1)
+        try:
+            named = str(kind)[:100].encode(errors="backslashreplace").decode()  # half characters cannot be printed
+        except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
+            named = f"a {type(kind).__name__}"
+        close = difflib.get_close_matches(named, self.kinds, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(self.kinds)}"
-        return f"no {self.name} of kind '{str(kind)[:100]}'; {hint} (--import brings in a module of your own)"
+        return f"no {self.name} of kind '{named}'; {hint} (--import brings in a module of your own)"
 
 
 MODALITIES = Family("source", "source.kind", {

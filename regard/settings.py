@@ -344,8 +344,8 @@ class Config(Section):
                 raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}")
         if self.model.share_embeddings and not self.one_vocabulary:
             raise ValueError(
-                "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out "
-                "their own tokens"
+                "model.share_embeddings needs a text as source and as target, and one vocabulary for both; set it to "
+                "false, or leave out their own tokens"
             )
 
     def _sources_fit(self) -> None:

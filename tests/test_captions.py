@@ -1,4 +1,4 @@
-"""Pictures to captions, end to end, with soft attention, hard attention and none; and corpora that Regard makes."""
+"""Images to captions, end to end, with soft attention, hard attention and none; and corpora that Regard makes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from regard.data.corpora import Example, read_files
 
 import regard
 from regard import demo
+from regard.data.examples import Example, read_files
 from regard.data.synthetic import scenes
 from regard.errors import DataError
-from regard.settings import Data
 from tests.test_cli import good, refused, run
+from tests.toy import sides_of
 
 FEW = 6  # pictures that a model learns by heart
 GRID = 6  # 48 pixels, halved three times
@@ -30,9 +30,10 @@ def settings(preset: str, **changes: Any) -> dict[str, Any]:
     return {
         "preset": preset,
         "run": preset,
-        "data": {"train": "few.jsonl", "valid": "few.jsonl", "test": "test.jsonl", "picture": 48},
+        "data": {"train": "few.jsonl", "valid": "few.jsonl", "test": "test.jsonl"},
+        "source": {"kind": "image", "size": 48},
         "tokens": {"kind": "word"},
-        "model": {"d_model": 32, "dropout": 0.0, "encoder": {"channels": 8}},
+        "model": {"d_model": 32, "dropout": 0.0, "encoder": {"stem": {"channels": 8}}},
         "training": {
             "steps": 120, "batch_tokens": 600, "learning_rate": 5e-3, "warmup": 10, "schedule": "linear",
             "validate_every": 50, "save_every": 1000, "label_smoothing": 0.0, "metric": "exact", "tensorboard": False,
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples(folder: Path, name: str = "few.jsonl") -> list[Example]:
-    return list(read_files(str(folder / name), Data(source="picture")))
+    return list(read_files(str(folder / name), sides_of("image").form))
 
 
 def report(folder: Path, preset: str, data: str) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def few_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_scenes")
 def test_the_demo_of_captions(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "captions"
-    overrides = ["model.d_model=16", "model.encoder.channels=4", "training.steps=4", "training.validate_every=2",
+    overrides = ["model.d_model=16", "model.encoder.stem.channels=4", "training.steps=4", "training.validate_every=2",
                  "search.beam=1", "search.max_length=8", "training.tensorboard=false"]  # fmt: skip
     shown = good("demo", "--captions", "--run", folder, *overrides)
     assert "30 pictures to train on" in shown
@@ -196,8 +197,8 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
     shown = good("new", tmp_path / "mine", "--corpus", corpus, "--pairs", "60")
     assert f"next: regard train {tmp_path / 'mine' / 'config.yaml'}" in shown
     config = yaml.safe_load((tmp_path / "mine" / "config.yaml").read_text())
-    ending, source = {"scenes": ("jsonl", "picture"), "text": ("txt", "none")}[corpus]
-    assert config["data"]["source"] == source
+    ending, source = {"scenes": ("jsonl", "image"), "text": ("txt", "none")}[corpus]
+    assert config["source"]["kind"] == source
     lines = (tmp_path / "mine" / f"train.{ending}").read_text().splitlines()
     assert len(lines) == 60
     if corpus == "text":
@@ -215,5 +216,8 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
 def test_a_corpus_that_there_is_not(tmp_path: Path) -> None:
     said = refused("new", tmp_path / "mine", "--corpus", "novels")
     assert "unknown corpus 'novels'; there are: phrasebook, text, tags, scenes" in said
-    assert "clash" in refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "transformer-tiny")
+    said = refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "transformer-tiny")
+    assert "model.share_embeddings needs a text as source" in said
+    said = refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "gpt-mini")
+    assert "model.encoder.kind none reads text, not source.kind 'image'" in said
     assert not (tmp_path / "mine").exists()

@@ -68,7 +68,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"source": {"tokens": {"kind": "word"}}, "model": {"share_embeddings": True}},
-            "model.share_embeddings needs a text as source and as target, and one vocabulary for both; leave out their own",
+            "model.share_embeddings needs a text as source and as target, and one vocabulary for both; set it to false",
         ),
         ({"tokens": {"kind": "char", "sampling": 0.1}}, "tokens.sampling needs kind unigram or bpe, not char"),
         (

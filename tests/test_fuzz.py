@@ -20,16 +20,19 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from regard.data.corpora import BadLine, read_files, read_sources
-from regard.data.labels import load_labels
-from regard.data.pictures import check_picture, read_picture
 
 from regard.config import dump, load, missing_files, override_settings, parse, resolve_paths
+from regard.data.examples import read_files, read_sources
+from regard.data.lines import BadLine
+from regard.data.modalities.pixels import check_picture, read_picture
 from regard.data.scan import scan
+from regard.data.sides import Sides
+from regard.data.target import Target
 from regard.data.tokens import load_tokenizer, train_tokenizer
 from regard.errors import RegardError
 from regard.presets import PRESETS
 from regard.settings import Data
+from tests.toy import sides_of
 
 CASES = 3200
 Case = Callable[[Random, Path], None]
@@ -48,24 +51,43 @@ VALUES: list[str] = [
 ]  # fmt: skip
 NAMES = ["x.tsv", "x.jsonl", "x.txt", "x", "x.tsv.gz", "x.jsonl.gz", "x.gz", "x.csv"]
 COLUMNS: list[Any] = [
-    None, [], [1], [1, 2], [2, 1], [1, 2, 3], [[1, 2], 3], [[1], 2], [[]], [[], 1], [1, [2]], [0], [0, 1], ["00", 1],
-    [-1, 2], ["a", "target"], ["source", "target"], ["source", "target", "alignment"],
-    [["source", "target"], "target"], ["²", "٣"], ["9" * 5000, 1], [10**9, 1], ["", ""], ["text"],
+    1, 2, 3, 4, 0, -1, 10**9, [1, 2], [1], [2, 1], [], "00", "1", "a", "source", "target", "text", "alignment", "²", "٣",
+    "9" * 5000, "", ["source", "target"], ["source", 2], [0], "source2",
 ]  # fmt: skip
+ALIGNMENTS: list[Any] = [None, None, True, False, 0, 1, 3, 4, -1, "alignment", "3", "", "²", "a"]
+SOURCES: list[Any] = ["text", "text", "none", "image", ["text", "text"], ["image", "text"], ["text", "image", "text"]]
+KINDS = ["text", "label", "tags", "number"]
+
+
+def _sides(draw: Random, target: str = "text") -> Sides:
+    """One source or several, none or an image, in the usual columns or in any."""
+    usual = draw.random() < 0.5
+
+    def column(several: bool) -> Any:
+        if usual or draw.random() < 0.3:
+            return None
+        return draw.choice([x for x in COLUMNS if several or not isinstance(x, list)])
+
+    chosen = draw.choice(SOURCES)
+    kinds = chosen if isinstance(chosen, list) else [chosen]
+    several = [{"kind": kind, "column": column(kind == "text")} for kind in kinds]
+    given: Any = several if len(several) > 1 else several[0]
+    wanted = {"kind": target, "column": column(draw.random() < 0.05)}
+    return sides_of(given, wanted, data={"alignment": draw.choice(ALIGNMENTS)})
 
 
 def _line(draw: Random, name: str) -> bytes:
     if draw.random() < 0.1:
         return draw.randbytes(draw.randrange(40))
     if "jsonl" in name:
-        keys = draw.choices(["source", "target", "text", "alignment", "boxes", "width", "height", "a", ""], k=4)
+        keys = draw.choices(["source", "target", "text", "alignment", "boxes", "width", "height", "a", "", "source2"], k=4)
         if draw.random() < 0.7:
-            keys += ["source", "target"]
+            keys += ["source", "target", "source2"]
         sound = draw.random() < 0.4
         pairs = [f"{json.dumps(key)}: {draw.choice(VALUES[:1] if sound else VALUES)}" for key in keys]
         line = "{" + ", ".join(pairs) + "}" if draw.random() < 0.95 else draw.choice(VALUES)
     else:
-        line = "\t".join(draw.choices(TEXTS, k=draw.randrange(5)))
+        line = "\t".join(draw.choices(TEXTS, k=draw.randrange(6)))
     return line.encode("utf-8", "replace")
 
 
@@ -99,25 +121,34 @@ def _damaged(draw: Random, content: bytes, share: float) -> bytes:
 def readers(draw: Random, folder: Path) -> None:
     """Files of every form under every setting of columns, raised and handed over."""
     names = (
-        [draw.choice(NAMES)] if draw.random() < 0.7 else draw.choices(["x", "y", "x.gz", "gone"], k=draw.randrange(4))
+        [draw.choice(NAMES)] if draw.random() < 0.7 else draw.choices(["x", "y", "x.gz", "gone"], k=draw.randrange(5))
     )
     for name in {*names} - {"gone"}:
         (folder / name).write_bytes(_content(draw, name))
     files = [str(folder / name) for name in names]
+    sides = _sides(draw, draw.choice(KINDS) if draw.random() < 0.3 else "text")
     data = Data(
-        train=files[0] if len(files) == 1 and draw.random() < 0.95 else files, columns=draw.choice(COLUMNS),
-        source=draw.choice(["text", "text", "none", "picture"]), bad_limit=draw.random(),
+        train=files[0] if len(files) == 1 and draw.random() < 0.95 else files, bad_limit=draw.random()
     )  # fmt: skip
     told: list[BadLine] = []
-    found = list(_until_error(lambda: list(read_files(data.train, data, told.append)), lambda: []))
+    found = list(_until_error(lambda: list(read_files(data.train, sides.form, told.append)), lambda: []))
     for bad in told:
         assert str(bad).startswith(bad.place)
         assert bad.kind in ("blank", "malformed", "undecodable")
     for example in found:
-        (example.source + example.target).encode()
-    report = scan(data, "train", draw.choice(["text", "label", "tags", "number"]))
+        _check_source(example.source, sides)
+        example.target.encode()
+    report = scan(data, "train", sides)
     assert (report.describe() is None) == (not report.bad)
     report.check(data)
+
+
+def _check_source(field: Any, sides: Sides) -> None:
+    """A text or, of several sources, one for each."""
+    several = len(sides.source.parts) > 1
+    assert isinstance(field, tuple) == several
+    assert not several or len(field) == len(sides.source.parts)
+    "".join(field).encode()
 
 
 def _until_error(first: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
@@ -131,10 +162,10 @@ def strict_readers(draw: Random, folder: Path) -> None:
     """What is read without a policy is read to the end or to the first bad line."""
     name = draw.choice(NAMES)
     (folder / name).write_bytes(_content(draw, name))
-    data = Data(columns=draw.choice(COLUMNS), source=draw.choice(["text", "none", "picture"]))
+    form = _sides(draw).form
     told: list[BadLine] = []
-    handed = _until_error(lambda: list(read_files(str(folder / name), data, told.append)), lambda: None)
-    raised = list(read_files(str(folder / name), data))
+    handed = _until_error(lambda: list(read_files(str(folder / name), form, told.append)), lambda: None)
+    raised = list(read_files(str(folder / name), form))
     assert not told
     assert raised == handed
 
@@ -143,22 +174,28 @@ def inputs(draw: Random, folder: Path) -> None:
     """Every line of an input is yielded, and a bad one has no text."""
     name = draw.choice(NAMES)
     (folder / name).write_bytes(_content(draw, name))
-    data = Data(columns=draw.choice(COLUMNS), source=draw.choice(["text", "none", "picture"]))
-    lines = list(read_sources(folder / name, data))
+    sides = _sides(draw)
+    lines = list(read_sources(folder / name, sides.form))
     assert [line.number for line in lines] == list(range(lines[0].number, lines[-1].number + 1) if lines else [])
-    assert all(line.text == "" for line in lines if line.bad)
+    for line in lines:
+        if line.bad:
+            assert line.field == ""
+        else:
+            _check_source(line.field, sides)
 
 
 SETTINGS = [
-    "preset", "run", "data", "train", "valid", "columns", "source", "picture", "model", "d_model", "encoder",
-    "decoder", "kind", "layers", "heads", "training", "steps", "betas", "objective", "search", "beam", "seed",
-    "tokens", "size", "start", "freeze", "learning_rate", "halvings", "channels", "head",
+    "preset", "run", "data", "train", "valid", "alignment", "source", "target", "column", "model", "d_model", "encoder",
+    "decoder", "stem", "kind", "layers", "heads", "training", "steps", "betas", "objective", "search", "beam", "seed",
+    "tokens", "size", "start", "freeze", "learning_rate", "halvings", "channels", "metrics", "metric", "batch_tokens",
+    "columns", "picture", "head", "max_length", "shared", "blanks", "score",
 ]  # fmt: skip
 PLAIN: list[Any] = [
     None, True, 0, 1, -1, 3, 10**18, 10**30, 10**4000, 0.5, float("nan"), float("inf"), -1e308, "", "lstm", "none",
-    "picture", "transformer", "convolution", "a\0b", "\ud800", "text", "x" * 500, [], {}, [1, 2], ["a", ["b"]],
-    [[[]]], {"kind": "gru"}, {"kind": []}, {1: 2}, {None: 1}, b"bytes", {"kind": "transformer", "heads": 3},
-    "gpt-mini", "luong2015", (1, 2),
+    "picture", "image", "transformer", "convolution", "stem", "label", "a\0b", "\ud800", "text", "x" * 500, [], {}, [1, 2],
+    ["a", ["b"]], [[[]]], {"kind": "gru"}, {"kind": []}, {1: 2}, {None: 1}, b"bytes", {"kind": "transformer", "heads": 3},
+    "gpt-mini", "luong2015", (1, 2), ["text", "text"], ["text", {"kind": "image", "size": 8}], [{"kind": "none"}, "text"],
+    [{"kind": "lstm"}, "gru"], [None, 3], {"kind": "convolution", "channels": 2},
 ]  # fmt: skip
 
 
@@ -169,7 +206,8 @@ def _tree(draw: Random, depth: int) -> Any:
 
 
 def settings(draw: Random, folder: Path) -> None:
-    """Settings as a program may give them: a tree of anything, or sound ones with a few changed."""
+    """Settings as a program may give them: a tree of anything, or sound ones with a few changed; in today's form, or in
+    that of an earlier Regard."""
     if draw.random() < 0.4:
         tree = {name: _tree(draw, 3) for name in draw.choices(SETTINGS, k=3)}
     else:
@@ -185,7 +223,7 @@ def settings(draw: Random, folder: Path) -> None:
 
 
 YAML = [
-    "model", "data", "training", "steps", "columns", ":", ": ", "\n", "\n  ", "\n    ", "- ", "{", "}", "[", "]", ",",
+    "model", "data", "source", "training", "steps", "column", ":", ": ", "\n", "\n  ", "\n    ", "- ", "{", "}", "[", "]", ",",
     "&a", "*a", "&b", "*b", "<<: *a", "<<", "? ", "| ", "> ", "!!timestamp ", "!!binary ", "!!set ",
     "!!python/object:os.system ", "!x ", "!!int ", "!!float ", "!!null ", "!!map ", "!!seq ", "2020-13-45",
     "2020-01-01", "0b_", "0x_", "0x" + "f" * 5000, "9" * 5000, "1:" * 90 + "1.", "1:1:1", "-", "=", "~", "null",
@@ -196,8 +234,9 @@ YAML = [
     "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n", "a: &a {b: *a}\n", "5", "{}", "[]", "[1, 2]", "a", "gru",
 ]  # fmt: skip
 SOUND = [
-    ("training", "steps"), ("data", "train"), ("data", "columns"), ("model", "encoder"), ("tokens", "size"),
-    ("start", "model"), ("training", "betas"), ("search", "beam"), ("model", "<<"), ("run", "x"),
+    ("training", "steps"), ("data", "train"), ("source", "column"), ("model", "encoder"), ("tokens", "size"),
+    ("start", "model"), ("training", "betas"), ("search", "beam"), ("model", "<<"), ("run", "x"), ("target", "kind"),
+    ("data", "columns"), ("source", "tokens"),
 ]  # fmt: skip
 BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]" for i in range(9))
 MERGED = "\n".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9 if i else [])}], k{i}: 1}}" for i in range(9))
@@ -269,8 +308,9 @@ def token_files(draw: Random, folder: Path) -> None:
     content = _damaged(draw, draw.choice([text, text, text, draw.choice(lists), ""]).encode(), 0.2)
     if draw.random() < 0.5:
         (folder / "labels.json").write_bytes(content)
-        told = load_labels(folder)
-        told.decode([0] if told.size else [])
+        learnt: Target = sides_of("text", draw.choice(KINDS[1:])).target
+        learnt.load(folder)
+        learnt.decode([0] if learnt.size else [])
         return
     (folder / "tokens.json").write_bytes(content)
     if draw.random() < 0.2:

@@ -1,4 +1,5 @@
-"""Heads that tell a label, tags or a number; bodies that are kept while the head is changed, frozen or not."""
+"""Labels, tags and numbers: what is predicted by a head, how it is learnt, decoded and scored; bodies that are kept while
+the head is changed, frozen or not."""
 
 from __future__ import annotations
 
@@ -12,35 +13,38 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from regard.data.corpora import read_pairs
-from regard.data.labels import Labels, Numbers, learn_labels
-from regard.data.sources import Parts
-from regard.parts import Model
-from regard.tasks.telling import Telling
 from torch import Tensor
 from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
 from regard.config import merge
-from regard.data.batches import IGNORED, Told
+from regard.data.batches import IGNORED, Batch, Predicted
+from regard.data.examples import Example, read_files
+from regard.data.modalities.text import Text
 from regard.data.synthetic import scenes
+from regard.data.targets.label import Label, LabelSettings
+from regard.data.targets.number import Number, NumberSettings
+from regard.data.targets.tags import Tags, TagsSettings
 from regard.data.tokens import BOS, EOS, SEP, Symbols
 from regard.display import class_table, show
 from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.labels import class_scores, label_scores, number_scores, pearson, ranks, spans
+from regard.model_settings import ModelSettings
 from regard.models.build import build
 from regard.models.model import Reader
 from regard.ragged import Ragged
-from regard.settings import Objective
+from regard.registry import TARGETS
+from regard.settings import ObjectiveSettings
+from regard.tasks.predicting import HeadPrediction
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from regard.training.objectives import make_objective
+from tests.toy import sides_of
 
 GOOD, BAD = ["good", "great", "fine"], ["bad", "dull", "poor"]
 OTHERS = ["the", "a", "film", "story", "was", "very", "and", "quite", "it", "this"]
 BLOCKS = {"kind": "transformer", "layers": 2, "heads": 2, "d_ff": 32}
 ENCODER: dict[str, Any] = {"encoder": BLOCKS, "decoder": {"kind": "none"}}
-LABEL = {"head": "label", **ENCODER}
 DECODER: dict[str, Any] = {"encoder": {"kind": "none"}, "decoder": BLOCKS}
 BODIES = {
     "transformer": ENCODER,
@@ -98,12 +102,14 @@ def write(folder: Path, kind: str, train: int = 400) -> dict[str, str]:
 
 
 def config(folder: Path, kind: str, body: dict[str, Any] = ENCODER, **more: Any) -> regard.Config:
-    columns = {"columns": [[1, 2], 3]} if kind == "pairs" else {}
+    pairs = kind == "pairs"
     settings = {
         "run": str(folder / f"run-{kind}"),
-        "data": {**write(folder, kind), **columns},
+        "data": write(folder, kind),
+        "source": {"column": [1, 2]} if pairs else {},
+        "target": {"kind": "label", "column": 3} if pairs else {"kind": kind},
         "tokens": {"kind": "word"},
-        "model": {"d_model": 32, "dropout": 0.0, "head": "label" if kind == "pairs" else kind, **body},
+        "model": {"d_model": 32, "dropout": 0.0, **body},
         "training": {"steps": 80, "batch_tokens": 400, "learning_rate": 3e-3, "warmup": 10, "validate_every": 40,
                      "save_every": 40, "log_every": 10, "tensorboard": False, "device": "cpu", "label_smoothing": 0.0},
     }  # fmt: skip
@@ -115,13 +121,14 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> regard.System:
     return regard.train(config(tmp_path_factory.mktemp("labelled"), "label"))
 
 
-# What is told, by its equation
+# What is predicted, by its equation
 
 
 def reader(head: str, body: dict[str, Any], outputs: int = 3, dropout: float = 0.0) -> Reader:
     torch.manual_seed(0)
-    settings = Model.model_validate({"d_model": 16, "dropout": dropout, "head": head, **body})
-    model = build(settings, 20, outputs, longest=32).double()
+    settings = ModelSettings.model_validate({"d_model": 16, "dropout": dropout, **body})
+    outputs = 1 if head == "number" else outputs
+    model = build(settings, 20, outputs, longest=32, target=TARGETS.settings(head)()).double()
     assert isinstance(model, Reader)
     return model
 
@@ -144,7 +151,7 @@ def whole(model: Reader, source: Ragged, row: int) -> Tensor:
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("head", ["label", "number"])
-def test_of_the_whole_one_vector_tells(head: str, body: str) -> None:
+def test_of_the_whole_one_vector_predicts(head: str, body: str) -> None:
     model, source = reader(head, BODIES[body]).eval(), texts(5, 1, 9)
     found = model(source, Ragged.of([[0]] * 3)).values
     for row in range(3):
@@ -158,7 +165,7 @@ def test_of_the_whole_one_vector_tells(head: str, body: str) -> None:
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_of_a_word_the_vector_at_its_place_tells(body: str) -> None:
+def test_of_a_word_the_vector_at_its_place_predicts(body: str) -> None:
     model, source = reader("tags", BODIES[body]).eval(), texts(5, 1, 9)
     places = Ragged.of([[1, 4], [1], [2, 3, 9]])
     found = model(source, places).values
@@ -173,7 +180,7 @@ def test_of_a_word_the_vector_at_its_place_tells(body: str) -> None:
     assert index == len(found)
 
 
-def test_a_decoder_that_reads_tells_a_word_from_what_it_has_read() -> None:
+def test_a_decoder_that_reads_predicts_a_word_from_what_it_has_read() -> None:
     model = reader("tags", DECODER).eval()
     short, long = Ragged.of([[BOS, 7, 8]]), Ragged.of([[BOS, 7, 8, 9, 10]])
     a, b = (model(x, Ragged.of([[1, 2]])).values for x in (short, long))
@@ -187,13 +194,13 @@ def test_a_decoder_that_reads_tells_a_word_from_what_it_has_read() -> None:
 def test_the_loss_of_a_label_of_a_number_and_of_the_language_model_beside_it() -> None:
     model, source = reader("label", DECODER), texts(5, 3)
     inputs, outputs = Ragged.of([[0], [0]]), Ragged.of([[2], [0]])
-    batch = regard.data.batches.Batch(source, inputs, outputs)
-    plain = make_objective(model, Objective(), 0.0, BOS)(batch, 0.0)
+    batch, labels = Batch(source, inputs, outputs), Label(LabelSettings())
+    plain = make_objective(model, ObjectiveSettings(), 0.0, BOS, target=labels)(batch, 0.0)
     logits = model(source, inputs).values
     expected = -logits.log_softmax(-1)[[0, 1], [2, 0]].sum()
     torch.testing.assert_close(plain, expected.float(), rtol=1e-5, atol=1e-6)
     # Radford et al. 2018, eq. 5: L + λ L_lm, each a mean
-    both = make_objective(model, Objective(language=0.5), 0.0, BOS)(batch, 0.0)
+    both = make_objective(model, ObjectiveSettings(language=0.5), 0.0, BOS, target=labels)(batch, 0.0)
     assert model.decoder is not None
     table: Tensor = model.decoder.embedding.table.weight  # type: ignore[union-attr, assignment]
     losses = []
@@ -205,8 +212,44 @@ def test_the_loss_of_a_label_of_a_number_and_of_the_language_model_beside_it() -
     number = reader("number", DECODER)
     right = Ragged.from_lengths(torch.tensor([0.5, -1.0]), [1, 1])
     error = number(source, inputs).values.squeeze(1) - right.values
-    found = make_objective(number, Objective(), 0.0, BOS)(regard.data.batches.Batch(source, inputs, right), 0.0)
+    objective = make_objective(number, ObjectiveSettings(), 0.0, BOS, target=Number(NumberSettings()))
+    found = objective(Batch(source, inputs, right), 0.0)
     assert float(found) == pytest.approx(0.5 * float((error**2).sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Label, Tags])
+def test_a_label_that_was_never_met_costs_nothing_and_is_predicted_by_nobody(kind: type[Label]) -> None:
+    target = kind(kind.Settings())
+    target.labels = ["a", "b"]
+    right = target.pack(target.encode_many(["a", "never", "b"])).values
+    assert right.tolist() == [0, IGNORED, 1]
+    found = torch.tensor([[2.0, 1.0], [5.0, 0.0], [0.0, 3.0]])
+    log_p = found.log_softmax(-1)
+    assert float(target.loss(found, right, 0.0)) == pytest.approx(-float(log_p[0, 0] + log_p[2, 1]))
+    smooth = -float(0.8 * log_p[0, 0] + 0.2 * log_p[0].mean() + 0.8 * log_p[2, 1] + 0.2 * log_p[2].mean())
+    assert float(target.loss(found, right, 0.2)) == pytest.approx(smooth)
+    assert target.hits(found, right) == 2.0
+    assert target.log_probs(found, [0, 2, 1])[1] == -math.inf
+    assert target.decode([0, 2]) == "a <unk>"
+    assert target.unseen(["a", "never", "b"]) == ["never"]
+
+
+def test_predictions_are_the_likeliest_first_and_of_words_one() -> None:
+    found = torch.tensor([[1.0, 3.0, 2.0]])
+    labels, tags, number = Label(LabelSettings()), Tags(TagsSettings()), Number(NumberSettings())
+    labels.labels = tags.labels = ["x", "y", "z"]
+    log_p = found.log_softmax(-1)[0].tolist()
+    assert [x.values for x in labels.predictions(found, 5)] == [[1], [2], [0]]
+    assert [x.log_prob for x in labels.predictions(found, 2)] == pytest.approx([log_p[1], log_p[2]])
+    (answer,) = tags.predictions(torch.tensor([[1.0, 3.0, 2.0], [4.0, 0.0, 0.0]]), 5)
+    assert answer.values == [1, 0]
+    second = torch.tensor([4.0, 0.0, 0.0]).log_softmax(-1)[0].item()
+    assert answer.log_prob == pytest.approx(log_p[1] + second)
+    number.mean, number.spread = 10.0, 4.0
+    (answer,) = number.predictions(torch.tensor([[0.5]]), 5)
+    assert number.decode(answer.values) == "12"
+    assert number.hits(found, found) is None
+    assert number.log_probs(torch.tensor([[0.5]]), [0.25]) == pytest.approx([-0.5 * 0.25**2 - 0.5 * math.log(2 * math.pi)])
 
 
 # Training
@@ -231,7 +274,7 @@ def test_any_body_learns(tmp_path: Path, body: str) -> None:
     assert system.test().scores["accuracy"].value > 90
 
 
-def test_a_picture_gets_a_label(tmp_path: Path) -> None:
+def test_an_image_gets_a_label(tmp_path: Path) -> None:
     scenes.write(tmp_path, train=24, valid=8, test=8)
     for split in ("train", "valid", "test"):
         records = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text().splitlines()]
@@ -239,9 +282,9 @@ def test_a_picture_gets_a_label(tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "valid")}
     settings = {
-        "run": str(tmp_path / "run"), "data": {**files, "source": "picture"},
-        "model": {"d_model": 16, "head": "label", "encoder": {"kind": "convolution", "channels": 4},
-                  "decoder": {"kind": "none"}},
+        "run": str(tmp_path / "run"), "data": files, "source": "image", "target": "label",
+        "model": {"d_model": 16, "encoder": {"kind": "stem", "stem": {"kind": "convolution", "channels": 4}},
+                  "decoder": "none"},
         "training": {"steps": 3, "batch_tokens": 512, "tensorboard": False, "device": "cpu"},
     }  # fmt: skip
     system = regard.train(regard.Config.parse(settings))
@@ -250,7 +293,7 @@ def test_a_picture_gets_a_label(tmp_path: Path) -> None:
     assert system.generate([picture])[0] in ("big", "small")
 
 
-def test_a_loaded_model_tells_the_same_and_its_labels_have_scores(labelled: regard.System) -> None:
+def test_a_loaded_model_predicts_the_same_and_its_labels_have_scores(labelled: regard.System) -> None:
     again = regard.load(labelled.folder, device="cpu")
     given = ["the film was good", "dull", "it was very poor and this"]
     outputs = again.outputs(given, nbest=2)
@@ -277,15 +320,15 @@ def test_what_a_head_attends_to_can_be_shown(labelled: regard.System, tmp_path: 
     assert (tmp_path / "attention.png").stat().st_size > 1000
 
 
-def test_vectors_of_a_text_and_of_its_positions(labelled: regard.System) -> None:
-    short, long = labelled.vectors(["the film", "the film was good"])
+def test_embeddings_of_a_text_and_of_its_tokens(labelled: regard.System) -> None:
+    short, long = labelled.token_embeddings(["the film", "the film was good"])
     assert short.shape == (4, 32)
     assert long.shape == (6, 32)
-    np.testing.assert_allclose(labelled.summaries(["the film"])[0], short.mean(0), atol=1e-5)
+    np.testing.assert_allclose(labelled.sentence_embeddings(["the film"])[0], short.mean(0), atol=1e-5)
     assert np.abs(short[1] - long[1]).max() > 1e-3  # the same word in other company
 
 
-def test_the_command_line_tells_too(labelled: regard.System, tmp_path: Path) -> None:
+def test_the_command_line_predicts_too(labelled: regard.System, tmp_path: Path) -> None:
     (tmp_path / "input.txt").write_text("the film was good\n\nso very dull\n")
     run = CliRunner().invoke(app, ["generate", str(labelled.folder), str(tmp_path / "input.txt"), "--device", "cpu"])
     assert run.stdout.splitlines() == ["well done", "", "not so"]
@@ -319,7 +362,7 @@ def test_what_a_decoder_reads_is_shown_as_what_it_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", [ENCODER, DECODER], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("kind", ["tags", "number"])
-def test_explain_shows_what_is_told_of_a_text(tmp_path: Path, kind: str, body: dict[str, Any]) -> None:
+def test_explain_shows_what_is_predicted_of_a_text(tmp_path: Path, kind: str, body: dict[str, Any]) -> None:
     system = regard.train(config(tmp_path, kind, body, training={"steps": 2, "validate_every": 2}))
     text = "the film was good"
     found, told = system.explain(text), system.outputs([text])[0][0]
@@ -338,7 +381,7 @@ def test_explain_shows_what_is_told_of_a_text(tmp_path: Path, kind: str, body: d
         assert found.log_probs == []  # a number has no probability
         assert found.notes() == [f"told: {told.text}"]
         assert f">told: {told.text}<" in drawn
-        with pytest.raises(ConfigError, match="a number that is told has no probability"):
+        with pytest.raises(ConfigError, match="a number that is predicted has no probability"):
             system.explain(text, "3")
 
 
@@ -350,9 +393,10 @@ def test_a_source_that_cannot_be_read_leaves_the_others_their_labels(tmp_path: P
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {
         "run": str(tmp_path / "run"),
-        "data": {**{x: str(tmp_path / f"{x}.jsonl") for x in ("train", "valid")}, "source": "picture"},
-        "model": {"d_model": 16, "head": "label", "encoder": {"kind": "convolution", "channels": 4},
-                  "decoder": {"kind": "none"}},
+        "data": {x: str(tmp_path / f"{x}.jsonl") for x in ("train", "valid")},
+        "source": "image", "target": "label",
+        "model": {"d_model": 16, "encoder": {"kind": "stem", "stem": {"kind": "convolution", "channels": 4}},
+                  "decoder": "none"},
         "training": {"steps": 2, "batch_tokens": 512, "tensorboard": False, "device": "cpu"},
     }  # fmt: skip
     system = regard.train(regard.Config.parse(settings))
@@ -393,14 +437,14 @@ def test_a_body_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def pretrained(folder: Path, body: dict[str, Any]) -> Path:
-    """A body that filled in blanks, or a language model."""
+    """A body of a masked language model, or a language model."""
     files = write(folder, "label")
     for split, file in files.items():
         rows = Path(file).read_text().splitlines()
         (folder / f"{split}.txt").write_text("".join(row.partition("\t")[0] + "\n" for row in rows))
     settings = {
         "run": str(folder / "body"), "tokens": {"kind": "word"},
-        "data": {"source": "none", "train": str(folder / "train.txt"), "valid": str(folder / "valid.txt")},
+        "data": {"train": str(folder / "train.txt"), "valid": str(folder / "valid.txt")}, "source": "none",
         "model": {"d_model": 32, "dropout": 0.0, **body},
         "training": {"steps": 10, "batch_tokens": 400, "warmup": 5, "tensorboard": False, "device": "cpu"},
     }  # fmt: skip
@@ -426,7 +470,7 @@ def test_a_frozen_body_stays_as_it_was_and_thaws_when_told(tmp_path: Path, part:
 
 
 def test_a_run_that_thaws_goes_on_to_the_bit(tmp_path: Path) -> None:
-    frozen = {"freeze": ["encoder.embedding", "encoder.blocks.0"], "thaw": 7}
+    frozen = {"freeze": ["encoder.stem.embedding", "encoder.blocks.0"], "thaw": 7}
     short = {**frozen, "validate_every": 5, "save_every": 5, "schedule": "constant"}
     ends = []
     for run, cuts in (("whole", [20]), ("cut", [5, 15, 20])):
@@ -446,7 +490,7 @@ def test_a_decoder_that_wrote_one_vocabulary_reads_it(tmp_path: Path) -> None:
     for split in ("train", "valid"):
         (tmp_path / f"{split}.tsv").write_text("".join(f"{x}\t{y}\n" for x, y in rows))
     settings = {
-        "run": str(tmp_path / "writer"), "tokens": {"kind": "word", "shared": False},
+        "run": str(tmp_path / "writer"), "source": {"tokens": {"kind": "word"}}, "target": {"tokens": {"kind": "word"}},
         "data": {split: str(tmp_path / f"{split}.tsv") for split in ("train", "valid")},
         "model": {"d_model": 32, "encoder": BLOCKS, "decoder": BLOCKS},
         "training": {"steps": 2, "batch_tokens": 200, "tensorboard": False, "device": "cpu"},
@@ -472,44 +516,81 @@ def test_a_body_goes_from_head_to_head(labelled: regard.System, tmp_path: Path) 
 # Data
 
 
-def test_places_of_words_are_their_first_pieces_or_their_last() -> None:
+def test_positions_of_words_are_their_first_pieces_or_their_last() -> None:
     tokenizer = Symbols("char", list(" abcd"))
-    source, labels = Parts(tokenizer), Labels(["X", "Y"], each=True)
+    sides = sides_of("text", "tags")
+    sides.use({"tokens": tokenizer})
+    source, tags = sides.source, sides.target
+    assert isinstance(source, Text)
+    assert isinstance(tags, Tags)
+    tags.labels = ["X", "Y"]
     item = source.encode_many(["ab c", "a\tb c"])
-    assert Told(source, labels).places(item[0]) == [1, 3]
-    assert Told(source, labels, last=True).places(item[0]) == [2, 4]
+    assert tags.positions(source, item[0], last=False) == [1, 3]
+    assert tags.positions(source, item[0], last=True) == [2, 4]
     assert source.words(item[1]) == [-1, 0, -1, 1, 2, 2, -1]
-    batch = Told(source, labels)(item, [[0, 1], [1, 2, 0]], np.random.default_rng(0))
+    batch = Predicted(source, tags)(item, [[0, 1], [1, 2, 0]], np.random.default_rng(0))
     assert batch.source.tolist()[1] == [BOS, tokenizer.ids["a"], SEP, *tokenizer.encode("b c"), EOS]
+    assert batch.inputs.tolist() == [[1, 3], [1, 3, 4]]
     assert batch.outputs.tolist() == [[0, 1], [1, IGNORED, 0]]  # a label that was never met teaches nothing
+    batch = Predicted(source, tags, last=True)(item, [[0, 1], [1, 2, 0]], np.random.default_rng(0))
+    assert batch.inputs.tolist() == [[2, 4], [1, 3, 5]]
+    assert tags.mismatch(source, "ab c", "X Y") is None
+    assert tags.mismatch(source, "ab c", "X") == "has words and tags, but 2 and 1; each word needs one"
+    assert Label(LabelSettings()).positions(source, item[0], last=True) == [0]
+
+
+def read_pairs(path: Path, source: Any, target: Any) -> list[Example]:
+    return list(read_files(str(path), sides_of({"column": source}, {"kind": "label", "column": target}).form))
 
 
 def test_several_texts_make_a_source(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("one\tx\ttwo\n")
     (tmp_path / "a.jsonl").write_text('{"premise": "one", "hypothesis": "two", "label": "x"}\n')
-    for name, columns in (("a.tsv", [[1, 3], 2]), ("a.jsonl", [["premise", "hypothesis"], "label"])):
-        (found,) = read_pairs(str(tmp_path / name), columns)  # type: ignore[arg-type]
+    for name, columns in (("a.tsv", ([1, 3], 2)), ("a.jsonl", (["premise", "hypothesis"], "label"))):
+        (found,) = read_pairs(tmp_path / name, *columns)
         assert (found.source, found.target) == ("one <sep> two", "x")
-    with pytest.raises(DataError, match="should be column numbers"):
-        list(read_pairs(str(tmp_path / "a.tsv"), [[1, 3]]))
     (tmp_path / "glue.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tx\n")
-    (found,) = read_pairs(str(tmp_path / "glue.tsv"), [["sentence1", "sentence2"], "label"])
+    (found,) = read_pairs(tmp_path / "glue.tsv", ["sentence1", "sentence2"], "label")
     assert (found.source, found.target, found.place) == ("one <sep> two", "x", f"{tmp_path}/glue.tsv:2")
     with pytest.raises(DataError, match="names no column 'sentence'; it names: index, sentence1, sentence2, label"):
-        list(read_pairs(str(tmp_path / "glue.tsv"), ["sentence", "label"]))
+        read_pairs(tmp_path / "glue.tsv", "sentence", "label")
     with pytest.raises(DataError, match="no column 9 for the source"):
-        list(read_pairs(str(tmp_path / "a.tsv"), [[1, 9], 2]))
+        read_pairs(tmp_path / "a.tsv", [1, 9], 2)
 
 
-def test_numbers_are_told_as_they_were_given() -> None:
-    examples = [regard.data.corpora.Example("", text) for text in ("10", "20", " 30 ")]
-    numbers = learn_labels(examples, "number")
-    assert isinstance(numbers, Numbers)
+def test_labels_are_the_most_frequent_first(tmp_path: Path) -> None:
+    labels = Label(LabelSettings())
+    labels.learn([Example("", text) for text in ("b", "a", " b", "c c", "c  c")])
+    assert labels.labels == ["b", "c c", "a"]
+    assert labels.encode_many(["c c", " a ", "new"]) == [[1], [2], [3]]
+    assert (labels.size, labels.dtype) == (3, "uint16")
+    tags = Tags(TagsSettings())
+    tags.learn([Example("", "O O B"), Example("", "B O")])
+    assert tags.labels == ["O", "B"]
+    assert tags.encode_many(["B O X"]) == [[1, 0, 2]]
+    for target in (labels, tags):
+        target.save(tmp_path)
+        again = type(target)(type(target).Settings())
+        again.load(tmp_path)
+        assert again.labels == target.labels
+
+
+def test_numbers_are_predicted_as_they_were_given(tmp_path: Path) -> None:
+    numbers = Number(NumberSettings())
+    numbers.learn([Example("", text) for text in ("10", "20", " 30 ")])
     assert numbers.mean == 20
     assert numbers.spread == pytest.approx(math.sqrt(200 / 3))
     assert numbers.decode(numbers.encode("12.5")) == "12.5"
-    with pytest.raises(DataError, match="a target is to tell a number, but 'ten' is none"):
+    with pytest.raises(DataError, match="a target should be a number, but 'ten' is none; write it as 3, -0.5 or 1e6"):
         numbers.encode("ten")
+    numbers.save(tmp_path)
+    again = Number(NumberSettings())
+    again.load(tmp_path)
+    assert (again.mean, again.spread) == (numbers.mean, numbers.spread)
+    numbers.learn([Example("", "7"), Example("", "7")])
+    assert (numbers.mean, numbers.spread) == (7.0, 1.0)  # all alike: nothing to divide by
+    with pytest.raises(DataError, match="the training data hold no number"):
+        numbers.learn([Example("", " ")])
 
 
 @pytest.mark.parametrize(
@@ -519,7 +600,7 @@ def test_numbers_are_told_as_they_were_given() -> None:
         ("number", "the film\tten\n", r"train.tsv:401 has a target that is no number"),
     ],
 )
-def test_data_that_cannot_be_told_are_named(tmp_path: Path, kind: str, line: str, message: str) -> None:
+def test_data_that_cannot_be_predicted_are_named(tmp_path: Path, kind: str, line: str, message: str) -> None:
     made = config(tmp_path, kind)
     assert isinstance(made.data.train, str)
     with Path(made.data.train).open("a") as file:
@@ -548,23 +629,27 @@ def test_a_folder_without_labels_is_not_whole(labelled: regard.System, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": {"head": "label"}}, "head 'label' stands on one body"),
-        ({"model": {"head": "tags", "encoder": {"kind": "convolution"}, "decoder": {"kind": "none"}},
-          "data": {"source": "picture"}}, "head 'tags' tells something of each word"),
-        ({"model": LABEL, "data": {"source": "none"}}, "but data.source is none"),
-        ({"model": LABEL, "training": {"metric": "bleu"}}, "use accuracy"),
-        ({"model": {"head": "number", **ENCODER}, "training": {"metric": "accuracy"}}, "use loss"),
-        ({"training": {"metric": "accuracy"}}, "model.head is text"),
-        ({"training": {"objective": {"language": 0.5}}}, "goes with another model.head than text"),
-        ({"model": LABEL, "training": {"objective": {"language": 0.5}}}, "needs a decoder alone"),
-        ({"model": LABEL, "training": {"objective": {"agreement": 1.0}}}, "agreement is for what"),
-        ({"model": LABEL, "training": {"objective": {"kind": "minimum_risk"}}},
+        ({"target": "label"}, "target.kind 'label' stands on one body"),
+        ({"target": "tags", "source": "image", "model": {"encoder": "stem", "decoder": "none"}},
+         "target.kind 'tags' says something of each word, and source.kind 'image' has none; use label or number"),
+        ({"target": "label", "model": ENCODER, "source": "none"},
+         "target.kind 'label' says something of a source, but source.kind is none"),
+        ({"target": "label", "model": ENCODER, "training": {"metric": "bleu"}},
+         "'bleu' is not among the metrics of target.kind 'label': accuracy, loss"),
+        ({"target": "number", "model": ENCODER, "training": {"metric": "accuracy"}},
+         "'accuracy' is not among the metrics of target.kind 'number': loss"),
+        ({"training": {"metric": "accuracy"}}, "'accuracy' is not among the metrics of target.kind 'text': bleu, chrf, ex"),
+        ({"training": {"objective": {"language": 0.5}}}, "goes with another target.kind than text"),
+        ({"target": "label", "model": ENCODER, "training": {"objective": {"language": 0.5}}}, "needs a decoder alone"),
+        ({"target": "label", "model": ENCODER, "training": {"objective": {"agreement": 1.0}}}, "agreement is for what"),
+        ({"target": "label", "model": ENCODER, "training": {"objective": {"kind": "minimum_risk"}}},
          "kind 'minimum_risk' is for what writes"),
     ],
 )  # fmt: skip
 def test_settings_that_clash_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as error:
         regard.Config.parse(settings)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +663,7 @@ def test_what_cannot_be_frozen_is_said(tmp_path: Path, freeze: list[str], messag
 
 
 def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:
-    assert isinstance(labelled.task, Telling)
+    assert isinstance(labelled.task, HeadPrediction)
     with pytest.raises(ConfigError, match="takes no prefixes"):
         labelled.generate(["a"], prefixes=["b"])
 

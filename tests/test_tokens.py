@@ -10,8 +10,10 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
-from regard.data.labels import load_labels
 
+from regard.data.targets.label import Label, LabelSettings
+from regard.data.targets.number import Number, NumberSettings
+from regard.data.targets.tags import Tags, TagsSettings
 from regard.data.tokens import MARKS, UNK, Bytes, Tokenizer, clean, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError, ModelError
 
@@ -173,9 +175,23 @@ def test_subwords_with_other_marks_are_not_ours(tmp_path: Path) -> None:
         b'{"kind": "number", "mean": 1}',
         b'{"kind": "number", "mean": NaN, "spread": 1}', b'{"kind": "number", "mean": 1, "spread": 0}',
         b'{"kind": "number", "mean": [], "spread": 1}', b'{"kind": "number", "mean": ' + b"9" * 400 + b', "spread": 1}',
+        b"[]", b"9" * 5000, b"\xff",
     ],
 )  # fmt: skip
-def test_damaged_labels(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("target", [Label(LabelSettings()), Tags(TagsSettings()), Number(NumberSettings())])
+def test_damaged_labels(tmp_path: Path, target: Label | Number, content: bytes) -> None:
     (tmp_path / "labels.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"labels\.json cannot be read .* is damaged"):
-        load_labels(tmp_path)
+        target.load(tmp_path)
+
+
+def test_labels_of_another_kind_are_not_read(tmp_path: Path) -> None:
+    labels = Label(LabelSettings())
+    labels.labels = ["a", "b"]
+    labels.save(tmp_path)
+    again = Label(LabelSettings())
+    again.load(tmp_path)
+    assert again.labels == ["a", "b"]
+    for other in (Tags(TagsSettings()), Number(NumberSettings())):
+        with pytest.raises(ModelError, match=r"labels\.json cannot be read \(it is of kind 'label'\)"):
+            other.load(tmp_path)
