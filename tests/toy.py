@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import merge, parse, resolve_paths
+from regard.data.examples import Example, read_files
+from regard.data.sides import Sides
 from regard.settings import Config
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -44,3 +46,8 @@ def toy_settings(**changes: Any) -> dict[str, Any]:
 
 def toy_config(folder: Path, **changes: Any) -> Config:
     return resolve_paths(parse(toy_settings(**changes)), folder)
+
+
+def toy_pairs(path: Path) -> list[Example]:
+    """The examples of one of the corpus's files."""
+    return list(read_files(str(path), Sides.of(Config()).form))
