@@ -313,6 +313,7 @@ def test_a_masked_token_is_predicted_from_both_sides(name: str) -> None:
 
 # Images
 
+
 def eye(**options: Any) -> StemEncoder:
     """Convolutions alone, under no body."""
     model = made(encoder={"kind": "stem", "stem": {**CONVOLUTION, **options}}, decoder={"kind": "gru"})
