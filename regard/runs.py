@@ -250,10 +250,9 @@ def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
     loaded = load(folder, device="cpu").task.sides
     written, theirs = sides.config.target.written, loaded.texts
     if written and _apart(sides) != _apart(loaded):
-        ours = "its own" if _apart(sides) else "the same"
+        there, here = ("a vocabulary for each side" if _apart(x) else "one vocabulary" for x in (loaded, sides))
         raise ConfigError(
-            f"start: {folder} has {'a vocabulary for each side' if _apart(loaded) else 'one vocabulary'}, and here "
-            f"source and target have {ours}; set source.tokens and target.tokens as there, or leave both out"
+            f"start: {folder} has {there}, this config {here}; set source.tokens and target.tokens as there"
         )
     wrote = theirs.get("target")  # what a decoder reads is what it wrote
     read = wrote if not written and sides.config.start.encoder is None else None

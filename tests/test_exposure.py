@@ -1,4 +1,4 @@
-"""Exposure bias and the pointing game, by hand."""
+"""Exposure bias, the pointing game and the alignment error rate, by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from regard.data.corpora import Alignment
 
-from regard.evaluation.alignment import pointing
-from regard.evaluation.exposure import EDGES, common, exposure
+from regard.evaluation.alignment import Alignment, AlignmentCounts, Link
+from regard.evaluation.exposure import EDGES, Exposure, ExposureCounts, common
 
 words = st.lists(st.integers(0, 3), max_size=7)
 
@@ -40,6 +39,13 @@ def test_common_by_hand() -> None:
     assert common([1, 2, 3], [3, 1, 2]) == [True, True, False]
     assert common([1, 2], []) == [False, False]
     assert common([], [1]) == []
+
+
+def exposure(references: list[list[int]], forced: list[list[int]], outputs: list[list[int]]) -> Exposure:
+    counts = ExposureCounts()
+    for sentence in zip(references, forced, outputs, strict=True):
+        counts.add(*sentence)
+    return counts.result()
 
 
 def test_exposure_by_hand() -> None:
@@ -80,24 +86,48 @@ def test_exposure_of_nothing() -> None:
     found = exposure([], [], [])
     assert (found.stretches, found.teacher_forced, found.free_running) == ((), 0.0, 0.0)
     with pytest.raises(ValueError, match="zip"):
-        exposure([[1]], [[1]], [])
+        ExposureCounts().add([1, 2], [1], [])
 
 
 def gold(*links: tuple[int, int]) -> Alignment:
     return Alignment(frozenset(), frozenset(links))
 
 
+def counted(found: list[list[Link]], truth: list[Alignment], places: list[int]) -> AlignmentCounts:
+    counts = AlignmentCounts()
+    for sentence in zip(found, truth, places, strict=True):
+        counts.add(*sentence)
+    return counts
+
+
 def test_pointing_by_hand() -> None:
     """Of three words with gold links one is pointed right; chance: 2/4 and 1/4 of four places, 3/6 of six."""
     truth = [gold((0, 0), (1, 0), (3, 2)), gold((0, 1), (1, 1), (2, 1))]
     found = [[(1, 0), (2, 1), (2, 2)], [(5, 1)]]  # word 1 of the first has no gold, so its link counts for nothing
-    hits, chance = pointing(found, truth, [4, 6])
+    counts = counted(found, truth, [4, 6])
+    hits, chance = counts.pointing
     assert hits == pytest.approx(100 / 3)
     assert chance == pytest.approx(100 * (2 / 4 + 1 / 4 + 3 / 6) / 3)
+    (score,) = counts.scores("layer:x").values()  # where no link is sure, there is no error rate
+    assert (score.name, score.value, score.higher_is_better) == ("pointing", hits, True)
+    assert score.signature == "layer:x|percent|chance:41.7"
 
 
 def test_a_word_without_a_link_is_a_miss() -> None:
-    assert pointing([[]], [gold((0, 0))], [2]) == (0.0, 50.0)
-    assert pointing([[(0, 0)]], [gold((0, 0))], [2]) == (100.0, 50.0)
-    assert pointing([[(0, 0)]], [gold()], [2]) == (0.0, 0.0)
-    assert pointing([], [], []) == (0.0, 0.0)
+    assert counted([[]], [gold((0, 0))], [2]).pointing == (0.0, 50.0)
+    assert counted([[(0, 0)]], [gold((0, 0))], [2]).pointing == (100.0, 50.0)
+    assert counted([[(0, 0)]], [gold()], [2]).pointing == (0.0, 0.0)
+    assert counted([], [], []).pointing == (0.0, 0.0)
+    assert counted([], [], []).scores("") == {}
+
+
+def test_alignment_error_rate_by_hand() -> None:
+    """Och and Ney 2003: of five links found two are sure and three possible, of three sure ones."""
+    truth = [Alignment.parse("0-0 1-1 1p2"), Alignment.parse("0-0")]
+    found = [[(0, 0), (2, 1), (1, 2)], [(0, 0), (0, 1)]]
+    counts = counted(found, truth, [3, 2])
+    assert counts.error_rate == pytest.approx(1 - (2 + 3) / (5 + 3))
+    scores = counts.scores("layer:x")
+    assert list(scores) == ["pointing", "aer"]
+    assert (scores["aer"].value, scores["aer"].higher_is_better) == (counts.error_rate, False)
+    assert counted([], [], []).error_rate == 0.0

@@ -1,4 +1,4 @@
-"""Text alone, end to end: language models write, score and read on and on; a masked model fills in blanks."""
+"""Text alone, end to end: language models write, score and read on and on; masked ones fill in masks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from torch import Tensor
 
 import regard
 from regard.config import merge, parse, resolve_paths
+from regard.data.examples import Example
 from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.errors import ConfigError, DataError
 from regard.nn.attention import capture
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.system import System
+from regard.tasks.language_model import LanguageModeling
+from regard.tasks.masked import MaskedLanguageModeling
+from regard.tasks.task import Encoded
 from tests.test_cli import good, refused, run
 
 LETTERS = "abcdefgh"
@@ -39,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "bert": {
         "preset": "bert-mini",
         "model": {"encoder": {"layers": 1, "heads": 2, "d_ff": 64}},
-        "training": {"steps": 300, "objective": {"blanks": 0.3}},
+        "training": {"steps": 300, "objective": {"masked": 0.3}},
     },
 }
 
@@ -58,7 +62,9 @@ def write_cycles(folder: Path) -> None:
 def settings(name: str, **changes: Any) -> dict[str, Any]:
     base = {
         "run": name,
-        "data": {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "source": "none", "max_length": 24},
+        "data": {"train": "train.txt", "valid": "valid.txt", "test": "test.txt"},
+        "source": {"kind": "none"},
+        "target": {"max_length": 24},
         "tokens": {"kind": "word"},
         "model": {"d_model": 32, "dropout": 0.0},
         "training": {
@@ -80,13 +86,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def writer(folder: Path, name: str) -> LanguageModel:
+def writer(folder: Path, name: str) -> LanguageModeling:
     task = regard.load(folder / name, device="cpu").task
-    assert isinstance(task, LanguageModel)
+    assert isinstance(task, LanguageModeling)
     return task
 
 
-def log_probs(task: LanguageModel, contexts: list[list[int]], answers: list[int]) -> list[float]:
+def log_probs(task: LanguageModeling, contexts: list[list[int]], answers: list[int]) -> list[float]:
     """`log p` of an answer after each context, of its own forward pass."""
     with task.inference():
         states = task.model.decoder(Ragged.of(contexts), None)
@@ -94,7 +100,7 @@ def log_probs(task: LanguageModel, contexts: list[list[int]], answers: list[int]
     return logits.log_softmax(-1)[torch.arange(len(answers)), torch.tensor(answers)].tolist()
 
 
-def one_pass(task: LanguageModel, stream: list[int]) -> list[float]:
+def one_pass(task: LanguageModeling, stream: list[int]) -> list[float]:
     """`log p` of each token of a text that is read at once."""
     with task.inference():
         states = task.model.decoder(Ragged.of([[BOS, *stream[:-1]]]), None)
@@ -102,7 +108,7 @@ def one_pass(task: LanguageModel, stream: list[int]) -> list[float]:
     return found[torch.arange(len(stream)), torch.tensor(stream)].tolist()
 
 
-def tokens_of(task: LanguageModel, lines: list[str]) -> list[int]:
+def tokens_of(task: LanguageModeling, lines: list[str]) -> list[int]:
     return [token for line in lines for token in [*task.target.encode(line), EOS]]
 
 
@@ -158,6 +164,14 @@ def test_samples_differ_and_probable_tokens_are_all_that_top_k_leaves(folder: Pa
     assert len({output.text for output in system.outputs(["a"], sample=True, nbest=20, top_k=1)[0]}) == 1
 
 
+def test_a_prompt_is_the_prefix(folder: Path) -> None:
+    system = regard.load(folder / "lstm", device="cpu")
+    with pytest.raises(DataError, match="2 prefixes for 1 inputs; give one for each"):
+        system.outputs(["a"], prefixes=["a", "b"])
+    with pytest.raises(ConfigError, match="is how its output begins; leave out the prefixes"):
+        system.outputs(["a"], prefixes=["a"])
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_score_agrees_with_itself(folder: Path, name: str) -> None:
     test = folder / "test.txt"
@@ -190,7 +204,8 @@ def test_a_loss_too_large_for_a_float_has_an_infinite_perplexity(folder: Path, n
     values = task.evaluate(examples, Search(), warn=pytest.fail).scores
     assert {score.value for key, score in values.items() if "perplexity" in key} == {math.inf}
     assert task.score([""], ["a a a d a"])[0].perplexity == math.inf
-    validated = task.validate(examples, 1)
+    encoded = Encoded([[], []], task.target.encode_many([x.target for x in examples]), examples[:1])
+    validated = task.validate(encoded)
     assert validated["loss"] > 710
     assert validated.get("perplexity", math.inf) == math.inf
 
@@ -225,7 +240,7 @@ def test_a_transformer_reads_on_past_its_positions(folder: Path, tmp_path: Path,
     else:
         changed = settings("gpt", model={"decoder": {"positions": positions}}, training={"steps": 2}, run="other")
         made = regard.train(resolve_paths(parse(merge(changed, {"run": str(tmp_path / "run")})), folder)).task
-        assert isinstance(made, LanguageModel)
+        assert isinstance(made, LanguageModeling)
         task = made
     assert task.longest == POSITIONS
     lines = (folder / "test.txt").read_text().splitlines()[:12]
@@ -293,28 +308,26 @@ def test_space_places_texts_by_what_they_say(folder: Path, tmp_path: Path) -> No
         good("space", folder / name, tmp_path / "in.txt", "-o", tmp_path / f"{name}.json")
         points = np.array(json.loads((tmp_path / f"{name}.json").read_text())["points"])
         assert len(np.unique(points.round(3), axis=0)) == 5
-    vectors = regard.load(folder / "lstm").summaries(["a b c", "h a b c", "e f g", "d e f g"])
+    vectors = regard.load(folder / "lstm").sentence_embeddings(["a b c", "h a b c", "e f g", "d e f g"])
     apart = np.linalg.norm(vectors[:, None] - vectors[None], axis=-1)
     assert max(apart[0, 1], apart[2, 3]) < apart[:2, 2:].min()
 
 
-# Filling in blanks
+# Filling in masks
 
 
-def masked(folder: Path) -> tuple[System, FillingIn]:
+def masked(folder: Path) -> tuple[System, MaskedLanguageModeling]:
     system = regard.load(folder / "bert", device="cpu")
-    assert isinstance(system.task, FillingIn)
+    assert isinstance(system.task, MaskedLanguageModeling)
     return system, system.task
 
 
-def test_a_masked_model_fills_in_blanks(folder: Path, tmp_path: Path) -> None:
+def test_a_masked_language_model_fills_in_masks(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("a b <mask> d e\na b\nf <mask> h a <mask> c\n")
     done = run("generate", folder / "bert", tmp_path / "in.txt")
     assert done.returncode == 0
     assert done.stdout == "a b c d e\n\nf g h a b c\n"
-    said = (
-        f"regard: {tmp_path}/in.txt:2 has no blank to fill in; write <mask> where one is; its line of output is empty"
-    )
+    said = f"regard: {tmp_path}/in.txt:2 has no mask to fill in; write <mask> where one is; its line of output is empty"
     assert done.stderr.splitlines() == [said]
     assert "takes no prefixes" in refused(
         "generate", folder / "bert", tmp_path / "in.txt", "--prefixes", tmp_path / "in.txt"
@@ -326,11 +339,11 @@ def test_a_masked_model_fills_in_blanks(folder: Path, tmp_path: Path) -> None:
     assert "has 32 tokens, more than 24; split it" in done.stderr
 
 
-def test_a_masked_model_beats_chance(folder: Path) -> None:
+def test_a_masked_language_model_beats_chance(folder: Path) -> None:
     shown = good("evaluate", folder / "bert", "--report", folder / "bert.json")
     scores = json.loads((folder / "bert.json").read_text())["scores"]
     assert scores["accuracy"]["score"] > 70 > 5 * 100 / len(LETTERS)
-    assert "blanks:0.3" in shown
+    assert "masked:0.3" in shown
     assert "pseudo-perplexity" in shown
     api = regard.load(folder / "bert").score((folder / "test.txt").read_text().splitlines())
     mean = sum(x.log_prob for x in api) / sum(len(x.tokens) for x in api)
@@ -338,7 +351,7 @@ def test_a_masked_model_beats_chance(folder: Path) -> None:
     assert math.exp(-mean) < 2
 
 
-def test_the_score_of_a_masked_model_masks_each_token_in_turn(folder: Path, tmp_path: Path) -> None:
+def test_the_score_of_a_masked_language_model_masks_each_token_in_turn(folder: Path, tmp_path: Path) -> None:
     """Pseudo-log-likelihood, by hand."""
     system, task = masked(folder)
     lines = ["a b c d", "h a", "c e b"]
@@ -358,7 +371,7 @@ def test_the_score_of_a_masked_model_masks_each_token_in_turn(folder: Path, tmp_
     assert shown[3] == "0.0000\t1.0000"  # nothing to guess
 
 
-def test_explain_shows_a_masked_model_looking_both_ways(folder: Path, tmp_path: Path) -> None:
+def test_explain_shows_a_masked_language_model_looking_both_ways(folder: Path, tmp_path: Path) -> None:
     good("explain", folder / "bert", "a <mask> c", "-o", tmp_path / "a.json")
     (found,) = json.loads((tmp_path / "a.json").read_text())
     assert found["source"] == ["<s>", "a", "<mask>", "c", "</s>"]
@@ -373,7 +386,7 @@ def test_explain_shows_a_masked_model_looking_both_ways(folder: Path, tmp_path: 
     good("explain", folder / "bert", "a <mask> c", "-o", tmp_path / "a.html")
 
 
-def test_a_blank_is_explained_with_the_blank_in_place(folder: Path) -> None:
+def test_a_mask_is_explained_with_the_mask_in_place(folder: Path) -> None:
     """Attention is that of the text with `<mask>`, and candidates are what its vector tells, by hand."""
     system, task = masked(folder)
     found = system.explain("a <mask> c d <mask> f")
@@ -391,9 +404,9 @@ def test_a_blank_is_explained_with_the_blank_in_place(folder: Path) -> None:
     assert found.target == [candidates[0][0] for candidates in found.candidates] == ["b", "e"]
     assert found.told == {2: "b", 5: "e"}
     assert found.notes()[1].startswith("<mask> 2: e ")
-    with pytest.raises(DataError, match="has no blank to fill in; write <mask> where one is"):
+    with pytest.raises(DataError, match="has no mask to fill in; write <mask> where one is"):
         system.explain("a b c")
-    with pytest.raises(ConfigError, match="fills in the blanks of a text itself; leave out the target"):
+    with pytest.raises(ConfigError, match="fills in the masks of a text itself; leave out the target"):
         system.explain("a <mask> c", "a b c")
 
 
@@ -414,12 +427,14 @@ def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path) -> None
     (tmp_path / "one.tsv").write_text("a b\n")
     assert "empty.txt is empty; it should hold a sentence a line" in said("data.train=empty.txt", "run=r1")
     assert "blank.txt" in said("data.train=blank.txt", "run=r2")
-    assert "needs one file of text, not 2" in said("data.train=[train.txt, valid.txt]", "run=r3")
+    assert "data needs one .tsv or .jsonl file, or one text file; got 2" in said(
+        "data.train=[train.txt, valid.txt]", "run=r3"
+    )
     assert "has no 'text' (it has: words)" in said("data.train=bad.jsonl", "run=r4")
-    assert "has 1 column, so no column 3" in said("data.train=one.tsv", "data.columns=[3]", "run=r5")
+    assert "has 1 column, so no column 3" in said("data.train=one.tsv", "target.column=3", "run=r5")
     assert "no file" in said("data.train=gone.txt", "run=r6")
-    assert "cannot tell how to read" in said("data.source=text", "tokens.shared=true", "run=r7")
-    assert "needs one file of text, not 2" in refused(
+    assert "cannot tell how to read" in said("source.kind=text", "model.encoder.kind=lstm", "run=r7")
+    assert "data needs one .tsv or .jsonl file, or one text file; got 2" in refused(
         "score", folder / "lstm", folder / "test.txt", folder / "test.txt"
     )
 
@@ -427,14 +442,12 @@ def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path) -> None
 def test_settings_that_clash_with_text_alone() -> None:
     recurrent = {"model": {"encoder": {"kind": "lstm"}}}
     for changes, said in (
-        (recurrent, "data.source none leaves the encoder nothing to read"),
+        (recurrent, "source.kind none leaves the encoder nothing to read"),
         ({"training": {"metric": "bleu"}}, "training.metric 'bleu' needs a source; where there is none, use loss"),
-        ({"model": {"share_embeddings": True}}, "model.share_embeddings needs data.source text, not none"),
+        ({"model": {"share_embeddings": True}}, "model.share_embeddings needs a text as source and as target"),
         ({"model": {"decoder": {"context": "attention"}}}, "decoder.context needs an encoder to look at"),
     ):
         with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
             parse(settings("lstm", **changes))
     with pytest.raises(ConfigError, match=r"training\.objective\.kind 'minimum_risk' needs a decoder"):
         parse(settings("bert", training={"objective": {"kind": "minimum_risk"}}))
-    with pytest.raises(DataError, match="2 prefixes for 1 inputs"):
-        System.outputs(None, ["a"], prefixes=["a", "b"])  # type: ignore[arg-type]

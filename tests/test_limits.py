@@ -237,12 +237,10 @@ def test_samples_of_a_line_do_not_depend_on_its_batch(monkeypatch: pytest.Monkey
 
 def test_minimum_bayes_risk_cuts_its_draws_and_sampling_does_not() -> None:
     made = system(BOTH)
-    assert [made.search_settings(**options).least for options in ({"sample": True}, {"mbr": 8}, {})] == [0.0, 0.02, 0.0]
-    assert [made.search_settings(epsilon=0.1, **options).least for options in ({"sample": True}, {"mbr": 8})] == [
-        0.1,
-        0.1,
-    ]
-    assert made.search_settings(mbr=8, epsilon=0).least == 0.0
+    search = made.search_settings
+    assert [search(**options).least for options in ({"sample": True}, {"mbr": 8}, {})] == [0.0, 0.02, 0.0]
+    assert [search(epsilon=0.1, **options).least for options in ({"sample": True}, {"mbr": 8})] == [0.1, 0.1]
+    assert search(mbr=8, epsilon=0).least == 0.0
     texts = [words(3)] * 20
     usual, cut, whole = (made.outputs(texts, mbr=8, epsilon=epsilon) for epsilon in (None, 0.02, 0.0))
     assert usual == cut

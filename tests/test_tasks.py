@@ -1,5 +1,5 @@
-"""Pairs of texts, end to end: one network with a separator, ways to steer the search, ensembles, models to start
-from, objectives, budgets, hard attention, shared layers."""
+"""Pairs of texts, end to end: a decoder alone with a separator, several sources, ways to steer the search, ensembles,
+models to start from, objectives, budgets, hard attention, shared layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from regard.runs import Stopped
 from regard.training.checkpoint import checkpoints, load_tensors
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt, final
-from tests.toy import WORDS, toy_config, toy_settings, write_corpus
+from tests.toy import WORDS, toy_config, toy_pairs, toy_settings, write_corpus
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 64}
 ONE: dict[str, Any] = {"kind": "none"}
@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "characters": {"tokens": {"kind": "char"}, "training": {"steps": 1}},
     "text": {
         "preset": "gpt-mini",
-        "data": {"train": "text.txt", "valid": "text.txt", "test": None, "source": "none"},
+        "data": {"train": "text.txt", "valid": "text.txt", "test": None},
         "model": {"decoder": TRANSFORMER},
         "training": {"steps": 20},
     },
@@ -64,7 +64,7 @@ class Trained:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         write_corpus(folder)
-        pairs = [(x.source, x.target) for x in read_pairs(str(folder / "train.tsv"))]
+        pairs = [(x.source, x.target) for x in toy_pairs(folder / "train.tsv")]
         (folder / "text.txt").write_text("".join(f"{source}\n{target}\n" for source, target in pairs[:200]))
 
     def __getitem__(self, name: str) -> Path:
@@ -220,7 +220,7 @@ def test_minimum_bayes_risk(trained: Trained) -> None:
 def test_an_ensemble_is_the_mean_of_probabilities(trained: Trained) -> None:
     """Token by token; so it is never worse than its members are on average, and mostly better than the worse one."""
     one, other = trained["lstm"], trained["transformer"]
-    pairs = [(x.source, x.target) for x in read_pairs(str(trained.folder / "test.tsv"))]
+    pairs = [(x.source, x.target) for x in toy_pairs(trained.folder / "test.tsv")]
     left, right = [list(side) for side in zip(*pairs, strict=True)]
     a, b, both = (x.score(left, right) for x in (regard.load(one), regard.load(other), regard.load(one, other)))
     for first, second, together in zip(a, b, both, strict=True):
@@ -331,9 +331,9 @@ def test_what_one_cannot_start_from(trained: Trained, tmp_path: Path) -> None:
     assert "does not fit this config's [model]: it has no decoder.blocks.1." in deep
     assert "it has no encoder.blocks.0." in said("transformer", start={"encoder": "lstm"})
     assert "have different vocabularies" in said("lstm", start={"encoder": "lstm", "decoder": "characters"})
-    assert "has tokens.shared true; set the same here" in said(
-        "lstm", start={"encoder": "lstm"}, tokens={"shared": False}
-    )
+    own = {"tokens": {"kind": "word"}}
+    apart = said("lstm", start={"encoder": "lstm"}, source=own, target=own)
+    assert "has one vocabulary, this config a vocabulary for each side; set source.tokens and target.tokens" in apart
     assert "no model folder" in said("lstm", start={"model": "gone"})
     with pytest.raises(ConfigError, match="model already brings both parts"):
         regard.Config.parse(settings("lstm", start={"model": "lstm", "encoder": "lstm"}))
@@ -351,7 +351,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_other_objectives_go_on_exactly(folder: Path, name: str) -> None:
+def test_other_objectives_resume_exactly(folder: Path, name: str) -> None:
     """Also what they draw, and what they keep from batch to batch."""
     changes = OBJECTIVES[name]
     training = {"steps": 14, "validate_every": 7, "save_every": 5, "validate_sentences": 5, **changes["training"]}
@@ -437,7 +437,7 @@ def test_evaluate_tells_of_exposure(trained: Trained) -> None:
     assert title in " ".join(shown.split())
     assert found["gap"] == pytest.approx(found["teacher_forced"] - found["free_running"])
     assert [(x["first"], x["last"]) for x in found["positions"]] == [(1, 5), (6, 7)]  # six words and the end
-    tokens = sum(len(x.target.split()) + 1 for x in read_pairs(str(trained.folder / "test.tsv")))
+    tokens = sum(len(x.target.split()) + 1 for x in toy_pairs(trained.folder / "test.tsv"))
     assert sum(x["tokens"] for x in found["positions"]) == tokens
     assert found["teacher_forced"] > 90
     assert all(f"{x['first']}-{x['last']}" in shown for x in found["positions"])
@@ -452,7 +452,7 @@ def test_hard_attention_learns_to_look_at_one_place(trained: Trained, tmp_path: 
     weights = np.array(found["layers"][0]["weights"])
     assert set(np.unique(weights)) == {0.0, 1.0}
     assert (weights.sum(-1) == 1).all()
-    pairs = [(x.source, x.target) for x in read_pairs(str(trained.folder / "test.tsv"))]
+    pairs = [(x.source, x.target) for x in toy_pairs(trained.folder / "test.tsv")]
     sources, targets = [list(side) for side in zip(*pairs, strict=True)]
     system = regard.load(trained["hard"])
     assert system.score(sources, targets) == system.score(sources, targets)  # in use nothing is drawn

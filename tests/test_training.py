@@ -1,4 +1,4 @@
-"""Training: it learns, it goes on exactly where it was cut off, it stops, averages, and keeps what is best."""
+"""Training: it learns, it resumes exactly where it was stopped, it stops, averages, and keeps what is best."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from regard.data.batches import Position
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped, prepare
 from regard.settings import Training
+from regard.tasks.generating import TextGeneration
+from regard.tasks.task import Encoded, Task
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.optim import learning_rate, make_optimizer
 from regard.training.trainer import Trainer, Update, Watcher
-from tests.toy import toy_config, toy_settings, write_corpus
+from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
 
 ENCODER_DECODERS = {
     "attentive": {},
@@ -63,7 +65,7 @@ def final(folder: Path) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 @pytest.mark.parametrize("tokens", [{"kind": "word"}, {"kind": "bpe", "size": 320, "sampling": 0.1}])
-def test_a_cut_run_goes_on_exactly(folder: Path, name: str, tokens: dict[str, Any]) -> None:
+def test_a_stopped_run_resumes_exactly(folder: Path, name: str, tokens: dict[str, Any]) -> None:
     """Weights, optimiser, schedule, data position and dropout's randomness: the last weights are the same bits."""
     training = {"steps": 30, "validate_every": 15, "save_every": 10, "accumulate": 2}
     config = toy_config(folder, model=ENCODER_DECODERS[name], tokens=tokens, training=training)
@@ -127,13 +129,15 @@ def test_early_stopping_and_best(folder: Path) -> None:
     scores = json.loads((folder / "run" / "scores.json").read_text())
     assert len(losses) < 50
     assert losses[scores["step"]] == min(losses.values()) < list(losses.values())[-1]
-    assert system.task.validate(valid_examples(folder), 20)["loss"] == pytest.approx(min(losses.values()), rel=1e-4)
+    validated = system.task.validate(valid_examples(folder, system.task))
+    assert validated["loss"] == pytest.approx(min(losses.values()), rel=1e-4)
 
 
-def valid_examples(folder: Path) -> list[Any]:
-    from regard.data.corpora import read_pairs
-
-    return list(read_pairs(str(folder / "valid.tsv")))
+def valid_examples(folder: Path, task: Task) -> Encoded:
+    """All validation examples, of which 20 are decoded."""
+    examples = toy_pairs(folder / "valid.tsv")
+    sources = task.source.encode_many([x.source for x in examples])
+    return Encoded(sources, task.target.encode_many([x.target for x in examples]), examples[:20])
 
 
 def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
@@ -151,7 +155,7 @@ def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
 def test_bfloat16_trains(folder: Path) -> None:
     system = regard.train(toy_config(folder, training={"steps": 200, "precision": "bfloat16", "learning_rate": 0.02}))
     assert next(system.task.model.parameters()).dtype == torch.float32
-    assert system.task.validate(valid_examples(folder), 20)["loss"] < 1.0
+    assert system.task.validate(valid_examples(folder, system.task))["loss"] < 1.0
 
 
 def test_tensorboard_events_are_written(folder: Path) -> None:
@@ -231,15 +235,13 @@ def test_many_in_a_row_go_back_to_a_checkpoint_and_then_stop(folder: Path, monke
 
 def test_a_validation_that_is_no_number_is_never_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BLEU of a broken model is a number, 0, but its loss is not."""
-    from regard.tasks.writing import Writing
+    real, nan = TextGeneration.validate, iter([float("nan")])
 
-    real, nan = Writing.validate, iter([float("nan")])
-
-    def validate(self: Writing, *arguments: Any) -> dict[str, float]:
+    def validate(self: TextGeneration, *arguments: Any) -> dict[str, float]:
         scores = real(self, *arguments)
         return {**scores, "loss": next(nan, scores["loss"])}
 
-    monkeypatch.setattr(Writing, "validate", validate)
+    monkeypatch.setattr(TextGeneration, "validate", validate)
     regard.train(toy_config(folder, training={"steps": 60, "validate_every": 30}))
     assert json.loads((folder / "run" / "scores.json").read_text())["step"] == 60
     nan = iter([float("nan")] * 2)
@@ -284,12 +286,16 @@ def test_a_run_is_not_overwritten(folder: Path) -> None:
 
 def test_an_attempt_that_never_trained_begins_anew(folder: Path) -> None:
     """Other data, tokens and lengths: what was prepared for the first settings is not taken for the second."""
-    prepare(toy_config(folder, data={"max_length": 4, "bad_limit": 0.9}, search={"max_source": 4, "max_length": 4}))
+    search = {"max_source": 4, "max_length": 4}
+    short: Any = {"source": {"max_length": 4}, "target": {"max_length": 4}}
+    prepare(toy_config(folder, data={"bad_limit": 0.9}, search=search, **short))
     (folder / "run" / "notes.txt").write_text("mine")
     watcher = StopAt(-1)
-    changes = {"data": {"max_length": 9}, "tokens": {"size": 20}, "search": {"max_source": 4, "max_length": 4}}
+    longer: Any = {"source": {"max_length": 9}, "target": {"max_length": 9}}
+    changes: Any = {"tokens": {"size": 20}, "search": search, **longer}
     system = regard.train(toy_config(folder, training={"steps": 2}, **changes), watcher)
-    assert any("never trained: it begins anew (data.max_length (4 before, 9 now)" in x for x in watcher.messages)
+    (said,) = [x for x in watcher.messages if "never trained: it begins anew" in x]
+    assert "source.max_length (4 before, 9 now), target.max_length (4 before, 9 now)" in said
     assert system.config.model.max_positions == 10
     assert (folder / "run" / "notes.txt").read_text() == "mine"
 
@@ -318,7 +324,7 @@ def test_positions_belong_to_the_model(folder: Path) -> None:
     assert regard.train(again, watcher).generate(["alpha"])
     assert any("search.max_source (300 before, 500 now)" in text for text in watcher.messages)
     assert regard.load(folder / "run", device="cpu").config.model.max_positions == 301
-    with pytest.raises(ConfigError, match=r"model\.max_positions \(9\) is less than data\.max_length \(256\) needs"):
+    with pytest.raises(ConfigError, match=r"\(9\) is less than max_length of source and target need \(257\)"):
         regard.train(toy_config(folder, run="short", model={**model, "max_positions": 9}))
 
 
@@ -367,9 +373,9 @@ def test_any_bad_line_is_told_for_what_it_is(folder: Path, tokens: dict[str, Any
 def test_a_label_that_training_never_saw_is_told(tmp_path: Path) -> None:
     for name, labels in (("train", "xy"), ("valid", "xz")):
         (tmp_path / f"{name}.tsv").write_text("".join(f"alpha {label}\t{label}\n" * 4 for label in labels))
-    model = {"head": "label", "encoder": {"kind": "rnn"}, "decoder": {"kind": "none"}}
+    model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "none"}}
     watcher = StopAt(-1)
-    given = toy_settings(model=model, training={"steps": 1})
+    given = toy_settings(target={"kind": "label"}, model=model, training={"steps": 1})
     given["model"]["decoder"] = {"kind": "none"}
     given["data"] = {"train": "train.tsv", "valid": "valid.tsv"}
     regard.train(resolve_paths(parse(given), tmp_path), watcher)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import merge, parse, resolve_paths
+from regard.data.examples import Example, read_files
 from regard.data.sides import Sides
 from regard.settings import Config
 
@@ -56,3 +57,8 @@ def sides_of(source: Any = "text", target: Any = "text", **sections: Any) -> Sid
     if not written:
         model["decoder"] = {"kind": "none"}
     return Sides.of(parse(merge({"source": source, "target": target, "model": model}, sections)))
+
+
+def toy_pairs(path: Path) -> list[Example]:
+    """The examples of one of the corpus's files."""
+    return list(read_files(str(path), Sides.of(Config()).form))
