@@ -40,8 +40,8 @@ def export(
 ) -> None:
     """Write a model in the form of another program, and check that it writes the same there.
 
-    CTranslate2 takes Transformers that translate; ONNX takes every model that writes, with a step of its decoder and a
-    small runner (python -m regard.exchange.onnx_runner FOLDER).
+    CTranslate2 takes Transformers with encoder and decoder; ONNX takes every model that writes text, and its folder
+    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt).
     """
     if to is Format.onnx and quantization is not None:
         raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
