@@ -465,14 +465,14 @@ def test_texts_come_from_any_iterable_and_nothing_else(model: Path) -> None:
     assert len(system.outputs(iter(texts), prefixes=iter(["BETA", ""]), phrases=iter([[], ["GAMMA"]]))) == 2
     assert system.score(iter(texts), iter(["BETA ALPHA", "GAMMA"])) == system.score(texts, ["BETA ALPHA", "GAMMA"])
     assert system.align(iter(texts), iter(["BETA ALPHA", "GAMMA"]))[1] == [(0, 0)]
-    assert system.summaries(iter(texts)).shape[0] == len(system.vectors(iter(texts))) == 2
+    assert system.sentence_embeddings(iter(texts)).shape[0] == len(system.token_embeddings(iter(texts))) == 2
     wrong: list[tuple[Callable[[Any], object], Any, str]] = [
         (system.generate, "text", "texts should be a list of strings, not 'text' (str); for one text write [text]"),
         (system.generate, b"text", "texts should be a list of strings, not b'text' (bytes)"),
         (system.generate, None, "texts should be a list of strings, not None (NoneType)"),
         (system.outputs, [1, 2], "texts should be strings, but number 0 is 1 (int)"),
-        (system.summaries, "text", "texts should be a list"),
-        (system.vectors, 3, "texts should be a list of strings, not 3 (int)"),
+        (system.sentence_embeddings, "text", "texts should be a list"),
+        (system.token_embeddings, 3, "texts should be a list of strings, not 3 (int)"),
         (system.explain, texts, "source should be one string, not ['alpha beta', 'gamma'] (list)"),
         (lambda given: system.explain("alpha", given), texts, "target should be one string, not ["),
         (lambda given: system.score(texts, given), "GAMMA", "targets should be a list of strings, not 'GAMMA' (str)"),

@@ -25,10 +25,10 @@ from regard.exchange import ctranslate2 as exchange
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best, judge, load_engine, names
 from regard.exchange.ctranslate2 import export, exported, open_engine
 from regard.settings import Search
-from regard.system import System, new_task, together
+from regard.system import System, together
 from regard.tasks.task import Output
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
-from tests.toy import WORDS, toy_config, write_corpus
+from tests.toy import WORDS, toy_config, untrained, write_corpus
 
 MODELS: dict[str, dict[str, Any]] = {
     "pre-norm": {"encoder": {"activation": "gelu"}, "decoder": {"activation": "gelu"}},
@@ -59,9 +59,12 @@ def tiny(folder: Path = Path("nowhere"), seed: int = 1, **settings: Any) -> Syst
     part = {"kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12}
     model = settings.pop("model", {"encoder": {}, "decoder": {}})
     both = {name: {**part, **model[name]} for name in ("encoder", "decoder")}
+    longest = {"max_length": 8}
     config = parse(
         {
-            "data": {"max_length": 8, "valid": str(folder / "valid.tsv"), **settings.pop("data", {})},
+            "data": {"valid": str(folder / "valid.tsv")},
+            "source": {**longest, **settings.pop("given", {})},
+            "target": {**longest, **settings.pop("wanted", {})},
             "tokens": {"kind": "word", **settings.pop("tokens", {})},
             "search": {"max_length": MOST, "max_source": 120, **settings.pop("search", {})},
             "model": {"d_model": 8, **model, **both},
@@ -69,7 +72,7 @@ def tiny(folder: Path = Path("nowhere"), seed: int = 1, **settings: Any) -> Syst
     )
     source = settings.pop("source", None) or Symbols("word", [*WORDS, *(word.upper() for word in WORDS)])
     target = settings.pop("target", None) or source
-    task = new_task(config, (source, target), torch.device("cpu"))
+    task = untrained(config, source, target)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in task.model.parameters():
@@ -289,7 +292,7 @@ def test_a_search_that_is_not_there_is_refused(
 
 def test_what_looks_into_the_network_is_refused(pair: tuple[System, System]) -> None:
     other = pair[1]
-    for ask in (lambda: other.summaries(["alpha"]), lambda: other.align(["alpha"], ["ALPHA"]),
+    for ask in (lambda: other.sentence_embeddings(["alpha"]), lambda: other.align(["alpha"], ["ALPHA"]),
                 lambda: other.explain("alpha", "ALPHA")):  # fmt: skip
         with pytest.raises(ConfigError, match="load the Regard model"):
             ask()
@@ -397,7 +400,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "encoder alone": ({"preset": "bert-mini"}, r"model.decoder.kind is none"),
     "pictures": (
         {"preset": "xu2015-hard"},
-        r"model.encoder.kind is convolution, and CTranslate2 runs Transformers alone",
+        r"model.encoder.kind is stem, and CTranslate2 runs Transformers alone",
     ),
 }
 
@@ -406,9 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_exported_is_said_with_its_setting(name: str, tmp_path: Path) -> None:
     settings, message = REFUSED[name]
     config = parse({**settings, "tokens": {"kind": "word"}})
-    words = Symbols("word", WORDS)
-    source = words if config.data.source == "text" else None
-    system = System(new_task(config, (source, words), torch.device("cpu")), tmp_path)
+    system = System(untrained(config, Symbols("word", WORDS)), tmp_path)
     with pytest.raises(ConfigError, match=message):
         export(system, tmp_path / "export")
     assert not list(tmp_path.iterdir())

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models.encoders import Embedding, Memory
+from regard.models.encoders import Memory
 from regard.models.recurrent import CONTEXT_MODES, ContextMode, RecurrentDecoder
+from regard.models.stems import Embedding
 from regard.nn.attention import Attention
 from regard.nn.recurrence import Recurrence
 from regard.nn.scores import Bilinear

@@ -111,7 +111,7 @@ def test_a_bad_line_is_named(place: Path) -> None:
 
 def test_what_can_be_registered() -> None:
     class Other(Metric):
-        def __call__(self, outputs: object, references: object) -> regard.Score:
+        def __call__(self, outputs: object, references: object, *more: object) -> regard.Score:
             raise NotImplementedError
 
     with pytest.raises(ConfigError, match="'bleu' is built in; choose another name"):

@@ -80,7 +80,9 @@ def _line(draw: Random, name: str) -> bytes:
     if draw.random() < 0.1:
         return draw.randbytes(draw.randrange(40))
     if "jsonl" in name:
-        keys = draw.choices(["source", "target", "text", "alignment", "boxes", "width", "height", "a", "", "source2"], k=4)
+        keys = draw.choices(
+            ["source", "target", "text", "alignment", "boxes", "width", "height", "a", "", "source2"], k=4
+        )
         if draw.random() < 0.7:
             keys += ["source", "target", "source2"]
         sound = draw.random() < 0.4

@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from regard.data.corpora import Example
-from regard.tasks.blanks import FillingIn
-from regard.tasks.writing import LanguageModel
 from torch import Tensor
 
 import regard

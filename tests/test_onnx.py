@@ -25,8 +25,9 @@ from regard.models.model import Writer
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis
-from regard.system import System, load, new_task, together
+from regard.system import System, load, together
 from tests.conftest import CELLS, D_MODEL, TARGET_VOCABULARY, TRANSFORMERS, Pair, batch, every_model, redrawn, tiny
+from tests.toy import untrained
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -43,11 +44,11 @@ TEXTS = ["a b c", "h", "c c d a e f g", "b a"]
 def system(encoder: dict[str, Any], decoder: dict[str, Any], source: str = "text", **more: Any) -> System:
     """A small model of random weights, in a folder that is not there."""
     search = {"max_length": 10, "max_source": 12, "beam": 3, "min_length": 2, **more.pop("search", {})}
-    data = {"source": source, "max_length": 10, **({"picture": 16} if source == "picture" else {})}
+    side = {"kind": source, **{"text": {"max_length": 10}, "image": {"size": 16}, "none": {}}[source]}
     tokenizer = more.pop("tokenizer", Symbols("word", WORDS))
     model = {"d_model": D_MODEL, "encoder": encoder, "decoder": decoder, **more}
-    config = parse({"data": data, "tokens": {"kind": "word", "shared": True}, "model": model, "search": search})
-    task = new_task(config, (tokenizer if source == "text" else None, tokenizer), torch.device("cpu"))
+    settings = {"source": side, "target": {"max_length": 10}, "tokens": {"kind": "word"}}
+    task = untrained(parse({**settings, "model": model, "search": search}), tokenizer)
     redrawn(task.model).float()
     return System(task, Path("nowhere"))
 
@@ -104,9 +105,7 @@ def test_an_export_writes_what_the_model_writes(name: str, tmp_path: Path) -> No
 def test_pictures_are_read_too(tmp_path: Path) -> None:
     from PIL import Image
 
-    model = system(
-        {"kind": "convolution", "halvings": 2, "channels": 4}, {"kind": "lstm", "context": "every"}, "picture"
-    )
+    model = system({"kind": "stem", "halvings": 2, "channels": 4}, {"kind": "lstm", "context": "every"}, "image")
     assert onnx.export(model, tmp_path / "made", lines=3).beam_matches == 3
     paths = [str(tmp_path / f"{i}.png") for i in range(2)]
     for i, path in enumerate(paths):
@@ -386,7 +385,8 @@ def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System,
 def test_settings_of_search_that_the_runner_lacks_are_told(made: tuple[System, Path], tmp_path: Path) -> None:
     model, _ = made
     config = model.config.model_copy(update={"search": model.config.search.model_copy(update={"groups": 3})})
-    report = onnx.export(System(replace(model.task, config=config), Path("nowhere")), tmp_path / "made", lines=2)
+    task = replace(model.task, sides=replace(model.task.sides, config=config))
+    report = onnx.export(System(task, Path("nowhere")), tmp_path / "made", lines=2)
     assert report.left_out == ["search.groups"]
     assert str(report).endswith("; the runner does without search.groups")
 

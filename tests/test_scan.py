@@ -78,9 +78,7 @@ def test_targets_of_a_number_are_numbers(tmp_path: Path) -> None:
     data = data_of(tmp_path / "x.tsv", "a\t1\nb\t-2.5e3\nc\tmany\nd\tnan\ne\t\n", bad_limit=1.0)
     report = scan(data, "train", sides_of("text", "number"))
     assert dict(report.counts) == {"malformed": 2, "blank": 1}
-    assert "x.tsv:3 has a target that is no number: it should be a number, but 'many' is none" in str(
-        report.describe()
-    )
+    assert "x.tsv:3 has a target that is no number: it should be a number, but 'many' is none" in str(report.describe())
     assert scan(data, "train", sides_of("text", "label")).bad == 1
 
 

@@ -249,7 +249,9 @@ def test_predictions_are_the_likeliest_first_and_of_words_one() -> None:
     (answer,) = number.predictions(torch.tensor([[0.5]]), 5)
     assert number.decode(answer.values) == "12"
     assert number.hits(found, found) is None
-    assert number.log_probs(torch.tensor([[0.5]]), [0.25]) == pytest.approx([-0.5 * 0.25**2 - 0.5 * math.log(2 * math.pi)])
+    assert number.log_probs(torch.tensor([[0.5]]), [0.25]) == pytest.approx(
+        [-0.5 * 0.25**2 - 0.5 * math.log(2 * math.pi)]
+    )
 
 
 # Training

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from regard.data.corpora import read_pairs
 
 import regard
 from regard.artifacts import read_json, write_json

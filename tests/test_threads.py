@@ -20,9 +20,10 @@ from regard.nn.attention import capture
 from regard.nn.graphs import Graphs
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
-from regard.system import System, new_task
+from regard.system import System
 from regard.tasks.task import Output
 from tests.conftest import LONGEST, SOURCE_VOCABULARY, batch, draw, gpu, tiny
+from tests.toy import untrained
 
 T = TypeVar("T")
 THREADS = 4
@@ -67,8 +68,7 @@ def system(kind: str, device: str) -> System:
         "tokens": {"kind": "word"},
     }
     torch.manual_seed(1)
-    words = Symbols("word", WORDS)
-    task = new_task(parse(settings), (words, words), torch.device(device))
+    task = untrained(parse(settings), Symbols("word", WORDS), device=device)
     with torch.no_grad():
         for parameter in task.model.parameters():
             parameter.mul_(2.0)

@@ -6,10 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.config import merge, parse, resolve_paths
 from regard.data.examples import Example, read_files
 from regard.data.sides import Sides
+from regard.data.tokens import Tokenizer
 from regard.settings import Config
+from regard.system import new_task
+from regard.tasks.task import Task
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -62,3 +67,12 @@ def sides_of(source: Any = "text", target: Any = "text", **sections: Any) -> Sid
 def toy_pairs(path: Path) -> list[Example]:
     """The examples of one of the corpus's files."""
     return list(read_files(str(path), Sides.of(Config()).form))
+
+
+def untrained(config: Config, source: Tokenizer, target: Tokenizer | None = None, device: str = "cpu") -> Task:
+    """A task of fresh weights with these tokens, and with those of the source where there are no others."""
+    sides = Sides.of(config)
+    sides.use(
+        {name: target or source if "target" in sharers else source for name, sharers in sides.vocabularies.items()}
+    )
+    return new_task(sides, torch.device(device))
