@@ -20,9 +20,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 if TYPE_CHECKING:
     from regard.data.modality import Modality as Modality
     from regard.data.target import Target as Target
+    from regard.data.tokens import Tokenizer as Tokenizer
     from regard.errors import RegardError as RegardError
     from regard.evaluation.metrics import Metric as Metric
     from regard.evaluation.metrics import Score as Score
+    from regard.exchange import export as export
     from regard.model_settings import EncoderSettings as EncoderSettings
     from regard.model_settings import StemSettings as StemSettings
     from regard.models.encoders import Body as Body
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from regard.system import System as System
     from regard.system import load as load
     from regard.training.objectives import Objective as Objective
+    from regard.training.trainer import Watcher as Watcher
 
 __version__ = "0.1.0"
 
@@ -58,7 +61,10 @@ _HOMES = {
     "System": "regard.system",
     "Target": "regard.data.target",
     "TargetSettings": "regard.section",
+    "Tokenizer": "regard.data.tokens",
+    "Watcher": "regard.training.trainer",
     "capture": "regard.nn.attention",
+    "export": "regard.exchange",
     "load": "regard.system",
     "register": "regard.registry",
     "train": "regard.runs",

@@ -21,6 +21,7 @@ from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DamagedError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
@@ -81,6 +82,11 @@ class System:
     def config(self) -> Config:
         """All settings it was made with."""
         return self.task.config
+
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """The tokenizer of each vocabulary: `tokens` for all text that shares one, `source` or `target` else."""
+        return self.task.sides.tokenizers
 
     def generate(
         self, texts: Iterable[Field], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,

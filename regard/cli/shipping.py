@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,14 +51,7 @@ def export(
 
     system = regard.load(model, device="cpu")
     with writing(output):
-        if to is Format.onnx:
-            from regard.exchange import onnx
-
-            report: Any = onnx.export(system, output, force=force)
-        else:
-            from regard.exchange import ctranslate2
-
-            report = ctranslate2.export(system, output, quantization, force=force)
+        report = regard.export(system, output, to=to.value, quantization=quantization, force=force)
     if as_json:
         report_json({"format": to.value, **asdict(report)})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import html
 import io
 import json
 import math
@@ -85,6 +86,15 @@ class Explanation:
         """One line: its weights would fill a screen."""
         source = f"picture, {self.side} by {self.side} cells" if self.picture is not None else repr(_short(self.source))
         return f"Explanation(source={source}, target={_short(self.target)!r}, layers={[x.name for x in self.layers]})"
+
+    def _repr_html_(self) -> str:
+        """The page, in a frame: what a notebook shows of an explanation."""
+        from regard.explain.page import page
+
+        return (
+            f'<iframe srcdoc="{html.escape(page([self]))}" width="100%" height="640" style="border:0" '
+            'sandbox="allow-scripts"></iframe>'
+        )
 
     @property
     def side(self) -> int:
