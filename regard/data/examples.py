@@ -81,6 +81,11 @@ class Form:
         """The sources there are."""
         return [part for part in self.source.parts if part.settings.given]
 
+    @property
+    def empty(self) -> Field:
+        """What stands for a source that cannot be read."""
+        return ("",) * len(self.given) if len(self.given) > 1 else ""
+
     def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
         """The columns of each source, of the target, and of the alignment."""
         table, count = ending == "tsv", len(self.given)
@@ -159,7 +164,7 @@ def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
         try:
             line = SourceLine(number, raw, parse(decode(raw, place), place))
         except BadLine as bad:
-            line = SourceLine(number, raw, "", bad)
+            line = SourceLine(number, raw, form.empty, bad)
         yield line
 
 
