@@ -1,4 +1,5 @@
-"""Reading examples: three forms, gzipped or not, of one source or several; and what is said about what cannot be read."""
+"""Reading examples: three forms, gzipped or not, of one source or several; and what is said about what cannot be
+read."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from regard.settings import Data
 from tests.toy import sides_of
 
 PAIRS = [("ein Haus", "a house"), ("zwei Häuser", "two houses"), ("Größe", "size")]
-Writer = Callable[[Path, str], str | list[str]]
+AutoregressiveModel = Callable[[Path, str], str | list[str]]
 
 
 def form(*columns: Any, source: str = "text", **data: Any) -> Form:
@@ -56,7 +57,7 @@ def _write(path: Path, text: str) -> str:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("writer", [two_files, tsv, jsonl])
-def test_the_same_pairs_in_every_form(tmp_path: Path, writer: Writer, ending: str) -> None:
+def test_the_same_pairs_in_every_form(tmp_path: Path, writer: AutoregressiveModel, ending: str) -> None:
     examples = read_pairs(writer(tmp_path, ending))
     assert [(x.source, x.target) for x in examples] == PAIRS
     assert examples[2].place.endswith(":3")
@@ -362,7 +363,7 @@ def wide_jsonl(folder: Path, ending: str) -> str:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("writer", [three_files, wide_tsv, wide_jsonl])
-def test_several_sources_in_every_form(tmp_path: Path, writer: Writer, ending: str) -> None:
+def test_several_sources_in_every_form(tmp_path: Path, writer: AutoregressiveModel, ending: str) -> None:
     found = list(read_files(writer(tmp_path, ending), TEXTS))
     assert [(*x.source, x.target) for x in found] == TWO
     assert found[1].place.endswith(":2")

@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.config import parse
 from regard.data.tokens import Subwords, Symbols
 from regard.errors import ConfigError, MissingExtraError, ModelError, OutputError
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis
@@ -149,7 +149,7 @@ def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
         state = state.select(order)
 
 
-def _layout(model: Writer) -> onnx.Layout:
+def _layout(model: AutoregressiveModel) -> onnx.Layout:
     decoder: Any = model.decoder
     if hasattr(decoder, "blocks"):
         return onnx.TransformerLayout(decoder, before=False)

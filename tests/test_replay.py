@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, Memory, Recording, cloned, copy_into, signature, tensors
 from regard.ragged import Ragged, bucket, round_up
@@ -38,7 +38,7 @@ PAIRS: list[Pair] = [
 ]
 
 
-def found(model: Writer, sources: int, **options: Any) -> list[list[Hypothesis]]:
+def found(model: AutoregressiveModel, sources: int, **options: Any) -> list[list[Hypothesis]]:
     """What a search finds for sources of lengths that differ, with limits that do."""
     device, generator = next(model.parameters()).device, torch.Generator().manual_seed(3)
     rows = [torch.randint(SOURCE_VOCABULARY, (1 + i % 4,), generator=generator).tolist() for i in range(sources)]
@@ -59,7 +59,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "WINDOW", 3)
 
 
-def recorded(model: Writer) -> Graphs:
+def recorded(model: AutoregressiveModel) -> Graphs:
     """Where the searches of a model are recorded from now on."""
     model.graphs = Graphs(filled=takes_filled(model, DEVICE))
     return model.graphs

@@ -1,5 +1,5 @@
-"""Labels, tags and numbers: what is predicted by a head, how it is learnt, decoded and scored; bodies that are kept while
-the head is changed, frozen or not."""
+"""Labels, tags and numbers: what is predicted by a head, how it is learnt, decoded and scored; bodies that are kept
+while the head is changed, frozen or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.labels import class_scores, label_scores, number_scores, pearson, ranks, spans
 from regard.model_settings import ModelSettings
 from regard.models.build import build
-from regard.models.model import Reader
+from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.registry import TARGETS
 from regard.settings import ObjectiveSettings
@@ -124,12 +124,12 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> regard.System:
 # What is predicted, by its equation
 
 
-def reader(head: str, body: dict[str, Any], outputs: int = 3, dropout: float = 0.0) -> Reader:
+def reader(head: str, body: dict[str, Any], outputs: int = 3, dropout: float = 0.0) -> EncoderWithHead:
     torch.manual_seed(0)
     settings = ModelSettings.model_validate({"d_model": 16, "dropout": dropout, **body})
     outputs = 1 if head == "number" else outputs
     model = build(settings, 20, outputs, longest=32, target=TARGETS.settings(head)()).double()
-    assert isinstance(model, Reader)
+    assert isinstance(model, EncoderWithHead)
     return model
 
 
@@ -138,10 +138,10 @@ def texts(*lengths: int) -> Ragged:
     return Ragged.of([draw.integers(6, 20, n) for n in lengths], before=BOS, after=EOS)
 
 
-def whole(model: Reader, source: Ragged, row: int) -> Tensor:
+def whole(model: EncoderWithHead, source: Ragged, row: int) -> Tensor:
     """The vector that stands for a row, as the paper of its body says."""
     one = Ragged.of([source.tolist()[row]])
-    if model.alone:
+    if model.causal:
         assert model.decoder is not None
         return model.decoder(one, None).values[-1]
     assert model.encoder is not None

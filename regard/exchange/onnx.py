@@ -37,7 +37,7 @@ from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
 from regard.models.decoders import State
-from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.settings import Search
@@ -61,11 +61,11 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     thrown away.
     """
     task, folder = system.task, Path(folder)
-    if isinstance(task.model, Reader):
+    if isinstance(task.model, EncoderWithHead):
         raise ConfigError(f"target.kind is '{system.config.target.kind}': only what writes text can be exported")
-    if not isinstance(task.model, Writer):
+    if not isinstance(task.model, AutoregressiveModel):
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
-    if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | OneNetwork):
+    if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
@@ -121,7 +121,7 @@ class Layout(ABC):
     def state(self, given: dict[str, Tensor]) -> State:
         """The state before a step."""
 
-    def start(self, model: Writer, source: Tensor, lengths: Tensor) -> State:
+    def start(self, model: AutoregressiveModel, source: Tensor, lengths: Tensor) -> State:
         """The state before the first token, of padded sources `(sources, source, …)`."""
         return model.start(Padded.of_rows(source.flatten(0, 1), lengths, source.shape[1]))
 
@@ -193,7 +193,7 @@ class TransformerLayout(Layout):
         real = torch.cat((given["real"], torch.zeros_like(given["real"][:, :1])), dim=1) if self.before else None
         return TransformerState(caches, source, mask, at, real=real)
 
-    def start(self, model: Writer, source: Tensor, lengths: Tensor) -> State:
+    def start(self, model: AutoregressiveModel, source: Tensor, lengths: Tensor) -> State:
         if not self.before:
             return super().start(model, source, lengths)
         # All rows end in the same slot, so that what comes next has the same slot in all of them.
@@ -211,7 +211,7 @@ def layout_of(task: TextGeneration) -> Layout:
     given = task.config.sources[0].given
     if isinstance(decoder, RecurrentDecoder):
         return RecurrentLayout(decoder, source=given)
-    return TransformerLayout(decoder, before=given and isinstance(task.model, OneNetwork))
+    return TransformerLayout(decoder, before=given and isinstance(task.model, DecoderOnly))
 
 
 def facts(task: TextGeneration, layout: Layout) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Traced(nn.Module):
         return self.function(*given)
 
 
-def functions(model: Writer, layout: Layout) -> tuple[Traced, Traced]:
+def functions(model: AutoregressiveModel, layout: Layout) -> tuple[Traced, Traced]:
     """What is traced: padded sources and their lengths to what a decoder starts from; a token for each row and the
     state to log-probabilities of the next, and the state after."""
 

@@ -25,7 +25,8 @@ def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Ten
 
 
 def lstm_into(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """The same into tensors that are there, `(ways, rows, d_model)`; each way lies as it does in `cell`."""
+    """Like the function above, into tensors that are there, `(ways, rows, d_model)`; each way lies as it does in
+    `cell`."""
     _, rows, width = cell.shape
     with on_device(gates):
         _lstm[(triton.cdiv(cell.numel(), BLOCK),)](
@@ -47,7 +48,8 @@ def lstm_backward_into(
     gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor, dgates: Tensor, dcell: Tensor,
     end: tuple[Tensor, Tensor, int] | None = None,
 ) -> None:  # fmt: skip
-    """The same into tensors that are there: gates and their gradient lie alike; `dafter` and `dcell` are contiguous.
+    """Like the function above, into tensors that are there: gates and their gradient lie alike; `dafter` and `dcell`
+    are contiguous.
 
     `end` is for rows that end with this step: the gradients of states and cells at the ends `(2, ways, rows, d_model)`,
     the rows' lengths, and this step's number from 1.
