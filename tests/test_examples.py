@@ -420,8 +420,9 @@ def test_inputs_of_several_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sources(Path(wide_jsonl(tmp_path, ".gz")), TEXTS) == expected
     content = b"ein Haus\tune maison\nzwei\na\tb\tc\n\n\xff\n\tb\n"
     (tmp_path / "x.txt").write_bytes(content)
-    expected = [(1, ("ein Haus", "une maison"), None), (2, "", "malformed"), (3, "", "malformed"),
-                (4, "", "malformed"), (5, "", "undecodable"), (6, ("", "b"), None)]  # fmt: skip
+    none = ("", "")
+    expected = [(1, ("ein Haus", "une maison"), None), (2, none, "malformed"), (3, none, "malformed"),
+                (4, none, "malformed"), (5, none, "undecodable"), (6, ("", "b"), None)]  # fmt: skip
     assert sources(tmp_path / "x.txt", TEXTS) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     found = list(read_sources(None, TEXTS))
@@ -443,10 +444,10 @@ def test_an_image_and_a_text_are_read_each_in_its_way(tmp_path: Path) -> None:
     files = [_write(tmp_path / name, f"{line}\n")
              for name, line in (("a", "in/1.png"), ("b", "how many ?"), ("c", "two"))]  # fmt: skip
     assert [x.source for x in read_files(files, both)] == [expected]
-    assert sources(Path(table), both) == [(1, expected, None), (2, "", "blank")]
+    assert sources(Path(table), both) == [(1, expected, None), (2, ("", ""), "blank")]
     lines = Path(_write(tmp_path / "x.txt", "in/1.png\thow many ?\n\thow many ?\n"))
     # a path that a user writes is relative to where the user stands
-    assert sources(lines, both) == [(1, ("in/1.png", "how many ?"), None), (2, "", "blank")]
+    assert sources(lines, both) == [(1, ("in/1.png", "how many ?"), None), (2, ("", ""), "blank")]
 
 
 # What data hold
