@@ -258,7 +258,9 @@ def evaluate(
 @app.command(short_help="Draw what the model attends to, as a page or a picture.")
 def explain(
     model: ModelFolder,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are parted by a tab.")],
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are parted by a tab.")
+    ],
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
     ] = None,
