@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def system(*changes: dict[str, Any]) -> System:
     return made
 
 
-def written(made: System, texts: list[str], **options: Any) -> tuple[list[int | None], list[tuple[int, str]]]:
+def written(made: System, texts: Sequence[Any], **options: Any) -> tuple[list[int | None], list[tuple[int, str]]]:
     """How long the output of each text is, and what was said of which."""
     said: list[tuple[int, str]] = []
     found = made.outputs(texts, on_problem=lambda index, what: said.append((index, what)), **options)

@@ -355,7 +355,7 @@ def test_a_cell_sees_its_own_part_of_the_image(place: tuple[int, int], cells: se
     """A pixel `p` reaches cell `i` of a side if `4 i - 7 <= p <= 4 i + 7`; norms over all of it are set aside."""
     encoder, source = deepcopy(eye()), images(1, 32)
     for i in (1, 4):
-        encoder.stem.layers[i] = nn.Identity()
+        encoder.stem.layers[i] = nn.Identity()  # type: ignore[operator, assignment]
     other = source.values.clone().view(32, 32, 3)
     other[place] = 255 - other[place]
     change = (encoder(source.like(other.view(32, -1))).states.values - encoder(source).states.values).abs().amax(1)
@@ -678,7 +678,7 @@ SIZES = {  # layers (encoder, decoder), heads, d_model, d_ff, as the papers give
 def test_presets_have_the_published_sizes(name: str) -> None:
     layers, heads, d_model, d_ff = SIZES[name]
     model = parse({"preset": name}).model
-    parts = (model.encoder, model.decoder)
+    parts = (model.encoders[0], model.decoder)
     assert tuple(getattr(part, "layers", None) for part in parts) == layers
     assert model.d_model == d_model
     for part in parts:

@@ -374,7 +374,7 @@ def test_explain_shows_what_is_predicted_of_a_text(tmp_path: Path, kind: str, bo
     drawn = (tmp_path / "a.svg").read_text()
     if kind == "tags":
         assert found.target == told.text.split()
-        assert found.told == dict(enumerate(found.target, 1))  # each beside its word
+        assert found.predicted == dict(enumerate(found.target, 1))  # each beside its word
         assert sum(found.log_probs) == pytest.approx(told.log_prob, abs=1e-5)
         assert f">good → {found.target[3]}<" in drawn
         assert system.explain(text, "O O O B-BAD").target == ["O", "O", "O", "B-BAD"]
