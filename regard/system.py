@@ -200,7 +200,7 @@ class System:
                 raise TypeError(f"{name} should be one string, not {_shown(field)}")
             _check_text(field, f"the {name}")
             return field
-        if isinstance(field, str) or len(field) != count:
+        if isinstance(field, str) or not isinstance(field, Sequence) or len(field) != count:
             raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
         return tuple(_texts(field, name))
 
