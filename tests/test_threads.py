@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from regard.config import parse
+from regard.data.sides import SHARED, Sides
 from regard.data.tokens import Symbols
 from regard.models.decoding import for_decoding
 from regard.nn.attention import capture
@@ -67,8 +68,9 @@ def system(kind: str, device: str) -> System:
         "tokens": {"kind": "word"},
     }
     torch.manual_seed(1)
-    words = Symbols("word", WORDS)
-    task = new_task(parse(settings), (words, words), torch.device(device))
+    sides = Sides.of(parse(settings))
+    sides.use({SHARED: Symbols("word", WORDS)})
+    task = new_task(sides, torch.device(device))
     with torch.no_grad():
         for parameter in task.model.parameters():
             parameter.mul_(2.0)
