@@ -175,15 +175,15 @@ SHORT = {"steps": 3, "validate_every": 3, "validate_sentences": 2, "batch_tokens
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_models_of_text_load_as_they_were(
-    tmp_path: Path, kind: str, now: dict[str, Any], then: dict[str, Any]
-) -> None:
+def test_models_of_text_load_as_they_were(tmp_path: Path, kind: str, now: dict[str, Any], then: dict[str, Any]) -> None:
     write_corpus(tmp_path, count=40)
     system = regard.train(toy_config(tmp_path, **now, training=SHORT))
     old = regard.load(made_old(system, tmp_path / "old", then), device="cpu")
     texts = ["alpha beta gamma", "delta"]
     found, expected = old.outputs(texts, beam=2, nbest=1), system.outputs(texts, beam=2, nbest=1)
-    assert [(x.text, x.log_prob) for row in found for x in row] == [(x.text, x.log_prob) for row in expected for x in row]
+    assert [(x.text, x.log_prob) for row in found for x in row] == [
+        (x.text, x.log_prob) for row in expected for x in row
+    ]
     test = str(tmp_path / "test.tsv")
     assert old.evaluate(test, beam=1).outputs == system.evaluate(test, beam=1).outputs
     old.save(tmp_path / "again")
@@ -257,5 +257,7 @@ def test_weights_that_do_not_fit_are_named_as_they_are_called_now(tmp_path: Path
     system = regard.train(toy_config(tmp_path, model={"d_model": 16}, training=SHORT))
     then = {"preset": "attentive-small", "tokens": {"kind": "word"}, "model": {"d_model": 24}}
     made_old(system, tmp_path / "old", then)
-    with pytest.raises(ModelError, match=r"model\.safetensors does not fit its config: encoder\.stem\.embedding.* is \("):
+    with pytest.raises(
+        ModelError, match=r"model\.safetensors does not fit its config: encoder\.stem\.embedding.* is \("
+    ):
         regard.load(tmp_path / "old", device="cpu")
