@@ -105,8 +105,8 @@ def test_help_keeps_what_stands_in_brackets() -> None:
     for name, text in told.items():
         for parameter in commands[name].params:
             assert " ".join((getattr(parameter, "help", None) or "").split()) in text
-    assert "Any other setting of [search], such as no_repeat=3." in told["generate"]
-    assert "Any other setting of [search], such as no_repeat=3." in told["evaluate"]
+    assert "Any other setting of [search], such as search.no_repeat=3." in told["generate"]
+    assert "Any other setting of [search], such as search.no_repeat=3." in told["evaluate"]
     assert "of a .tsv or .jsonl file, its source column" in told["generate"]
     for name, usage in {
         "generate": "{MODEL} [FILE]",
@@ -448,10 +448,15 @@ def test_too_little_memory_is_said_and_a_bug_is_not_hidden(capsys: pytest.Captur
 
 
 def test_what_python_shows_of_a_model(model: Path) -> None:
-    assert dir(regard) == ["Config", "RegardError", "System", "__version__", "capture", "load", "train"]
+    assert dir(regard) == [
+        "AttentionScore", "Body", "Config", "EncoderSettings", "Metric", "Modality", "Objective", "ObjectiveSettings",
+        "RegardError", "Score", "SideSettings", "Stem", "StemSettings", "System", "Target", "TargetSettings",
+        "Tokenizer", "Watcher", "__version__", "capture", "export", "load", "register", "train",
+    ]  # fmt: skip
+    assert all(getattr(regard, name) for name in dir(regard))
     system = regard.load(model, device="cpu")
     size = f"{system.parameters():,} parameters on cpu"
-    assert repr(system) == f"System('{model}': encoder lstm, decoder lstm, {size})"
+    assert repr(system) == f"System('{model}': text to text, encoder lstm, decoder lstm, {size})"
     shown = repr(system.explain("alpha beta"))
     assert shown == (
         "Explanation(source='alpha beta </s>', target='BETA ALPHA </s>', layers=['decoder.attention'])"
@@ -484,14 +489,14 @@ def test_texts_come_from_any_iterable_and_nothing_else(model: Path) -> None:
             call(given)
 
 
-def test_training_input_that_cannot_be_used(tmp_path: Path) -> None:
+def test_training_input_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_corpus(tmp_path)
+    monkeypatch.chdir(tmp_path)  # to which paths on the command line are relative
     config = tmp_path / "c.yaml"
     config.write_text(yaml.safe_dump(toy_settings()))
     (tmp_path / "short.txt").write_text("a\nb\n")
     (tmp_path / "long.txt").write_text("a\nb\nc\n")
-    pair = f"data.train=[{tmp_path}/short.txt, {tmp_path}/long.txt]"
-    assert "short.txt ends after line 2 but" in refused("train", config, pair)
+    assert "short.txt ends after line 2 but" in refused("train", config, "data.train=[short.txt, long.txt]")
     assert "no file" in refused("train", config, "data.train=gone.tsv", "run=other")
     assert "did you mean 'steps'" in refused("train", config, "training.stpes=3")
     assert "did you mean 'steps'" in refused("train", config, "--set", "training.stpes=3")

@@ -306,9 +306,9 @@ def test_the_page_puts_probabilities_and_what_is_told_in_their_places() -> None:
         + """
 for (const x of JSON.parse(require("fs").readFileSync(0)))
   for (const unit of ["pieces", "words"]) {
-    const [query, key] = sides(x, x.layers[0].kind, unit);
-    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.predicted?.text ?? null, p.given, p.turn]),
-      key.map((p) => p.predicted?.text ?? null)]));
+    const [query, key] = sides(x, x.layers[0], unit);
+    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.told?.text ?? null, p.given, p.turn]),
+      key.map((p) => p.told?.text ?? null)]));
   }
 """
     )

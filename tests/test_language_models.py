@@ -410,9 +410,10 @@ def test_a_mask_is_explained_with_the_mask_in_place(folder: Path) -> None:
 # What cannot be used
 
 
-def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path) -> None:
+def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "c.yaml"
     write_cycles(tmp_path)
+    monkeypatch.chdir(tmp_path)  # to which paths on the command line are relative
 
     def said(*overrides: str) -> str:
         config.write_text(yaml.safe_dump(settings("lstm", training={"steps": 2})))
