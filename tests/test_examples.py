@@ -1,5 +1,4 @@
-"""Reading examples: three forms, gzipped or not, of one source or several; and what is said about what cannot be
-read."""
+"""Reading examples: three forms, gzipped or not, of one source or several; and what is said of what cannot be read."""
 
 from __future__ import annotations
 
@@ -401,7 +400,7 @@ def test_several_sources_need_as_many_files(tmp_path: Path) -> None:
     files = three_files(tmp_path, "")
     with pytest.raises(DataError, match="or 3 text files, one a side; got 2"):
         read_files(files[:2], TEXTS)
-    with pytest.raises(DataError, match="cannot tell how to read .*; it should end in .tsv or .jsonl"):
+    with pytest.raises(DataError, match=r"cannot tell how to read .*; it should end in \.tsv or \.jsonl"):
         read_files(files[0], TEXTS)
     Path(files[1]).write_text("une maison\n")
     with pytest.raises(DataError) as error:

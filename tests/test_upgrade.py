@@ -63,7 +63,10 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # how it was writte
         },
     ),
     "a size of pictures where there are none": ({"data": {"picture": 32}}, {}),
-    "vocabularies": ({"tokens": {**OWN, "shared": False}}, {"tokens": OWN, "source": {"tokens": OWN}, "target": {"tokens": OWN}}),
+    "vocabularies": (
+        {"tokens": {**OWN, "shared": False}},
+        {"tokens": OWN, "source": {"tokens": OWN}, "target": {"tokens": OWN}},
+    ),
     "one vocabulary": ({"tokens": {**OWN, "shared": True}}, {"tokens": OWN}),
     "one side of text has one vocabulary": (
         {"tokens": {**OWN, "shared": False}, "model": {"head": "label", "decoder": "none"}},
