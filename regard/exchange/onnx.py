@@ -33,11 +33,12 @@ from regard.config import dump
 from regard.data.sources import Item, Pictures
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, require
-from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
+from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
 from regard.models.decoders import RecurrentDecoder, RecurrentState, State, TransformerDecoder, TransformerState, View
 from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
+from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.system import CONFIG, System, save_tokenizers
 from regard.tasks.task import Tokens
@@ -74,8 +75,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         trace(task, new)
         runner, search = Runner(new), task.config.search
 
-        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Found]]:
-            return runner.search(items, prefixes, beam=settings.beam)
+        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
+            return [[Hypothesis(*one) for one in some] for some in runner.search(items, prefixes, beam=settings.beam)]
 
         left_out = [f"search.{name}" for name in PLAIN if name != "nbest" and getattr(search, name) != PLAIN[name]]
         return compare(task, decode, search, lines, folder, new, left_out=left_out)
