@@ -100,7 +100,7 @@ def test_a_bad_line_is_named(place: Path) -> None:
             "my_parts",
             "train",
             "signals/config.yaml",
-            "data.train=bad.tsv",
+            "data.train=signals/bad.tsv",
             "run=other",
             "data.bad_lines=error",
         ]

@@ -417,6 +417,7 @@ def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path, monkeyp
 
     def said(*overrides: str) -> str:
         config.write_text(yaml.safe_dump(settings("lstm", training={"steps": 2})))
+        monkeypatch.chdir(tmp_path)  # paths on the command line are relative to where one stands
         return refused("train", config, *overrides)
 
     (tmp_path / "empty.txt").touch()

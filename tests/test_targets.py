@@ -313,7 +313,7 @@ def test_what_a_head_attends_to_can_be_shown(labelled: regard.System, tmp_path: 
     found = labelled.explain("the film was good")
     share = math.exp(labelled.outputs(["the film was good"])[0][0].log_prob)
     assert found.places == [-1]
-    assert found.notes() == [f"told: well done {share:.0%}"]
+    assert found.notes() == [f"predicted: well done {share:.0%}"]
     assert found.source == ["<s>", "the", "film", "was", "good", "</s>"]
     assert found.target == ["well done"]
     assert found.log_probs == [pytest.approx(labelled.outputs(["the film was good"])[0][0].log_prob, abs=1e-5)]
@@ -381,8 +381,8 @@ def test_explain_shows_what_is_predicted_of_a_text(tmp_path: Path, kind: str, bo
     else:
         assert found.target == [told.text]
         assert found.log_probs == []  # a number has no probability
-        assert found.notes() == [f"told: {told.text}"]
-        assert f">told: {told.text}<" in drawn
+        assert found.notes() == [f"predicted: {told.text}"]
+        assert f">predicted: {told.text}<" in drawn
         with pytest.raises(ConfigError, match="a number that is predicted has no probability"):
             system.explain(text, "3")
 

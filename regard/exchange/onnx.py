@@ -33,13 +33,14 @@ from regard.config import dump
 from regard.data.side import Item
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, require
-from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
+from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
 from regard.models.decoders import State
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
+from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.system import CONFIG, System
 from regard.tasks.generating import TextGeneration
@@ -82,8 +83,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         trace(task, new)
         runner, search = Runner(new), task.config.search
 
-        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Found]]:
-            return runner.search(items, prefixes, beam=settings.beam)
+        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
+            return [[Hypothesis(*one) for one in some] for some in runner.search(items, prefixes, beam=settings.beam)]
 
         left_out = [f"search.{name}" for name in PLAIN if name != "nbest" and getattr(search, name) != PLAIN[name]]
         return compare(task, decode, search, lines, folder, new, left_out=left_out)
