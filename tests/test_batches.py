@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def stored(folder: Path, some: list[Example], sides: Sides, data: Data | None = 
 
 
 def plain(folder: Path, count: int, sides: Sides | None = None, **facts: int) -> ExampleStore:
-    return stored(folder, examples(count), sides or sides_of(), **facts)
+    return stored(folder, examples(count), sides or sides_of(), None, **facts)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_what_is_drawn_too_long_falls_back_to_the_usual_tokens(tmp_path: Path, s
         for texts in ([x.source for x in examples(60)], [x.target for x in examples(60)])
     ]
     most = max(map(len, usual[0] | usual[1]))
-    lengths, both = [], []
+    lengths, both = list[Any](), list[Any]()
     for longest in (10**6, most):
         sides = sides_of(subwords, sampling=0.5, longest=longest)
         store = plain(tmp_path, 60, sides)

@@ -205,7 +205,7 @@ def test_what_encoders_make_stands_end_to_end(tmp_path: Path) -> None:
     source = system.task.source.pack(system.task.source.encode_many([("alpha", "beta gamma"), ("delta beta", "alpha")]))
     with torch.no_grad():
         memory = encoder.eval()(source)
-        one, other = (part(rows) for part, rows in zip(encoder.encoders, source.parts, strict=True))
+        one, other = (part(rows) for part, rows in zip(encoder.encoders, source.parts, strict=True))  # type: ignore[attr-defined]
     assert memory.states.lengths.tolist() == [2 + 3, 3 + 2]
     rows = [x.states.values.split(x.states.lengths.tolist()) for x in (one, other)]
     expected = torch.cat([torch.cat((a, b)) for a, b in zip(*rows, strict=True)])
@@ -221,7 +221,7 @@ def test_only_text_of_one_vocabulary_shares_embeddings() -> None:
     model = new_task(sides, torch.device("cpu")).model
     assert isinstance(model, EncoderDecoder)
     tables = [encoder.stem.embedding for encoder in model.encoder.encoders]  # type: ignore[union-attr]
-    assert [table is model.decoder.embedding for table in tables] == [True, False, True]
+    assert [table is model.decoder.embedding for table in tables] == [True, False, True]  # type: ignore[attr-defined]
 
 
 def test_each_encoder_has_all_positions_to_itself(tmp_path: Path) -> None:
