@@ -456,7 +456,8 @@ class Config(Section):
         written, steering = self.target.written, self.target.steering
         reported = self.target.usual if wanted is None else wanted
         if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
+            taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
             raise ValueError(
-                f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a validation "
-                f"takes: {', '.join(dict.fromkeys((*steering, *((wanted or ()) if written else ()), 'loss')))}"
+                f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
+                f"validation takes: {', '.join(taken)}"
             )

@@ -290,7 +290,7 @@ def test_what_is_written_once_may_be_used_twice(tmp_path: Path) -> None:
         "model:\n  encoder: &part {kind: gru, layers: 3}\n  decoder: {<<: *part, layers: 2}\nrun: 2020-01-01\n"
     )
     config = load(tmp_path / "c.yaml")
-    assert config.model.encoder.model_dump()["layers"] == 3
+    assert config.model.encoders[0].model_dump()["layers"] == 3
     assert config.model.decoder.model_dump()["layers"] == 2
     assert config.run == str(tmp_path / "2020-01-01")
 
@@ -324,7 +324,7 @@ def test_overrides_reach_nested_settings() -> None:
     overrides = override_settings(["training.steps=7", "model.encoder.layers=2", "data.train=[a, b]"])
     config = parse(overrides)
     assert config.training.steps == 7
-    assert config.model.encoder.model_dump()["layers"] == 2
+    assert config.model.encoders[0].model_dump()["layers"] == 2
     assert config.data.train == ["a", "b"]
     with pytest.raises(ConfigError, match=r"section\.setting=value"):
         override_settings(["steps"])
@@ -401,7 +401,7 @@ def test_recipes_are_configs(path: Path) -> None:
 def test_a_setting_beats_its_preset() -> None:
     config = parse({"preset": "transformer-base", "model": {"d_model": 64, "decoder": {"kind": "gru"}}})
     assert config.model.d_model == 64
-    assert config.model.encoder.kind == "transformer"
+    assert config.model.encoders[0].kind == "transformer"
     assert config.model.decoder.kind == "gru"
 
 
