@@ -454,10 +454,10 @@ class Config(Section):
         if not self.sources[0].given:
             raise ValueError(f"training.metric {metric!r} needs a source; where there is none, use loss")
         written, steering = self.target.written, self.target.steering
-        reported = (wanted or self.target.usual) if written else ()  # of a head, a validation takes a few alone
-        if metric not in (*reported, *steering):
-            there = dict.fromkeys((*steering, *(wanted or () if written else ()), "loss"))
+        reported = self.target.usual if wanted is None else wanted
+        if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
+            taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
             raise ValueError(
                 f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
-                f"validation takes: {', '.join(there)}"
+                f"validation takes: {', '.join(taken)}"
             )

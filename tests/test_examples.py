@@ -414,7 +414,8 @@ def test_several_sources_need_as_many_files(tmp_path: Path) -> None:
 
 def test_inputs_of_several_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns and keys as in training data; else parted by tabs, and all of them there."""
-    expected: list[Any] = [(1, ("ein Haus", "une maison"), None), (2, ("Größe", "taille"), None)]
+    expected: list[tuple[int, Any, str | None]]
+    expected = [(1, ("ein Haus", "une maison"), None), (2, ("Größe", "taille"), None)]
     assert sources(Path(wide_tsv(tmp_path, "")), TEXTS) == expected
     assert sources(Path(wide_jsonl(tmp_path, ".gz")), TEXTS) == expected
     content = b"ein Haus\tune maison\nzwei\na\tb\tc\n\n\xff\n\tb\n"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import regard
+from regard.bundle import Bundle
 from regard.config import merge
 from regard.data.batches import Position
 from regard.data.synthetic import scenes
@@ -202,10 +203,11 @@ def test_an_encoder_for_each_or_one_for_all(tmp_path: Path) -> None:
 
 def test_what_encoders_make_stands_end_to_end(tmp_path: Path) -> None:
     system, encoder = several_encoders(tmp_path)
-    source = system.task.source.pack(system.task.source.encode_many([("alpha", "beta gamma"), ("delta beta", "alpha")]))
+    reads = system.task.source
+    source: Bundle = reads.pack(reads.encode_many([("alpha", "beta gamma"), ("delta beta", "alpha")]))  # type: ignore[assignment]
     with torch.no_grad():
         memory = encoder.eval()(source)
-        one, other = (part(rows) for part, rows in zip(encoder.encoders, source.parts, strict=True))  # type: ignore[attr-defined]
+        one, other = (part(rows) for part, rows in zip(encoder.encoders, source.parts, strict=True))
     assert memory.states.lengths.tolist() == [2 + 3, 3 + 2]
     rows = [x.states.values.split(x.states.lengths.tolist()) for x in (one, other)]
     expected = torch.cat([torch.cat((a, b)) for a, b in zip(*rows, strict=True)])
@@ -221,7 +223,8 @@ def test_only_text_of_one_vocabulary_shares_embeddings() -> None:
     model = new_task(sides, torch.device("cpu")).model
     assert isinstance(model, EncoderDecoder)
     tables = [encoder.stem.embedding for encoder in model.encoder.encoders]  # type: ignore[union-attr]
-    assert [table is model.decoder.embedding for table in tables] == [True, False, True]  # type: ignore[attr-defined]
+    embedding = model.get_submodule("decoder.embedding")
+    assert [table is embedding for table in tables] == [True, False, True]
 
 
 def test_each_encoder_has_all_positions_to_itself(tmp_path: Path) -> None:

@@ -53,8 +53,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of input: its number, its bytes as they stood, and its source, of which all is empty where the line is
-    bad."""
+    """A line of input: its number, its bytes as they stood, and its source, which is empty where the line is bad."""
 
     number: int
     raw: bytes
