@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu setup check clean
+.PHONY: demo test test-all test-gpu setup check docs clean
 
 demo: setup
 	$(BIN)/regard demo
@@ -29,5 +29,13 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --clean --strict
+	@echo 'open site/index.html; to search in it: $(BIN)/python -m http.server -d site'
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

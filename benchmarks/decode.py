@@ -29,6 +29,7 @@ WORKLOAD = (
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of decoding."""
     parser.add_argument("--model", choices=SHAPES, help="size of model")
     add_peers(parser, DECODING)
     shown = "float32, bfloat16, int8: the first is everyone's, others are Regard's and CTranslate2's"

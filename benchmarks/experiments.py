@@ -84,6 +84,7 @@ TRAIN = "import sys; sys.modules.update(dict.fromkeys(sys.argv[2:])); import reg
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of an experiment."""
     parser.add_argument("--folder", type=Path, default=Path("runs") / command, help="for corpora and runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5] if command == "exposure" else [1, 2, 3])
     if command == "transfer":
@@ -95,14 +96,15 @@ def add_options(parser: ArgumentParser, command: str) -> None:
 
 def run(options: Namespace) -> None:
     """Train and score what is missing; print a table."""
+    folder = options.folder.absolute()
     if options.command == "exposure":
-        exposure(options.folder, options.seeds)
+        exposure(folder, options.seeds)
     elif options.command == "transfer":
-        transfer(options.folder, options.seeds, options.sizes)
+        transfer(folder, options.seeds, options.sizes)
+    elif torch.cuda.is_available():
+        loss_curve(folder, options.seeds, options.steps, options.plot)
     else:
-        if not torch.cuda.is_available():
-            raise ConfigError("there is no GPU here, and without one all three ways are one")
-        loss_curve(options.folder, options.seeds, options.steps, options.plot)
+        raise ConfigError("there is no GPU here, and without one all three ways are one")
     print(f"\n{measured_on(choose_device('auto'))}\n\n```\n{options.line}\n```")
 
 
@@ -115,15 +117,11 @@ def once(path: Path, make: Callable[[], Any]) -> Any:
     return json.loads(path.read_text())
 
 
-def absolute(files: dict[str, str]) -> dict[str, str]:
-    return {split: str(Path(file).absolute()) for split, file in files.items()}
-
-
 def pairs(folder: Path, **options: Any) -> dict[str, str]:
     """The phrasebook in a folder, written if it is not there."""
     if not (folder / "train.tsv").exists():
         phrasebook.write(folder, **options)
-    return absolute({split: str(folder / f"{split}.tsv") for split in phrasebook.SPLITS})
+    return {split: str(folder / f"{split}.tsv") for split in phrasebook.SPLITS}
 
 
 # Exposure bias
@@ -159,7 +157,7 @@ def _exposure(folder: Path, objective: str, seed: int) -> dict[str, Any]:
             drawn = phrasebook.pairs(FRESH, split="test", words=WORDS, seed=7)
             fresh.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in drawn))
         if "further" in objective:
-            own["start"] = {"model": str((folder / f"likelihood-{seed}").absolute())}
+            own["start"] = {"model": str(folder / f"likelihood-{seed}")}
         system = regard.train(regard.Config.parse(merge(merge(EXPOSURE, own), {"training": {"seed": seed}})))
         assert isinstance(system.task, TextGeneration)
         result = system.task.evaluate(read_files(str(fresh), system.task.sides.form), system.search_settings(), print)
@@ -198,10 +196,10 @@ def _accuracy(folder: Path, name: str, way: str, size: int, seed: int, more: Set
         settings = {
             "preset": preset,
             "run": str(run),
-            "data": {"source": "text", **absolute(files)},
+            "data": {"source": "text", **files},
             "tokens": {"kind": "word", "size": 4000},
             "model": {"dropout": 0.1, "head": "tags"},
-            "start": {part: str(_body(folder, name, trained=way != "from scratch").absolute())},
+            "start": {part: str(_body(folder, name, trained=way != "from scratch"))},
             "training": merge({**HEAD, "seed": seed}, more),
         }
         return regard.train(regard.Config.parse(settings)).test().scores["accuracy"].value
@@ -218,7 +216,7 @@ def _body(folder: Path, name: str, *, trained: bool) -> Path:
 
         training = BODY if trained else {**BODY, "steps": 1, "learning_rate": 1e-30}
         settings = merge(corpus_settings("text"), {"preset": BODIES[name][0], "run": str(run), "training": training})
-        settings["data"] = {"source": "none", **absolute(make_corpus("text", folder / "text", "de", None, WORDS, 1))}
+        settings["data"] = {"source": "none", **make_corpus("text", folder / "text", "de", None, WORDS, 1)}
         settings["tokens"] = {"kind": "word", "size": 4000}
         regard.train(regard.Config.parse(settings))
 
@@ -242,13 +240,13 @@ def loss_curve(folder: Path, seeds: list[int], steps: int, plot: Path | None) ->
         draw(found, plot)
 
 
-def losses(folder: Path, way: str, seed: int, steps: int, **training: Any) -> list[float]:
+def losses(folder: Path, way: str, seed: int, steps: int) -> list[float]:
     """The mean training loss of each `EVERY` updates."""
     run = folder / f"{way.replace(', ', '-')}-{seed}"
 
     def made() -> list[float]:
-        own = {"run": str(run.absolute()), "data": pairs(folder),
-               "training": {**WAYS[way], "seed": seed, "steps": steps, **training}}  # fmt: skip
+        training = {**WAYS[way], "seed": seed, "steps": steps}
+        own = {"run": str(run), "data": pairs(folder), "training": training}
         config = folder / f"{run.name}.yaml"
         config.write_text(dump(regard.Config.parse(merge(CURVE, own))))
         hidden = [] if way.startswith("fast") else ["triton"]

@@ -46,6 +46,7 @@ on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of the kernels."""
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
 
 
@@ -104,9 +105,11 @@ class Packed:
         self.spans = spans(self.x, self.source, self.causal)  # once for a batch: all layers share them
 
     def own(self) -> Tensor:
+        """Contexts by Regard's kernel."""
         return attend_spans(self.x.values, None if self.memory is None else self.memory.values, *self.spans)
 
     def other(self) -> Tensor:
+        """Contexts by torch's."""
         from torch.nn.attention.varlen import varlen_attn
 
         found = varlen_attn(

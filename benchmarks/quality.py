@@ -60,6 +60,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of `precision` or `sampling`."""
     parser.add_argument("model", type=Path, help="folder of a trained model that writes")
     parser.add_argument("--data", nargs="+", metavar="PATH", help="pairs (the model's own test or validation data)")
     parser.add_argument("--lines", type=int, help="at most so many, at even distances")

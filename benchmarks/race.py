@@ -35,6 +35,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[float]) -> Spread:
+        """Of one value a round."""
         return Spread(median(values), min(values), max(values))
 
 
@@ -80,6 +81,7 @@ class Case:
 
     @property
     def ran(self) -> list[Contender]:
+        """Who took a turn."""
         return [x for x in self.contenders if x.values]
 
     @property

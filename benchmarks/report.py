@@ -32,6 +32,7 @@ class Report:
     cases: list[Case] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
+        """Every number."""
         return {
             "title": self.title, "command": self.command, "workload": self.workload,
             "hardware": hardware(self.device), "versions": versions(), "cases": [_case(case) for case in self.cases],
@@ -114,7 +115,7 @@ def remarks(cases: Sequence[Case]) -> list[str]:
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Rows as Markdown, the header first; columns after the first are right-aligned unless they hold words."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    left = [i == 0 or not any(row[i][:1].isdigit() for row in rows[1:]) for i in range(len(widths))]
+    left = [i == 0 or not any(row[i].lstrip("-")[:1].isdigit() for row in rows[1:]) for i in range(len(widths))]
     rule = ["-" * w if at_left else "-" * (w - 1) + ":" for w, at_left in zip(widths, left, strict=True)]
     lines = []
     for row in (rows[0], rule, *rows[1:]):

@@ -32,6 +32,7 @@ WORKLOAD = (
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of start-up."""
     parser.add_argument("--model", choices=SHAPES, help="size of model")
     add_peers(parser, START_UP)
 

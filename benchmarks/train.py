@@ -48,6 +48,7 @@ USUAL = {  # peers, by command and kind of model
 
 
 def add_options(parser: ArgumentParser, command: str) -> None:
+    """The options of training, or of growth."""
     if command == "grow":
         parser.add_argument("--model", choices=SHAPES, help="size of model")
         for name, what in (("lengths", "of sentences"), ("budgets", "tokens in a batch"), ("vocabularies", "sizes")):

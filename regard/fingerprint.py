@@ -69,6 +69,9 @@ def settings_of(section: Section, *, without: Collection[str] = ()) -> dict[str,
         if isinstance(value, dict):
             for key, inner in value.items():
                 collect(inner, f"{name}.{key}" if name else key)
+        elif isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
+            for number, inner in enumerate(value):
+                collect(inner, f"{name}[{number}]")
         elif not _is_free(name, without):
             found[name] = value
 

@@ -36,7 +36,7 @@ def bucket(number: int, parts: int = 8, least: int = 1) -> int:
 @dataclass(frozen=True)
 class Grid:
     """A padded form with more rows and steps than there are, flattened: values go in and out of it by gathers alone,
-    also on the way back."""
+    also in the backward pass."""
 
     place: Tensor  # (slots,): which value stands in each; any, where it holds none
     empty: Tensor  # (slots,): True where it holds none
@@ -285,7 +285,7 @@ class Ragged:
         return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def filled(self, total: int, rows: int, fill: int = 0, longest: int = 0) -> Ragged:
-        """The same sequences and empty ones, `rows` in all, with `fill` behind them up to `total` values.
+        """With empty sequences added, `rows` in all, with `fill` behind them up to `total` values.
 
         They are padded to no less than `longest`.
         """
@@ -298,7 +298,7 @@ class Ragged:
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest)
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
-        """The same sequences on another device."""
+        """On another device."""
         if device is None:
             return self
         values, offsets = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.offsets))

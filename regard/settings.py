@@ -452,10 +452,12 @@ class Config(Section):
         if metric in (None, "loss"):
             return
         if not self.sources[0].given:
-            raise ValueError(f"training.metric '{metric}' needs a source; where there is none, use loss")
+            raise ValueError(f"training.metric {metric!r} needs a source; where there is none, use loss")
+        written, steering = self.target.written, self.target.steering
         reported = self.target.usual if wanted is None else wanted
-        if metric not in (*reported, *self.target.steering):
+        if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
+            taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
             raise ValueError(
-                f"training.metric '{metric}' is not among the metrics of target.kind '{self.target.kind}': "
-                f"{', '.join(dict.fromkeys((*self.target.steering, *(wanted or ()), 'loss')))}"
+                f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
+                f"validation takes: {', '.join(taken)}"
             )

@@ -25,7 +25,7 @@ from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DamagedError, DataError, ModelError
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
-from regard.models.model import FillIn, Model, OneNetwork, Reader, Writer
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
 from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.settings import Config, Search
@@ -200,7 +200,7 @@ class System:
                 raise TypeError(f"{name} should be one string, not {_shown(field)}")
             _check_text(field, f"the {name}")
             return field
-        if isinstance(field, str) or len(field) != count:
+        if isinstance(field, str) or not isinstance(field, Sequence) or len(field) != count:
             raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
         return tuple(_texts(field, name))
 
@@ -305,7 +305,7 @@ def together(tasks: Sequence[Task]) -> Task:
     first = tasks[0]
     if len(tasks) == 1:
         return first
-    models: list[Writer] = []
+    models: list[AutoregressiveModel] = []
     for task in tasks:
         if not isinstance(task, TextGeneration) or task.first != first.first or _kinds(task) != _kinds(first):
             raise ConfigError("an ensemble needs models that read the same and write; these differ in kind")
@@ -327,11 +327,11 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size))
     model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
     match model:
-        case FillIn():
+        case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)
-        case Reader():
+        case EncoderWithHead():
             return HeadPrediction(sides, model, device)
-        case OneNetwork() if not config.sources[0].given:
+        case DecoderOnly() if not config.sources[0].given:
             return LanguageModeling(sides, model, device)
         case _:
             return TextGeneration(sides, model, device)

@@ -54,14 +54,16 @@ def examples(count: int) -> list[Example]:
     return [Example("a" * (1 + i % 17), "b" * (1 + i * 7 % 23), f"f:{i + 1}") for i in range(count)]
 
 
-def stored(folder: Path, some: list[Example], sides: Sides, data: Data | None = None, **facts: int) -> ExampleStore:
+def stored(
+    folder: Path, some: list[Example], sides: Sides, data: Data | None = None, facts: dict[str, int] | None = None
+) -> ExampleStore:
     return write_examples(
-        folder, some, sides, data=data or Data(), report=Report("files"), made_from=Fingerprint(dict(facts))
+        folder, some, sides, data=data or Data(), report=Report("files"), made_from=Fingerprint(facts or {})
     )
 
 
 def plain(folder: Path, count: int, sides: Sides | None = None, **facts: int) -> ExampleStore:
-    return stored(folder, examples(count), sides or sides_of(), **facts)
+    return stored(folder, examples(count), sides or sides_of(), facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,8 @@ def test_what_is_drawn_too_long_falls_back_to_the_usual_tokens(tmp_path: Path, s
         for texts in ([x.source for x in examples(60)], [x.target for x in examples(60)])
     ]
     most = max(map(len, usual[0] | usual[1]))
-    lengths, both = [], []
+    lengths: list[list[int]] = []
+    both: list[list[Counter[tuple[int, ...]]]] = []
     for longest in (10**6, most):
         sides = sides_of(subwords, sampling=0.5, longest=longest)
         store = plain(tmp_path, 60, sides)

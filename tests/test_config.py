@@ -111,7 +111,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
                 "source": "image",
                 "model": {"encoder": {"kind": "stem", "stem": {"kind": "convolution", "channels": 40_000}}},
             },
-            "[model.encoder.stem] channels (40000), doubled with each of 3 halvings, come to 160,000; at most 65,536 will",
+            "[model.encoder.stem] channels (40000), doubled with each of 3 halvings, come to 160,000; at most 65,536",
         ),
         ({"source": "imgae"}, "[source] no source of kind 'imgae'; did you mean 'image'? (--import brings in"),
         ({"source": {"kind": "sound"}}, "[source] no source of kind 'sound'; there are: text, none, image"),
@@ -142,7 +142,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"target": {"metrics": ["blue"]}}, "no metric of kind 'blue'; did you mean 'bleu'?"),
         (
             {"training": {"metric": "blue"}},
-            "training.metric 'blue' is not among the metrics of target.kind 'text': bleu, chrf, exact, loss",
+            "training.metric 'blue' is not among the metrics of target.kind 'text' that a validation takes: bleu, ch",
         ),
         (
             {"training": {"objective": "likelihod"}},
@@ -203,7 +203,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"source": {"tokens": {"kind": "word"}}, "model": {"encoder": "none"}},
-            "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave out their own",
+            "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave out",
         ),
         (
             {"source": "image", "model": {"encoder": "none"}},
@@ -290,7 +290,7 @@ def test_what_is_written_once_may_be_used_twice(tmp_path: Path) -> None:
         "model:\n  encoder: &part {kind: gru, layers: 3}\n  decoder: {<<: *part, layers: 2}\nrun: 2020-01-01\n"
     )
     config = load(tmp_path / "c.yaml")
-    assert config.model.encoder.model_dump()["layers"] == 3
+    assert config.model.encoders[0].model_dump()["layers"] == 3
     assert config.model.decoder.model_dump()["layers"] == 2
     assert config.run == str(tmp_path / "2020-01-01")
 
@@ -324,7 +324,7 @@ def test_overrides_reach_nested_settings() -> None:
     overrides = override_settings(["training.steps=7", "model.encoder.layers=2", "data.train=[a, b]"])
     config = parse(overrides)
     assert config.training.steps == 7
-    assert config.model.encoder.model_dump()["layers"] == 2
+    assert config.model.encoders[0].model_dump()["layers"] == 2
     assert config.data.train == ["a", "b"]
     with pytest.raises(ConfigError, match=r"section\.setting=value"):
         override_settings(["steps"])
@@ -401,7 +401,7 @@ def test_recipes_are_configs(path: Path) -> None:
 def test_a_setting_beats_its_preset() -> None:
     config = parse({"preset": "transformer-base", "model": {"d_model": 64, "decoder": {"kind": "gru"}}})
     assert config.model.d_model == 64
-    assert config.model.encoder.kind == "transformer"
+    assert config.model.encoders[0].kind == "transformer"
     assert config.model.decoder.kind == "gru"
 
 

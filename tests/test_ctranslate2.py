@@ -274,9 +274,9 @@ def test_inputs_that_cannot_be_used_are_told_as_ever(pair: tuple[System, System]
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ({"sample": True}, r"search.sample is True, and the engine ctranslate2 does not draw the same again"),
+        ({"sample": True}, r"search.sample is True, and the engine ctranslate2 has plain beam search alone; leave out"),
         ({"mbr": 4}, r"search.mbr is 4"),
-        ({"contrastive": 0.6}, r"search.contrastive is 0.6, .* no contrastive search; leave out --engine"),
+        ({"contrastive": 0.6}, r"search.contrastive is 0.6"),
         ({"coverage": 0.2}, r"search.coverage is 0.2"),
         ({"exact": True}, r"search.exact is True"),
         ({"beam": 4, "groups": 2}, r"search.groups is 2"),

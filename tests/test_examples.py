@@ -1,4 +1,4 @@
-"""Reading examples: three forms, gzipped or not, of one source or several; and what is said about what cannot be read."""
+"""Reading examples: three forms, gzipped or not, of one source or several; and what is said of what cannot be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.settings import Data
 from tests.toy import sides_of
 
 PAIRS = [("ein Haus", "a house"), ("zwei Häuser", "two houses"), ("Größe", "size")]
-Writer = Callable[[Path, str], str | list[str]]
+AutoregressiveModel = Callable[[Path, str], str | list[str]]
 
 
 def form(*columns: Any, source: str = "text", **data: Any) -> Form:
@@ -56,7 +56,7 @@ def _write(path: Path, text: str) -> str:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("writer", [two_files, tsv, jsonl])
-def test_the_same_pairs_in_every_form(tmp_path: Path, writer: Writer, ending: str) -> None:
+def test_the_same_pairs_in_every_form(tmp_path: Path, writer: AutoregressiveModel, ending: str) -> None:
     examples = read_pairs(writer(tmp_path, ending))
     assert [(x.source, x.target) for x in examples] == PAIRS
     assert examples[2].place.endswith(":3")
@@ -362,7 +362,7 @@ def wide_jsonl(folder: Path, ending: str) -> str:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("writer", [three_files, wide_tsv, wide_jsonl])
-def test_several_sources_in_every_form(tmp_path: Path, writer: Writer, ending: str) -> None:
+def test_several_sources_in_every_form(tmp_path: Path, writer: AutoregressiveModel, ending: str) -> None:
     found = list(read_files(writer(tmp_path, ending), TEXTS))
     assert [(*x.source, x.target) for x in found] == TWO
     assert found[1].place.endswith(":2")
@@ -400,7 +400,7 @@ def test_several_sources_need_as_many_files(tmp_path: Path) -> None:
     files = three_files(tmp_path, "")
     with pytest.raises(DataError, match="or 3 text files, one a side; got 2"):
         read_files(files[:2], TEXTS)
-    with pytest.raises(DataError, match="cannot tell how to read .*; it should end in .tsv or .jsonl"):
+    with pytest.raises(DataError, match=r"cannot tell how to read .*; it should end in \.tsv or \.jsonl"):
         read_files(files[0], TEXTS)
     Path(files[1]).write_text("une maison\n")
     with pytest.raises(DataError) as error:
@@ -414,13 +414,15 @@ def test_several_sources_need_as_many_files(tmp_path: Path) -> None:
 
 def test_inputs_of_several_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns and keys as in training data; else parted by tabs, and all of them there."""
+    expected: list[tuple[int, Any, str | None]]
     expected = [(1, ("ein Haus", "une maison"), None), (2, ("Größe", "taille"), None)]
     assert sources(Path(wide_tsv(tmp_path, "")), TEXTS) == expected
     assert sources(Path(wide_jsonl(tmp_path, ".gz")), TEXTS) == expected
     content = b"ein Haus\tune maison\nzwei\na\tb\tc\n\n\xff\n\tb\n"
     (tmp_path / "x.txt").write_bytes(content)
-    expected = [(1, ("ein Haus", "une maison"), None), (2, "", "malformed"), (3, "", "malformed"),
-                (4, "", "malformed"), (5, "", "undecodable"), (6, ("", "b"), None)]  # fmt: skip
+    none = ("", "")
+    expected = [(1, ("ein Haus", "une maison"), None), (2, none, "malformed"), (3, none, "malformed"),
+                (4, none, "malformed"), (5, none, "undecodable"), (6, ("", "b"), None)]  # fmt: skip
     assert sources(tmp_path / "x.txt", TEXTS) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     found = list(read_sources(None, TEXTS))
@@ -442,10 +444,10 @@ def test_an_image_and_a_text_are_read_each_in_its_way(tmp_path: Path) -> None:
     files = [_write(tmp_path / name, f"{line}\n")
              for name, line in (("a", "in/1.png"), ("b", "how many ?"), ("c", "two"))]  # fmt: skip
     assert [x.source for x in read_files(files, both)] == [expected]
-    assert sources(Path(table), both) == [(1, expected, None), (2, "", "blank")]
+    assert sources(Path(table), both) == [(1, expected, None), (2, ("", ""), "blank")]
     lines = Path(_write(tmp_path / "x.txt", "in/1.png\thow many ?\n\thow many ?\n"))
     # a path that a user writes is relative to where the user stands
-    assert sources(lines, both) == [(1, ("in/1.png", "how many ?"), None), (2, "", "blank")]
+    assert sources(lines, both) == [(1, ("in/1.png", "how many ?"), None), (2, ("", ""), "blank")]
 
 
 # What data hold

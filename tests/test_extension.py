@@ -42,15 +42,15 @@ def commands() -> list[list[str]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which all that the page says has been done."""
-    folder = tmp_path_factory.mktemp("extension")
+def run_page(folder: Path) -> str:
+    """Do all that the page says, in a folder, and train once more on a bad line; what that says of it."""
     (folder / "my_parts.py").write_text("\n\n".join(blocks("python")))
     (folder / "signals").mkdir()
     (folder / "signals/config.yaml").write_text(blocks("yaml")[0])
     code = "import pathlib, my_parts; my_parts.write_corpus(pathlib.Path('signals'))"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    data = (folder / "signals/train.tsv").read_text()
+    (folder / "signals/bad.tsv").write_text("1 two 3\tlow\n" + data)
     sources = [line.split("\t")[0] for line in (folder / "signals/test.tsv").read_text().splitlines()]
     (folder / "sources.txt").write_text("\n".join(sources) + "\n")
     lines = []
@@ -58,55 +58,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = [sources[0] if word == "SIGNAL" else word for word in words]
         more = {"generate": ["sources.txt", "-o", "out.txt"], "evaluate": ["--report", "report.json"]}
         lines.append("\t".join([*words, *more.get(words[2], [])]))
-    subprocess.run(
-        [sys.executable, "-c", DRIVER], cwd=folder, input="\n".join(lines), text=True, check=True, capture_output=True
+    bad = "data.train=signals/bad.tsv run=other data.bad_lines=error"
+    lines.append("\t".join(["--import", "my_parts", "train", "signals/config.yaml", *bad.split()]))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], cwd=folder, input="\n".join(lines), text=True, capture_output=True
     )
-    return folder
+    return done.stderr
 
 
-def test_a_model_of_ones_own_parts_learns_and_is_scored(place: Path) -> None:
-    scores = json.loads((place / "report.json").read_text())["scores"]
+def test_a_model_of_ones_own_parts(tmp_path: Path) -> None:
+    """It learns, decodes, is scored and explained; a bad line is named; and its folder imports nothing."""
+    assert "bad.tsv:1 has a signal that is not numbers" in run_page(tmp_path)
+    scores = json.loads((tmp_path / "report.json").read_text())["scores"]
     assert list(scores)[:2] == ["word-accuracy", "exact"], "the metrics that the config names, in its order"
     assert scores["word-accuracy"]["score"] > 80
     assert scores["pointing"]["score"] > 40, "attention points at frames, of which gold alignments say which"
-
-
-def test_it_decodes_lines_and_explains_one(place: Path) -> None:
-    outputs = (place / "out.txt").read_text().splitlines()
-    wanted = [line.split("\t")[1] for line in (place / "signals/test.tsv").read_text().splitlines()]
+    outputs = (tmp_path / "out.txt").read_text().splitlines()
+    wanted = [line.split("\t")[1] for line in (tmp_path / "signals/test.tsv").read_text().splitlines()]
     assert len(outputs) == 100
     assert sum(a == b for a, b in zip(outputs, wanted, strict=True)) > 60
-    assert re.search(r'"source": ?\["0", ?"8"', (place / "attention.html").read_text()), "pieces are moments"
-
-
-def test_the_model_keeps_the_settings_of_parts(place: Path) -> None:
-    config = (place / "signals/run/config.yaml").read_text()
+    assert re.search(r'"source": ?\["0", ?"8"', (tmp_path / "attention.html").read_text()), "pieces are moments"
+    config = (tmp_path / "signals/run/config.yaml").read_text()
     for text in ("kind: signal", "kind: frames", "width: 8", "score: cosine", "focus: 1.0", "metric: word-accuracy"):
         assert text in config
-
-
-def test_a_model_folder_imports_nothing(place: Path) -> None:
     with pytest.raises(ConfigError, match=r"no source of kind 'signal'.*--import"):
-        regard.load(place / "signals/run")
-
-
-def test_a_bad_line_is_named(place: Path) -> None:
-    data = place / "signals/train.tsv"
-    bad = place / "signals/bad.tsv"
-    bad.write_text("1 two 3\tlow\n" + data.read_text())
-    line = "\t".join(
-        [
-            "--import",
-            "my_parts",
-            "train",
-            "signals/config.yaml",
-            "data.train=bad.tsv",
-            "run=other",
-            "data.bad_lines=error",
-        ]
-    )
-    done = subprocess.run([sys.executable, "-c", DRIVER], cwd=place, input=line, text=True, capture_output=True)
-    assert "bad.tsv:1 has a signal that is not numbers" in done.stderr
+        regard.load(tmp_path / "signals/run")
 
 
 def test_what_can_be_registered() -> None:

@@ -36,7 +36,7 @@ def imported_at_once(path: Path) -> Iterator[str]:
 
 def test_no_module_imports_an_optional_library_by_itself() -> None:
     found = {(str(path.relative_to(PACKAGE)), name) for path in MODULES for name in imported_at_once(path)}
-    assert ("data/pictures.py", "numpy") in found  # so that this test can fail
+    assert ("data/modalities/pixels.py", "numpy") in found  # so that this test can fail
     assert not [(path, name) for path, name in found if name in EXTRAS]
 
 

@@ -44,6 +44,7 @@ LOOPS = [
     if DECODERS[name]["place"] != "output"
 ]
 SOFT = [name for name in LOOPS if not DECODERS[name].get("hard")]
+CPU = torch.device("cpu")
 Found = tuple[Tensor, dict[str, Tensor]]
 
 
@@ -58,7 +59,7 @@ class Recorders:
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = [module for module in model.modules() if isinstance(module, Looped)]
-        self.all = [Graphs() for _ in self.modules]
+        self.all = [Graphs(next(module.parameters()).device) for module in self.modules]
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -78,11 +79,11 @@ class Recorders:
 
     def busy(self) -> list[bool]:
         """Of each whether a replay waits for its backward pass."""
-        return [memory.busy() for graphs in self.all for memory in graphs._memory.values()]
+        return [graphs.busy() for graphs in self.all]
 
     def captured(self) -> int:
         """Graphs that were captured, on a GPU."""
-        return sum(memory.captured for graphs in self.all for memory in graphs._memory.values())
+        return sum(graphs.captured for graphs in self.all)
 
 
 def loops_of(name: str) -> int:
@@ -266,7 +267,7 @@ def scaled(weight: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor]]:
 
 def test_two_forwards_before_a_way_back() -> None:
     """What the first kept would be overwritten: the second is not replayed, and both have their gradients."""
-    weight, graphs = torch.tensor([2.0, 3.0], requires_grad=True), Graphs()
+    weight, graphs = torch.tensor([2.0, 3.0], requires_grad=True), Graphs(CPU)
     x, y = torch.tensor([0.1, 0.2], requires_grad=True), torch.tensor([1.0, 1.0])
     function = scaled(weight)
 
@@ -291,7 +292,7 @@ def test_two_forwards_before_a_way_back() -> None:
 
 
 def test_one_way_back() -> None:
-    weight, graphs = torch.tensor([2.0], requires_grad=True), Graphs()
+    weight, graphs = torch.tensor([2.0], requires_grad=True), Graphs(CPU)
     for _ in range(2):
         (found,) = graphs.loop(scaled(weight), (torch.ones(1), torch.ones(1)), [weight])
         found.sum().backward(retain_graph=True)
@@ -301,7 +302,7 @@ def test_one_way_back() -> None:
 
 def test_what_is_handed_out_stays_as_it_is() -> None:
     """Outputs and gradients of one replay are not overwritten by the next; gradients add up."""
-    weight, unused, graphs = torch.tensor([2.0], requires_grad=True), torch.ones(1, requires_grad=True), Graphs()
+    weight, unused, graphs = torch.tensor([2.0], requires_grad=True), torch.ones(1, requires_grad=True), Graphs(CPU)
     outputs: list[Tensor] = []
     for i in range(4):
         outputs += graphs.loop(scaled(weight), (torch.full((1,), float(i)), torch.zeros(1)), [weight, unused])
@@ -313,7 +314,7 @@ def test_what_is_handed_out_stays_as_it_is() -> None:
 
 
 def test_dropout_differs_from_replay_to_replay() -> None:
-    weight, graphs = torch.ones(1000, requires_grad=True), Graphs()
+    weight, graphs = torch.ones(1000, requires_grad=True), Graphs(CPU)
     found = []
     for _ in range(4):
         (made,) = graphs.loop(lambda x: (nn.functional.dropout(x * weight, 0.5),), (torch.ones(1000),), [weight])
@@ -325,7 +326,7 @@ def test_dropout_differs_from_replay_to_replay() -> None:
 def test_loops_are_as_many_as_may_be() -> None:
     """A shape that comes often takes the place of one that has not come for longest, and far more seldom; none is
     recorded over and over."""
-    weight, graphs = torch.ones(1, requires_grad=True), Graphs(limit=2)
+    weight, graphs = torch.ones(1, requires_grad=True), Graphs(CPU, limit=2)
 
     def come(size: int, times: int) -> None:
         for _ in range(times):
@@ -350,7 +351,7 @@ def test_loops_are_as_many_as_may_be() -> None:
 
 
 def test_recordings_share_memory() -> None:
-    weight, graphs = torch.ones(1, requires_grad=True), Graphs()
+    weight, graphs = torch.ones(1, requires_grad=True), Graphs(CPU)
     for size in (100, 90, 110, 120):
         for _ in range(2):
             graphs.loop(scaled(weight), (torch.ones(size), torch.ones(size)), [weight])[0].sum().backward()

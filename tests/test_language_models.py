@@ -399,7 +399,7 @@ def test_a_mask_is_explained_with_the_mask_in_place(folder: Path) -> None:
     for row, candidates in zip(shares, found.candidates, strict=True):
         assert [share for _, share in candidates] == pytest.approx(row.sort(descending=True).values[:5].tolist())
     assert found.target == [candidates[0][0] for candidates in found.candidates] == ["b", "e"]
-    assert found.told == {2: "b", 5: "e"}
+    assert found.predicted == {2: "b", 5: "e"}
     assert found.notes()[1].startswith("<mask> 2: e ")
     with pytest.raises(DataError, match="has no mask to fill in; write <mask> where one is"):
         system.explain("a b c")
@@ -417,6 +417,7 @@ def test_training_text_that_cannot_be_used(folder: Path, tmp_path: Path, monkeyp
 
     def said(*overrides: str) -> str:
         config.write_text(yaml.safe_dump(settings("lstm", training={"steps": 2})))
+        monkeypatch.chdir(tmp_path)  # paths on the command line are relative to where one stands
         return refused("train", config, *overrides)
 
     (tmp_path / "empty.txt").touch()

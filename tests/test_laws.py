@@ -91,7 +91,7 @@ def encoded_lengths(model: EncoderDecoder, source: Source, name: str) -> list[in
     itself, those that it makes of that source; of an encoder that all share, of all of them, source by source."""
     if not isinstance(source, Bundle) or not name.startswith("encoder"):
         return model.encode(source).states.lengths.tolist()
-    encoders: list[nn.Module] = list(model.encoder.encoders)  # type: ignore[arg-type, union-attr]
+    encoders: list[nn.Module] = list(model.encoder.encoders)  # type: ignore[arg-type]
     own = [encode(part).states.lengths.tolist() for encode, part in zip(encoders, source.parts, strict=True)]
     shared = all(encode is encoders[0] for encode in encoders)
     return [length for lengths in own for length in lengths] if shared else own[int(name.split(".")[2])]
@@ -293,7 +293,7 @@ def test_what_encoders_make_of_several_sources_stands_end_to_end(name: str) -> N
     """In the order of the sources, row by row; the summary is the mean of theirs, the carry the first's."""
     model, (source, _) = tiny((name, "gru-every")), batch_of(name)
     assert isinstance(source, Bundle)
-    encoders: list[nn.Module] = list(model.encoder.encoders)  # type: ignore[arg-type, union-attr]
+    encoders: list[nn.Module] = list(model.encoder.encoders)  # type: ignore[arg-type]
     assert len({id(encode) for encode in encoders}) == (1 if name.startswith("shared") else len(encoders))
     memory = model.encode(source)
     own = [encode(part) for encode, part in zip(encoders, source.parts, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard.data.examples import Example
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
 from regard.errors import DataError
-from regard.models.model import EncoderDecoder, OneNetwork
+from regard.models.model import DecoderOnly, EncoderDecoder
 from regard.settings import ObjectiveSettings
 from regard.system import System, new_task
 from regard.tasks import generating
@@ -47,7 +48,7 @@ def system(*changes: dict[str, Any]) -> System:
     return made
 
 
-def written(made: System, texts: list[str], **options: Any) -> tuple[list[int | None], list[tuple[int, str]]]:
+def written(made: System, texts: Sequence[Any], **options: Any) -> tuple[list[int | None], list[tuple[int, str]]]:
     """How long the output of each text is, and what was said of which."""
     said: list[tuple[int, str]] = []
     found = made.outputs(texts, on_problem=lambda index, what: said.append((index, what)), **options)
@@ -197,7 +198,7 @@ def test_evaluation_leaves_out_of_perplexity_what_does_not_fit(kind: dict[str, A
 def test_risk_draws_no_more_than_there_are_positions_for(kind: dict[str, Any], first: int) -> None:
     """Twice a target and five more would be more."""
     task = system(kind).task
-    assert isinstance(task.model, EncoderDecoder | OneNetwork)
+    assert isinstance(task.model, EncoderDecoder | DecoderOnly)
     settings = ObjectiveSettings(kind="minimum_risk", samples=20)
     objective = make_objective(task.model, settings, 0.0, first, task.longest)
     assert isinstance(objective, MinimumRisk)

@@ -20,7 +20,7 @@ from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
 from regard.models.decoders import State
 from regard.models.encoders import StemEncoder
-from regard.models.model import EncoderDecoder, FillIn, OneNetwork, Reader, Writer
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead, MaskedLanguageModel
 from regard.models.stems import ConvolutionStem, Elements
 from regard.nn.attention import capture
 from regard.presets import PRESETS
@@ -56,10 +56,10 @@ def made(seed: int = 1, **model: Any) -> nn.Module:
 
 
 @cache
-def network(name: str) -> OneNetwork:
+def network(name: str) -> DecoderOnly:
     """A decoder alone."""
     model = made(encoder={"kind": "none"}, decoder=NETWORKS[name])
-    assert isinstance(model, OneNetwork)
+    assert isinstance(model, DecoderOnly)
     return model
 
 
@@ -72,7 +72,7 @@ def nothing(rows: int) -> Ragged:
     return Ragged.of([[] for _ in range(rows)])
 
 
-def step(model: Writer, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+def step(model: AutoregressiveModel, tokens: Tensor, state: State) -> tuple[Tensor, State]:
     """Logits in float64; `model.step` itself gives log-probabilities in float32."""
     output, after = model.advance(tokens, state)
     return model.head(output), after
@@ -267,9 +267,9 @@ TWO_SIDED = ["rnn-bi", "lstm-bi", "gru-bi-reversed", *ALL_TRANSFORMERS]
 
 
 @cache
-def fill_in(name: str) -> FillIn:
+def fill_in(name: str) -> MaskedLanguageModel:
     model = made(encoder=ENCODERS[name], decoder={"kind": "none"})
-    assert isinstance(model, FillIn)
+    assert isinstance(model, MaskedLanguageModel)
     return model
 
 
@@ -355,7 +355,7 @@ def test_a_cell_sees_its_own_part_of_the_image(place: tuple[int, int], cells: se
     """A pixel `p` reaches cell `i` of a side if `4 i - 7 <= p <= 4 i + 7`; norms over all of it are set aside."""
     encoder, source = deepcopy(eye()), images(1, 32)
     for i in (1, 4):
-        encoder.stem.layers[i] = nn.Identity()
+        encoder.stem.layers[i] = nn.Identity()  # type: ignore[operator, assignment]
     other = source.values.clone().view(32, 32, 3)
     other[place] = 255 - other[place]
     change = (encoder(source.like(other.view(32, -1))).states.values - encoder(source).states.values).abs().amax(1)
@@ -650,9 +650,9 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     model = build(settings.model, [elements], outputs, ROOM, settings.target).eval()
     target = Ragged.of([[2, 7], [2]])
     source = {"text": Ragged.of([[6, 7, 3], [8, 3]]), "none": nothing(2), "image": images(2, 16)}[side.kind]
-    if isinstance(model, FillIn):
+    if isinstance(model, MaskedLanguageModel):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
-    if isinstance(model, Reader):
+    if isinstance(model, EncoderWithHead):
         source, target = Ragged.of([[2, 6, 3], [2, 5, 7, 3], [2, 3]]), Ragged.of([[1], [2], [0]])
     logits = model(source, target).values
     assert logits.shape == (3, outputs)
@@ -678,7 +678,7 @@ SIZES = {  # layers (encoder, decoder), heads, d_model, d_ff, as the papers give
 def test_presets_have_the_published_sizes(name: str) -> None:
     layers, heads, d_model, d_ff = SIZES[name]
     model = parse({"preset": name}).model
-    parts = (model.encoder, model.decoder)
+    parts = (model.encoders[0], model.decoder)
     assert tuple(getattr(part, "layers", None) for part in parts) == layers
     assert model.d_model == d_model
     for part in parts:

@@ -336,7 +336,7 @@ class Known(nn.Module):
 
 def mixed(known: Known, examples_: Batch, done: float, **settings: float) -> list[list[int]]:
     """The inputs that were learnt from at last."""
-    objective = ScheduledSampling(known, Settings(kind="scheduled_sampling", **settings), 0.0)  # type: ignore[arg-type]
+    objective = ScheduledSampling(known, Settings(kind="scheduled_sampling", **settings), 0.0)
     objective(examples_, done)
     return known.asked[-1].tolist()
 

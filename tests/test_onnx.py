@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.config import parse
 from regard.data.tokens import Subwords, Symbols
 from regard.errors import ConfigError, MissingExtraError, ModelError, OutputError
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis
@@ -127,33 +127,32 @@ def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
     with torch.no_grad():
         state = model.start(source).select(taken)
     encode, step = onnx.functions(exportable(model, TorchRecurrence), layout)
-    names = [kept.name for kept in layout.state_tensors if kept.begins == "encoder"]
     with torch.no_grad():
-        given = dict(zip(names, encode(source.padded(), source.lengths), strict=True))
-    for kept in layout.state_tensors:
-        if kept.begins == "zeros":
-            shape = [{"rows": len(source), "past": 0}.get(n, n) if isinstance(n, str) else n for n in kept.shape]
-            given[kept.name] = torch.zeros([int(n) for n in shape], dtype=torch.float64)
-        if kept.of == "row":
-            given[kept.name] = given[kept.name][taken]
+        given = dict(zip(layout.started, encode(source.padded(), source.lengths), strict=True))
+    rows = [name for name, shape in layout.shapes.items() if shape[0] == "rows"]
+    for name in rows:
+        if name not in given:
+            shape = [
+                {"rows": len(source), "past": 0}.get(n, n) if isinstance(n, str) else n for n in layout.shapes[name]
+            ]
+            given[name] = torch.zeros([int(n) for n in shape], dtype=torch.float64)
+        given[name] = given[name][taken]
     for turn in range(4):
         tokens = (torch.arange(len(taken)) * 3 + turn) % TARGET_VOCABULARY
         with torch.no_grad():
             want, state = model.step(tokens, state)
-            got, *after = step(tokens, *(given[kept.name] for kept in layout.state_tensors))
+            got, *after = step(tokens, *(given[name] for name in layout.shapes))
         torch.testing.assert_close(got, want)
-        changed = [kept for kept in layout.state_tensors if kept.after]
-        given |= {kept.name: new for kept, new in zip(changed, after, strict=True)}
         order = torch.arange(len(taken)).view(-1, 2).flip(1).flatten()  # rows of a source change places
-        given |= {kept.name: given[kept.name][order] for kept in layout.state_tensors if kept.of == "row"}
+        given |= {name: new[order] for name, new in zip(rows, after, strict=True)}
         state = state.select(order)
 
 
-def _layout(model: Writer) -> onnx.Layout:
+def _layout(model: AutoregressiveModel) -> onnx.Layout:
     decoder: Any = model.decoder
     if hasattr(decoder, "blocks"):
         return onnx.TransformerLayout(decoder, before=False)
-    return onnx.RecurrentLayout(decoder, source=True)
+    return onnx.RecurrentLayout(decoder)
 
 
 class TorchRecurrence(GraphRecurrence):
@@ -275,24 +274,26 @@ def test_hard_attention_looks_at_the_same_places(made: tuple[System, Path]) -> N
     agrees(made[0], Runner(made[1]))
 
 
-def test_runner_json_says_what_is_whose(made: tuple[System, Path]) -> None:
+def test_a_folder_says_what_is_whose(made: tuple[System, Path]) -> None:
     facts = json.loads((made[1] / RUNNER).read_text())
     assert facts["source"] == {"kind": "text", "tokens": "tokens", "end": [3]}
     assert facts["marks"]["first"] == 2
     assert facts["positions"] == made[0].task.longest
     assert facts["search"]["beam"] == 3
-    assert facts["state"][0] == {
-        "name": "carry", "of": "row", "shape": ["rows", 1, 1, D_MODEL], "begins": "encoder", "dtype": "float32",
-        "grows": None, "after": "next_carry",
+    runner = Runner(made[1])
+    assert {entry.name: entry.shape for entry in runner.step.get_inputs()} == {
+        "tokens": ["rows"], "carry": ["rows", 1, 1, D_MODEL], "fed": ["rows", D_MODEL],
+        "values": ["sources", 1, "source", D_MODEL], "keys": ["sources", 1, "source", D_MODEL],
+        "mask": ["sources", "source"],
     }  # fmt: skip
-    assert [(entry["name"], entry["of"], entry["after"]) for entry in facts["state"][1:]] == [
-        ("fed", "row", "next_fed"), ("values", "source", None), ("keys", "source", None), ("mask", "source", None),
-    ]  # fmt: skip
-    growing = onnx.TransformerLayout(tiny(("rnn-uni", "transformer-t5")).decoder, before=False).state_tensors  # type: ignore[arg-type]
-    assert [(kept.name, kept.of, kept.grows) for kept in growing] == [
-        ("past_0", "row", 1), ("past_1", "row", 1), ("source_0", "source", None), ("source_1", "source", None),
-        ("mask", "source", None),
-    ]  # fmt: skip
+    assert [output.name for output in runner.step.get_outputs()] == ["log_probs", "next_carry", "next_fed"]
+    decoder: Any = tiny(("rnn-uni", "transformer-t5")).decoder
+    growing = onnx.TransformerLayout(decoder, before=False)
+    assert {name: shape[:2] for name, shape in growing.shapes.items()} == {
+        "past_0": ("rows", "past"), "past_1": ("rows", "past"), "source_0": ("sources", "source"),
+        "source_1": ("sources", "source"), "mask": ("sources", "source"),
+    }  # fmt: skip
+    assert growing.started == ["source_0", "source_1", "mask"]
 
 
 def test_an_empty_row_is_a_row(made: tuple[System, Path]) -> None:
@@ -373,7 +374,7 @@ def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System,
     with torch.no_grad():
         other.task.model.head.linear.bias[7] += 0.5
 
-    def graphs(task: Any, layout: Any, to: Path) -> None:
+    def graphs(task: Any, to: Path) -> None:
         for name in (onnx.ENCODER, onnx.STEP):
             (to / name).write_bytes((folder / name).read_bytes())
 

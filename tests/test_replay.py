@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.nn.attention import takes_filled
-from regard.nn.graphs import Graphs, Memory, Recording, cloned, copy_into, signature, tensors
+from regard.nn.graphs import Graphs, Recording, cloned, copy_into, signature, tensors
 from regard.ragged import Ragged, bucket, round_up
 from regard.search import beam
 from regard.search.beam import _Board, _Turn, beam_search
@@ -28,6 +28,7 @@ from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import LazyStart
 from tests.conftest import FULL, LONGEST, SOURCE_VOCABULARY, Pair, tiny
 
+CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where the kernels run
 PAIRS: list[Pair] = [
     ("transformer-post-learned", "transformer-post-learned"),
@@ -38,7 +39,7 @@ PAIRS: list[Pair] = [
 ]
 
 
-def found(model: Writer, sources: int, **options: Any) -> list[list[Hypothesis]]:
+def found(model: AutoregressiveModel, sources: int, **options: Any) -> list[list[Hypothesis]]:
     """What a search finds for sources of lengths that differ, with limits that do."""
     device, generator = next(model.parameters()).device, torch.Generator().manual_seed(3)
     rows = [torch.randint(SOURCE_VOCABULARY, (1 + i % 4,), generator=generator).tolist() for i in range(sources)]
@@ -59,9 +60,9 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "WINDOW", 3)
 
 
-def recorded(model: Writer) -> Graphs:
+def recorded(model: AutoregressiveModel) -> Graphs:
     """Where the searches of a model are recorded from now on."""
-    model.graphs = Graphs(filled=takes_filled(model, DEVICE))
+    model.graphs = Graphs(DEVICE, filled=takes_filled(model, DEVICE))
     return model.graphs
 
 
@@ -212,8 +213,8 @@ def test_a_recording_goes_on_from_what_it_is_given() -> None:
         copy_into(tree, Tree(tree.values * 2, tree.more))
         return tree
 
-    cpu, tree = torch.device("cpu"), Tree(torch.tensor([1, 2]), (torch.zeros(()), 5))
-    recording = Recording(function, tree, cpu, Memory(cpu))
+    tree = Tree(torch.tensor([1, 2]), (torch.zeros(()), 5))
+    recording = Recording(function, tree, Graphs(CPU))
     assert [x.tolist() for x in tensors(recording())] == [[2, 4], 1.0]
     assert [x.tolist() for x in tensors(recording())] == [[4, 8], 2.0]
     assert [x.tolist() for x in tensors(tree)] == [[1, 2], 0.0]
@@ -230,10 +231,10 @@ def test_trees_of_one_shape_share_a_recording() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    graphs, cpu = Graphs(limit=2), torch.device("cpu")
+    graphs = Graphs(CPU, limit=2)
 
     def record(size: int) -> Recording[Tree]:
-        return graphs.recording("sum", lambda tree: tree.values.sum(), Tree(torch.ones(size), (None, 1)), cpu)
+        return graphs.recording("sum", lambda tree: tree.values.sum(), Tree(torch.ones(size), (None, 1)))
 
     one, two = record(1), record(2)
     assert record(1) is one
@@ -241,7 +242,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert record(1) is one
     assert record(2) is not two
     assert len(graphs.recordings) == 2
-    graphs.memory(cpu).room = 12.0  # bytes: not enough for three numbers beside others
+    graphs.room = 12.0  # bytes: not enough for three numbers beside others
     assert [float(record(size)()) for size in (1, 2, 3)] == [1.0, 2.0, 3.0]
     assert [recording.size for recording in graphs.recordings.values()] == [12]
 

@@ -124,7 +124,7 @@ def test_threads_that_replay_one_recording() -> None:
         return [[x.tokens for x in row] for row in found]
 
     expected = [search(i) for i in range(len(sources))]
-    model.graphs = Graphs()
+    model.graphs = Graphs(torch.device("cpu"))
     assert at_once([lambda i=i: search(i) for i in range(len(sources))]) == expected  # type: ignore[misc]
     assert len(model.graphs.recordings) < 6
 

@@ -10,7 +10,7 @@ from benchmarks.peers.marian import Marian
 from benchmarks.peers.plain import Torch
 
 _COMPILED = "forward and loss under torch.compile(dynamic=True)"
-_EXACT = "load_engine(same=True); what is cut off, here every output, is scored once more with its EOS"
+_EXACT = "load_engine(exact=True); what is cut off, here every output, is scored once more with its EOS"
 
 TRAINING: dict[str, Peer] = {
     "marian": Marian("HF Marian"),

@@ -111,6 +111,7 @@ class Translator:
 
     @property
     def note(self) -> str:
+        """What was chosen."""
         return f"batches of at most {self.rows}, {self.parallel} at a time: the quickest it tried"
 
     def __call__(self, sources: Tokens) -> list[Hypothesis]:

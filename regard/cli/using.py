@@ -258,7 +258,9 @@ def evaluate(
 @app.command(short_help="Draw what the model attends to, as a page or a picture.")
 def explain(
     model: ModelFolder,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to explain.")],
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are parted by a tab.")
+    ],
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
     ] = None,
@@ -284,8 +286,8 @@ def explain(
 
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
-    several = len(system.config.sources) > 1  # which are parted by tabs
-    explained = [system.explain(text.split("\t") if several else text, target, **search) for text in texts]
+    form = system.task.sides.form
+    explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
     with writing(output):
         save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)
     say(f"wrote {output}")

@@ -83,8 +83,18 @@ class Form:
 
     @property
     def empty(self) -> Field:
-        """What stands for a source that cannot be read."""
+        """A source, or several, with nothing in it."""
         return ("",) * len(self.given) if len(self.given) > 1 else ""
+
+    def line(self, line: str, place: str) -> Field:
+        """A source as a user writes it: a line as it is; of several sources, parted by tabs."""
+        if len(self.given) < 2:
+            return line
+        cells = line.split("\t")
+        if len(cells) != len(self.given):
+            what = f"has {len(cells)} of {len(self.given)} sources; they are parted by tabs"
+            raise BadLine(place, "malformed", what)
+        return self.fields(cells, Path(), place)
 
     def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
         """The columns of each source, of the target, and of the alignment."""
@@ -282,18 +292,8 @@ def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -
                 return fields([BETWEEN.join([_text(record, key, place) for key in own]) for own in keys], place)
 
             return from_record
-        case _ if len(sources) > 1:
-
-            def from_line(line: str, place: str) -> Field:
-                cells = line.split("\t")
-                if len(cells) != len(sources):
-                    what = f"has {len(cells)} of {len(sources)} sources; they are parted by tabs"
-                    raise BadLine(place, "malformed", what)
-                return form.fields(cells, Path(), place)
-
-            return from_line
         case _:
-            return lambda line, place: line
+            return form.line
 
 
 def _side(number: int, sources: Sequence[Any]) -> str:

@@ -133,7 +133,8 @@ class Target(Side):
         usual = self.usual_scores(outputs, references)
         if wanted is None:
             return usual
-        return {name: usual[name] if name in usual else measure(name, outputs, references) for name in wanted}
+        there = [name for name in wanted if name in usual or name not in self.settings.usual]
+        return {name: usual[name] if name in usual else measure(name, outputs, references) for name in there}
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
         """All metrics that are usual for this kind of target."""

@@ -1,4 +1,4 @@
-"""How well labels and numbers are told."""
+"""How well labels and numbers are predicted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How well one label is told, in percent, and how often it is right to tell it (`support`)."""
+    """How well one label is predicted, in percent, and how often it is right (`support`)."""
 
     label: str
     precision: float
@@ -29,9 +29,9 @@ class ClassScore:
         return {**shares, "support": self.support}
 
 
-def class_scores(told: Rows, right: Rows) -> tuple[ClassScore, ...]:
-    """Each label that is told or right somewhere, by name. A share of nothing is 0, as in scikit-learn."""
-    pairs = [pair for a, b in zip(told, right, strict=True) for pair in zip(a, b, strict=True)]
+def class_scores(predicted: Rows, right: Rows) -> tuple[ClassScore, ...]:
+    """Each label that is predicted or right somewhere, by name. A share of nothing is 0, as in scikit-learn."""
+    pairs = [pair for a, b in zip(predicted, right, strict=True) for pair in zip(a, b, strict=True)]
     said, true = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
     both = Counter(a for a, b in pairs if a == b)
     return tuple(
@@ -46,21 +46,22 @@ def class_scores(told: Rows, right: Rows) -> tuple[ClassScore, ...]:
     )
 
 
-def label_scores(told: Rows, right: Rows, *, per: str) -> dict[str, Score]:
+def label_scores(predicted: Rows, right: Rows, *, per: str) -> dict[str, Score]:
     """Accuracy, the mean of each label's F1, and, where tags say where spans begin (`B-X I-X O`), F1 of whole spans.
 
-    The mean is over every label that is told or right, so that one which is only ever told in error counts as 0.
+    The mean is over every label that is predicted or right, so that one which is only ever predicted in error counts
+    as 0.
     """
-    pairs = [pair for a, b in zip(told, right, strict=True) for pair in zip(a, b, strict=True)]
+    pairs = [pair for a, b in zip(predicted, right, strict=True) for pair in zip(a, b, strict=True)]
     hits = sum(a == b for a, b in pairs)
-    classes = class_scores(told, right)
+    classes = class_scores(predicted, right)
     macro = math.fsum(x.f1 for x in classes) / max(len(classes), 1)
     found = {
         "accuracy": Score("accuracy", 100.0 * hits / max(len(pairs), 1), f"percent|per:{per}"),
-        "macro_f1": Score("macro F1", macro, f"percent|labels:{len(classes)} told or right"),
+        "macro_f1": Score("macro F1", macro, f"percent|labels:{len(classes)} predicted or right"),
     }
     if any(x.label.startswith("B-") for x in classes):
-        ours, gold = ([spans(row) for row in rows] for rows in (told, right))
+        ours, gold = ([spans(row) for row in rows] for rows in (predicted, right))
         both = sum(len(a & b) for a, b in zip(ours, gold, strict=True))
         total = sum(map(len, ours)) + sum(map(len, gold))
         found["span_f1"] = Score("span F1", 200.0 * both / max(total, 1), "percent|scheme:BIO|micro")
@@ -80,13 +81,13 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def number_scores(told: Sequence[float], right: Sequence[float]) -> dict[str, Score]:
+def number_scores(predicted: Sequence[float], right: Sequence[float]) -> dict[str, Score]:
     """Pearson's and Spearman's correlation, and the root of the mean squared error."""
-    error = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(told, right, strict=True)) / max(len(told), 1))
+    error = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(predicted, right, strict=True)) / max(len(predicted), 1))
     return {
-        "pearson": Score("Pearson", pearson(told, right), f"n:{len(told)}"),
-        "spearman": Score("Spearman", pearson(ranks(told), ranks(right)), f"n:{len(told)}|ties:mean"),
-        "rmse": Score("RMSE", error, f"n:{len(told)}", higher_is_better=False),
+        "pearson": Score("Pearson", pearson(predicted, right), f"n:{len(predicted)}"),
+        "spearman": Score("Spearman", pearson(ranks(predicted), ranks(right)), f"n:{len(predicted)}|ties:mean"),
+        "rmse": Score("RMSE", error, f"n:{len(predicted)}", higher_is_better=False),
     }
 
 

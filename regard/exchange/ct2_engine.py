@@ -43,13 +43,7 @@ EXPORT = "export.json"  # what an exported folder was made from
 LINES = 32  # in a batch on a CPU, where more are no faster
 NEVER = -1e9  # below it, `log p` of what CTranslate2 only fills its beam with
 _ELSEWHERE = "CTranslate2 writes and scores, and does not show what it attends to; load the Regard model for that"
-_UNSUPPORTED = {
-    "sample": "does not draw the same again from a seed",
-    "mbr": "does not draw the same again from a seed",
-    "contrastive": "has no contrastive search",
-    "coverage": "does not tell what Regard's coverage penalty is made of",
-    "exact": "does not search on until nothing better can come",
-}
+_PLAIN = {"sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0, "exact": False, "groups": 1}
 
 
 def ct2() -> Any:
@@ -73,11 +67,11 @@ def names(tokenizer: Tokenizer) -> list[str]:
 
 def refuse(search: Search, phrases: object = None) -> None:
     """Raise an error if a search is asked for that CTranslate2 does not have."""
-    for name, why in _UNSUPPORTED.items():
-        if value := getattr(search, name):
-            raise ConfigError(f"search.{name} is {value}, and the engine ctranslate2 {why}; leave out --engine")
-    if search.groups > 1:
-        raise ConfigError(f"search.groups is {search.groups}, and the engine ctranslate2 has one; leave out --engine")
+    for name, plain in _PLAIN.items():
+        if (value := getattr(search, name)) != plain:
+            raise ConfigError(
+                f"search.{name} is {value}, and the engine ctranslate2 has plain beam search alone; leave out --engine"
+            )
     if phrases is not None:
         raise ConfigError("the engine ctranslate2 cannot hold outputs to phrases; leave out --engine")
 

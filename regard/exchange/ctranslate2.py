@@ -32,7 +32,7 @@ from regard.exchange.parity import Report as Report
 from regard.exchange.parity import compare
 from regard.fingerprint import content_of
 from regard.model_settings import TransformerSettings
-from regard.models.model import Reader
+from regard.models.model import EncoderWithHead
 from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -165,7 +165,7 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs one model at a time; export each of the ensemble by itself")
     if isinstance(model, Elsewhere):
         raise ConfigError(f"{system.folder} is an export itself; export the Regard model it was made from")
-    if isinstance(model, Reader):
+    if isinstance(model, EncoderWithHead):
         raise ConfigError(f"target.kind is '{system.config.target.kind}': CTranslate2 runs models that write text")
     if len(system.config.sources) > 1:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,14 @@ from regard.config import dump
 from regard.data.side import Item
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, require
-from regard.exchange.onnx_runner import RUNNER, SETTINGS, Found, Runner
+from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
 from regard.models.decoders import State
-from regard.models.model import EncoderDecoder, OneNetwork, Reader, Writer
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
+from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.system import CONFIG, System
 from regard.tasks.generating import TextGeneration
@@ -47,6 +48,7 @@ from regard.tasks.task import Tokens
 
 KIND = "ONNX export"
 ENCODER, STEP, PROGRAM = "encoder.onnx", "step.onnx", "runner.pyz"
+MASKS = ("mask", "real")  # tensors of a state that hold truths
 SIZES = {"rows": 6, "sources": 3, "source": 5, "past": 4}  # of what is traced; in use they may be any
 MODULES = (
     "errors", "data/__init__", "data/tokens", "data/modalities/__init__", "data/modalities/pixels", "exchange/__init__",
@@ -61,11 +63,11 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     thrown away.
     """
     task, folder = system.task, Path(folder)
-    if isinstance(task.model, Reader):
+    if isinstance(task.model, EncoderWithHead):
         raise ConfigError(f"target.kind is '{system.config.target.kind}': only what writes text can be exported")
-    if not isinstance(task.model, Writer):
+    if not isinstance(task.model, AutoregressiveModel):
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
-    if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | OneNetwork):
+    if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
@@ -76,14 +78,13 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         task = replace(task, model=model, device=torch.device("cpu"))  # what the graphs are compared with
         task.sides.save(new)
         write_text(new / CONFIG, dump(task.config))
-        layout = layout_of(task)
-        write_text(new / RUNNER, json.dumps(facts(task, layout), indent=1) + "\n")
+        write_text(new / RUNNER, json.dumps(facts(task), indent=1) + "\n")
         write_program(new / PROGRAM)
-        trace(task, layout, new)
+        trace(task, new)
         runner, search = Runner(new), task.config.search
 
-        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Found]]:
-            return runner.search(items, prefixes, beam=settings.beam)
+        def decode(items: Sequence[Item], settings: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
+            return [[Hypothesis(*one) for one in some] for some in runner.search(items, prefixes, beam=settings.beam)]
 
         left_out = [f"search.{name}" for name in PLAIN if name != "nbest" and getattr(search, name) != PLAIN[name]]
         return compare(task, decode, search, lines, folder, new, left_out=left_out)
@@ -92,26 +93,15 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
 # A decoder's state as tensors with names
 
 
-class StateTensor(NamedTuple):
-    """One tensor of a decoder's state, as `runner.json` describes it."""
-
-    name: str
-    of: str  # `row`: it changes places with the hypotheses; `source`: it stays, once for all rows of a source
-    shape: tuple[int | str, ...]  # a word is a size that differs from call to call
-    begins: str  # `encoder`: as its output; `zeros`: of this shape, with 0 for `past`
-    dtype: str = "float32"
-    grows: int | None = None  # the axis along which each step adds one
-
-    @property
-    def after(self) -> str | None:
-        """The output of a step that is its new value, if it changes."""
-        return f"next_{self.name}" if self.of == "row" else None
-
-
 class Layout(ABC):
     """The tensors of a decoder's state, and the way from it to them and back."""
 
-    state_tensors: list[StateTensor]
+    shapes: dict[str, tuple[int | str, ...]]  # a word is a size that differs from call to call; `rows` are hypotheses
+
+    @property
+    def started(self) -> list[str]:
+        """Those that reading a source gives; others begin as zeros."""
+        return list(self.shapes)
 
     @abstractmethod
     def tensors(self, state: State) -> dict[str, Tensor]:
@@ -121,7 +111,7 @@ class Layout(ABC):
     def state(self, given: dict[str, Tensor]) -> State:
         """The state before a step."""
 
-    def start(self, model: Writer, source: Tensor, lengths: Tensor) -> State:
+    def start(self, model: AutoregressiveModel, source: Tensor, lengths: Tensor) -> State:
         """The state before the first token, of padded sources `(sources, source, …)`."""
         return model.start(Padded.of_rows(source.flatten(0, 1), lengths, source.shape[1]))
 
@@ -129,20 +119,17 @@ class Layout(ABC):
 class RecurrentLayout(Layout):
     """A carry, and what the decoder needs of the source."""
 
-    def __init__(self, decoder: RecurrentDecoder, *, source: bool) -> None:
+    def __init__(self, decoder: RecurrentDecoder) -> None:
         d_model, attention = decoder.carry_shape[-1], decoder.attention
-        begins = "encoder" if source else "zeros"
-        found = [StateTensor("carry", "row", ("rows", *decoder.carry_shape), begins)]
+        self.shapes = {"carry": ("rows", *decoder.carry_shape)}
         if decoder.mode.enters == "output":
-            found.append(StateTensor("fed", "row", ("rows", d_model), "zeros"))
+            self.shapes["fed"] = ("rows", d_model)
         if decoder.mode.context == "summary":
-            found.append(StateTensor("summary", "source", ("sources", d_model), begins))
+            self.shapes["summary"] = ("sources", d_model)
         if attention is not None:
             heads = attention.heads or 1
-            shape = ("sources", heads, "source", d_model // heads)
-            found += [StateTensor(name, "source", shape, begins) for name in ("values", "keys")]
-            found.append(StateTensor("mask", "source", ("sources", "source"), begins, "bool"))
-        self.state_tensors = found
+            self.shapes["values"] = self.shapes["keys"] = ("sources", heads, "source", d_model // heads)
+            self.shapes["mask"] = ("sources", "source")
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         assert isinstance(state, RecurrentState), "this is the state of another decoder"
@@ -158,22 +145,22 @@ class RecurrentLayout(Layout):
 
 class TransformerLayout(Layout):
     """The cache of each block, and its keys and values of the source. Where the source stands before the target
-    (`before`), it is part of the cache, and `real` tells what of the cache is no padding."""
+    (`before`), it is part of the cache, and the mask `real` is False where the cache holds padding."""
 
     def __init__(self, decoder: TransformerDecoder, *, before: bool) -> None:
-        self.decoder, self.before = decoder, before
-        attention = decoder.blocks[0].self_attention
+        self.decoder, self.before, self.cross = decoder, before, decoder.blocks[0].cross
+        attention, layers = decoder.blocks[0].self_attention, range(len(decoder.blocks))
         self.shape = (2, attention.heads, attention.d_model // attention.heads)
-        self.cross, layers = decoder.blocks[0].cross, range(len(decoder.blocks))
-        begins = "encoder" if before else "zeros"
-        found = [StateTensor(f"past_{i}", "row", ("rows", "past", *self.shape), begins, grows=1) for i in layers]
+        self.shapes = {f"past_{i}": ("rows", "past", *self.shape) for i in layers}
         if before:
-            found.append(StateTensor("real", "row", ("rows", "past"), begins, "bool", grows=1))
+            self.shapes["real"] = ("rows", "past")
         if self.cross:
-            shape = ("sources", "source", *self.shape)
-            found += [StateTensor(f"source_{i}", "source", shape, "encoder") for i in layers]
-            found.append(StateTensor("mask", "source", ("sources", "source"), "encoder", "bool"))
-        self.state_tensors = found
+            self.shapes |= {f"source_{i}": ("sources", "source", *self.shape) for i in layers}
+            self.shapes["mask"] = ("sources", "source")
+
+    @property
+    def started(self) -> list[str]:
+        return [name for name, shape in self.shapes.items() if self.before or shape[0] == "sources"]
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         assert isinstance(state, TransformerState), "this is the state of another decoder"
@@ -193,7 +180,7 @@ class TransformerLayout(Layout):
         real = torch.cat((given["real"], torch.zeros_like(given["real"][:, :1])), dim=1) if self.before else None
         return TransformerState(caches, source, mask, at, real=real)
 
-    def start(self, model: Writer, source: Tensor, lengths: Tensor) -> State:
+    def start(self, model: AutoregressiveModel, source: Tensor, lengths: Tensor) -> State:
         if not self.before:
             return super().start(model, source, lengths)
         # All rows end in the same slot, so that what comes next has the same slot in all of them.
@@ -208,19 +195,18 @@ class TransformerLayout(Layout):
 def layout_of(task: TextGeneration) -> Layout:
     """How the state of a task's decoder is laid out."""
     decoder: Any = task.model.decoder
-    given = task.config.sources[0].given
     if isinstance(decoder, RecurrentDecoder):
-        return RecurrentLayout(decoder, source=given)
-    return TransformerLayout(decoder, before=given and isinstance(task.model, OneNetwork))
+        return RecurrentLayout(decoder)
+    return TransformerLayout(decoder, before=task.first == SEP)
 
 
-def facts(task: TextGeneration, layout: Layout) -> dict[str, Any]:
-    """All that a runtime has to know: `runner.json`."""
+def facts(task: TextGeneration) -> dict[str, Any]:
+    """What a runtime has to know beside the graphs: `runner.json`."""
     search = task.config.search
     tokens = {side: name for name, sides in task.sides.vocabularies.items() for side in sides}
     source = {**(task.source.export() or {}), **({"tokens": tokens["source"]} if "source" in tokens else {})}
     return {
-        "format": 1,
+        "format": 2,
         "regard": regard.__version__,
         "encoder": ENCODER if task.config.sources[0].given else None,
         "step": STEP,
@@ -231,7 +217,6 @@ def facts(task: TextGeneration, layout: Layout) -> dict[str, Any]:
         "positions": task.longest,
         "together": task.first == SEP,  # source and target share the positions
         "search": {name: getattr(search, name) for name in SETTINGS},
-        "state": [{**one._asdict(), "after": one.after} for one in layout.state_tensors],
     }
 
 
@@ -259,27 +244,26 @@ class Traced(nn.Module):
         return self.function(*given)
 
 
-def functions(model: Writer, layout: Layout) -> tuple[Traced, Traced]:
+def functions(model: AutoregressiveModel, layout: Layout) -> tuple[Traced, Traced]:
     """What is traced: padded sources and their lengths to what a decoder starts from; a token for each row and the
     state to log-probabilities of the next, and the state after."""
 
     def encode(source: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         found = layout.tensors(layout.start(model, source, lengths))
-        return tuple(found[one.name] for one in layout.state_tensors if one.begins == "encoder")
+        return tuple(found[name] for name in layout.started)
 
     def step(tokens: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        given = {one.name: tensor for one, tensor in zip(layout.state_tensors, state, strict=True)}
-        log_probs, after = model.step(tokens, layout.state(given))
+        log_probs, after = model.step(tokens, layout.state(dict(zip(layout.shapes, state, strict=True))))
         found = layout.tensors(after)
-        return log_probs, *(found[one.name] for one in layout.state_tensors if one.after)
+        return log_probs, *(found[name] for name, shape in layout.shapes.items() if shape[0] == "rows")
 
     return Traced(model, encode), Traced(model, step)
 
 
-def trace(task: TextGeneration, layout: Layout, folder: Path) -> None:
+def trace(task: TextGeneration, folder: Path) -> None:
     """Write the graphs."""
+    layout = layout_of(task)
     encode, step = functions(exportable(task.model), layout)
-    state = layout.state_tensors
     if task.config.sources[0].given:
         rows, longest = SIZES["sources"], task.source.fixed_length or SIZES["source"]
         dtype = torch.long if task.source.vocabulary else getattr(torch, task.source.dtype)
@@ -287,15 +271,15 @@ def trace(task: TextGeneration, layout: Layout, folder: Path) -> None:
         lengths = torch.arange(longest - rows, longest) + 1
         if task.source.fixed_length:
             axes, lengths = {0: "sources"}, torch.full((rows,), longest)
-        made = [one.name for one in state if one.begins == "encoder"]
-        write(folder / ENCODER, encode, {"source": (source, axes), "lengths": (lengths, {0: "sources"})}, made)
+        inputs = {"source": (source, axes), "lengths": (lengths, {0: "sources"})}
+        write(folder / ENCODER, encode, inputs, layout.started)
     inputs = {"tokens": (torch.ones(SIZES["rows"], dtype=torch.long), {0: "rows"})}
-    for one in state:
-        example = torch.zeros(
-            [SIZES[n] if isinstance(n, str) else n for n in one.shape], dtype=getattr(torch, one.dtype)
-        )
-        inputs[one.name] = example, {axis: size for axis, size in enumerate(one.shape) if isinstance(size, str)}
-    write(folder / STEP, step, inputs, ["log_probs", *(one.after for one in state if one.after)])
+    for name, shape in layout.shapes.items():
+        sizes = [SIZES[size] if isinstance(size, str) else size for size in shape]
+        example = torch.zeros(sizes, dtype=torch.bool if name in MASKS else torch.float32)
+        inputs[name] = example, {axis: size for axis, size in enumerate(shape) if isinstance(size, str)}
+    after = [f"next_{name}" for name, shape in layout.shapes.items() if shape[0] == "rows"]
+    write(folder / STEP, step, inputs, ["log_probs", *after])
 
 
 def write(path: Path, module: nn.Module, inputs: dict[str, tuple[Tensor, dict[int, str]]], outputs: list[str]) -> None:

@@ -3,10 +3,11 @@
     python runs/demo-onnx/runner.pyz < input.txt                       # this file, as an export carries it
     Runner("runs/demo-onnx").generate(["forty-two apples"], beam=4)
 
-It is there to be used, and to be read by whoever writes another: `runner.json` in the folder says all that it needs.
-`encoder.onnx` makes of padded sources what a decoder starts from. `step.onnx` takes a token for each row and the state,
-and gives log-probabilities of the next and the state after. What is a row's changes places with the hypotheses; what is
-a source's is not repeated for a beam: rows of one source stand together, as many for each.
+It is there to be used, and to be read by whoever writes another. `step.onnx` takes a token for each hypothesis and the
+state, which is all its other inputs, and gives log-probabilities of the next token and the state after: `next_x` takes
+the place of `x`. What has `rows` for its first axis changes places with the hypotheses; what has `sources` stays, once
+for all hypotheses of a source, which stand together, as many for each. `encoder.onnx` makes the state before the first
+token of padded sources; what it does not give begins as zeros, with no `past`. `runner.json` has the rest.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Runner:
             return name and onnxruntime.InferenceSession(str(folder / name), options, providers=providers)
 
         self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
-        self.source, self.state, self.marks = self.facts["source"], self.facts["state"], self.facts["marks"]
+        self.source, self.marks = self.facts["source"], self.facts["marks"]
+        self.of_rows = {entry.name for entry in self.step.get_inputs() if entry.shape[0] == "rows"}
         self.target_tokens = load_tokenizer(folder, self.facts["target_tokens"])
         self.source_tokens = load_tokenizer(folder, self.source.get("tokens", self.facts["target_tokens"]))
 
@@ -161,9 +163,8 @@ class Runner:
             stay = np.flatnonzero(~over)
             rows = (parent + np.arange(len(live))[:, None] * written.shape[1])[stay].ravel()
             written = np.concatenate((np.take_along_axis(written, parent[..., None], 1), token[..., None]), 2)[stay]
-            # What is a row's goes with its hypothesis; what is a source's stays for as long as the source does.
-            index = {"row": rows, "source": stay if over.any() else slice(None)}
-            state = {entry["name"]: state[entry["name"]][index[entry["of"]]] for entry in self.state}
+            left = stay if over.any() else slice(None)
+            state = {name: x[rows if name in self.of_rows else left] for name, x in state.items()}
             log_prob, live = value[stay], live[stay]
         return closed
 
@@ -171,10 +172,10 @@ class Runner:
 
     def start(self, items: Sequence[Item]) -> State:
         """The state before the first token, of one row for each source."""
-        sizes = {"rows": len(items), "past": 0}
+        sizes = {"rows": len(items), "sources": len(items), "source": 0, "past": 0}
         state: State = {
-            entry["name"]: np.zeros([sizes.get(n, n) for n in entry["shape"]], entry["dtype"])
-            for entry in self.state if entry["begins"] == "zeros"
+            entry.name: np.zeros([sizes.get(n, n) for n in entry.shape], bool if "bool" in entry.type else np.float32)
+            for entry in self.step.get_inputs() if entry.name != "tokens"
         }  # fmt: skip
         if self.encoder is not None:
             text = self.source["kind"] == "text"
@@ -191,9 +192,9 @@ class Runner:
 
     def advance(self, tokens: Array, state: State) -> tuple[Array, State]:
         """`(rows,)` tokens to `(rows, vocabulary)` log-probabilities of the next, and the state after them."""
-        after = {entry["after"]: entry["name"] for entry in self.state if entry["after"]}
-        log_probs, *changed = self.step.run(["log_probs", *after], {"tokens": tokens.astype(np.int64), **state})
-        return log_probs, {**state, **dict(zip(after.values(), changed, strict=True))}
+        names = [output.name for output in self.step.get_outputs()]
+        found = dict(zip(names, self.step.run(names, {"tokens": tokens.astype(np.int64), **state}), strict=True))
+        return found.pop("log_probs"), {**state, **{name.removeprefix("next_"): x for name, x in found.items()}}
 
     # The rules
 

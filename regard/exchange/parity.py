@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from regard.data.tokens import EOS, MARKS, clean
 from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.metrics import Bleu, Chrf
 from regard.nn.hard import HardAttention
+from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.task import Tokens
@@ -26,16 +27,7 @@ LONGEST = 24  # tokens of a made-up source
 PLAIN = {"nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0}
 
 
-class Written(Protocol):
-    """An output of either side."""
-
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def log_prob(self) -> float: ...
-
-
-Decode = Callable[[Sequence[Item], Search, Sequence[Tokens]], Sequence[Sequence[Written]]]
+Decode = Callable[[Sequence[Item], Search, Sequence[Tokens]], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ def compare(
 
     Where weights are stored in float32, a difference beyond rounding is an error.
     """
-    settings, sides = settings.model_copy(update=PLAIN), dict[int, list[tuple[Written, Written]]]()
+    settings, sides = settings.model_copy(update=PLAIN), dict[int, list[tuple[Hypothesis, Hypothesis]]]()
     items, prefixes, references, made_up = samples(task, settings, max(1, count))
     for beam in dict.fromkeys((1, settings.beam)):
         search = settings.model_copy(update={"beam": beam})
@@ -105,12 +97,12 @@ def compare(
     return report
 
 
-def _apart(one: Written, other: Written) -> float:
+def _apart(one: Hypothesis, other: Hypothesis) -> float:
     """How far `log p` of a token is apart, on average; an output that nothing closed has none."""
     return 0.0 if one.log_prob == other.log_prob else abs(one.log_prob - other.log_prob) / (len(one.tokens) + 1)
 
 
-def agree(task: TextGeneration, item: Item, ours: Written, theirs: Written) -> bool:
+def agree(task: TextGeneration, item: Item, ours: Hypothesis, theirs: Hypothesis) -> bool:
     """Whether two outputs differ by rounding alone: they may part where either token was as likely, or after hard
     attention had two places to choose from that were as good."""
     if ours.tokens == theirs.tokens and _apart(ours, theirs) <= TOLERANCE:

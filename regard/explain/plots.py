@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
 MAP, GAP, BAR = 4.5, 0.22, 0.14  # inches: a comfortable map, between maps, the width of the colour bar
-NOTES, NOTE = 4, 70  # lines of what is told, above a map, and characters in each
+NOTES, NOTE = 4, 70  # lines of what is predicted, above a map, and characters in each
 
 
 def draw(
@@ -110,8 +110,8 @@ class _Sides:
 
 def _sides(explanation: Explanation, layer: Layer) -> _Sides:
     pieces, columns = explanation.axes(layer)
-    told = {} if layer.kind == "cross" else explanation.told
-    rows = [shown(piece) + (f" → {shown(told[i])}" if i in told else "") for i, piece in enumerate(pieces)]
+    predicted = {} if layer.kind == "cross" else explanation.predicted
+    rows = [shown(piece) + (f" → {shown(predicted[i])}" if i in predicted else "") for i, piece in enumerate(pieces)]
     given = explanation.given if layer.kind == "decoder" and 1 < explanation.given < len(pieces) else 0
     match layer.kind:
         case "cross":
@@ -126,7 +126,7 @@ def _sides(explanation: Explanation, layer: Layer) -> _Sides:
 
 
 def _title(explanation: Explanation, title: str) -> str:
-    """What the map is of, and under it what was told, briefly."""
+    """What the map is of, and under it what was predicted, briefly."""
     notes = [shorten(legible(note), NOTE) for note in explanation.notes()]
     return "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
 

@@ -57,8 +57,8 @@ class Explanation:
     Where the source is a `picture`, its pieces, and its words, are the cells of a square grid over it, row by row.
 
     A decoder alone reads what was `given` (a source and `<sep>`; `<s>` and a prompt, which are then the source) before
-    what it has written. A target that is not written but told of a text has `places`: a tag that of its word, a filled
-    blank that of its `<mask>`, a label or a number of the whole none.
+    what it has written. A target that is not written but predicted of a text has `places`: a tag that of its word, a
+    filled blank that of its `<mask>`, a label or a number of the whole none.
     """
 
     source: list[str]
@@ -72,12 +72,14 @@ class Explanation:
     inputs: list[str] = field(default_factory=list)  # what the decoder read; unless given, the target one place late
     picture: NDArray[np.uint8] | None = None  # (height, width, 3)
     given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
-    places: list[int] = field(default_factory=list)  # what was read that each target piece is told of; -1: the whole
+    places: list[int] = field(
+        default_factory=list
+    )  # what was read that each target piece is predicted of; -1: the whole
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
     parts: list[Part] = field(default_factory=list)  # of several sources
 
     def __post_init__(self) -> None:
-        if not self.inputs and not self.places:  # where something is told, nothing is written
+        if not self.inputs and not self.places:  # where something is predicted, nothing is written
             object.__setattr__(self, "inputs", ["<s>", *self.target[:-1]])
         if self.picture is not None and self.side**2 != len(self.source):
             raise DataError(f"a picture is seen as a square grid of cells, which {len(self.source)} cells do not make")
@@ -135,15 +137,15 @@ class Explanation:
                 return self.inputs, self.inputs
 
     @property
-    def told(self) -> dict[int, str]:
-        """What is told of a piece that was read, by its place: the tag of a word, what fills a blank."""
+    def predicted(self) -> dict[int, str]:
+        """What is predicted of a piece that was read, by its place: the tag of a word, what fills a blank."""
         return {place: piece for place, piece in zip(self.places, self.target, strict=False) if place >= 0}
 
     def notes(self) -> list[str]:
-        """What is told, in a line each, where it stands beside no piece: a label or a number of the whole, and the
+        """What is predicted, in a line each, where it stands beside no piece: a label or a number of the whole, and the
         candidates for each blank, with their probabilities."""
         if self.places == [-1]:
-            return [f"told: {self.target[0]}" + "".join(f" {percent(math.exp(x))}" for x in self.log_probs)]
+            return [f"predicted: {self.target[0]}" + "".join(f" {percent(math.exp(x))}" for x in self.log_probs)]
         return [
             f"<mask>{f' {i}' if len(self.candidates) > 1 else ''}: "
             + ", ".join(f"{piece} {percent(share)}" for piece, share in candidates)

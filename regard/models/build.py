@@ -18,7 +18,7 @@ from regard.model_settings import (
     TransformerEncoderSettings,
 )
 from regard.models.encoders import SeveralEncoders, absolute_positions, final_norm, relative_positions
-from regard.models.model import EncoderDecoder, FillIn, Head, Model, OneNetwork, Pool, Reader
+from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem
 from regard.models.transformer import TransformerDecoder
@@ -45,9 +45,11 @@ def build(
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only:
-        return FillIn(build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest), d_model, head)
+        return MaskedLanguageModel(
+            build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest), d_model, head
+        )
     if settings.decoder_only:
-        return OneNetwork(build_decoder(settings, embedding, longest), head)
+        return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
         shared = [one.vocabulary == outputs and not one.own_tokens for one in given]
         given = [replace(one, embedding=embedding) if same else one for one, same in zip(given, shared, strict=True)]
@@ -64,7 +66,7 @@ def build(
 
 def _build_head(
     settings: ModelSettings, source: Elements, outputs: int, longest: int, target: TargetSettings
-) -> Reader:  # fmt: skip
+) -> EncoderWithHead:  # fmt: skip
     """A body and a head over it."""
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     pool: Pool = "each" if target.of_words else "last" if causal else "summary"
@@ -74,7 +76,7 @@ def _build_head(
         body = build_decoder(settings, Embedding(source.vocabulary, d_model, dropout), longest)
     else:
         body = build_encoder(settings, 0, source, longest)
-    return Reader(body, d_model, outputs, dropout, pool, alone=causal)
+    return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
 
 
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:

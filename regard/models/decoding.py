@@ -69,7 +69,7 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
         if first.is_cuda:
-            copied.graphs = Graphs(filled=takes_filled(copied, first.device))  # type: ignore[assignment]
+            copied.graphs = Graphs(first.device, filled=takes_filled(copied, first.device))  # type: ignore[assignment]
             return copied
         for module in list(copied.modules()):
             for name, child in list(module.named_children()):

@@ -34,7 +34,7 @@ class Head(nn.Module):
         return self.linear(x)
 
 
-class Writer(nn.Module, ABC):
+class AutoregressiveModel(nn.Module, ABC):
     """What writes a token at a time: a decoder and an output layer, and something to begin from."""
 
     decoder: Decoder
@@ -81,7 +81,7 @@ class Writer(nn.Module, ABC):
         return self.head(output), state
 
 
-class EncoderDecoder(Writer):
+class EncoderDecoder(AutoregressiveModel):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head) -> None:
@@ -103,7 +103,7 @@ class EncoderDecoder(Writer):
         return self.decoder.start(self.encode(source))
 
 
-class OneNetwork(Writer):
+class DecoderOnly(AutoregressiveModel):
     """A decoder alone. Without a source, a language model, `p(y) = Π_t p(y_t given y_<t)`; with one, that of source,
     `<sep>` and target as one text, of which the target is predicted: the state at `<sep>` is the encoding."""
 
@@ -130,7 +130,7 @@ class OneNetwork(Writer):
         return self.decoder.read(tokens, state)
 
 
-class FillIn(nn.Module):
+class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
@@ -154,29 +154,32 @@ class FillIn(nn.Module):
         return memory
 
 
-class Reader(nn.Module):
-    """A body under a head that tells something of the source: of the whole, or of each of its words.
+class EncoderWithHead(nn.Module):
+    """A body under a classification or regression head: predicts something of the whole source, or of each of its
+    words.
 
-    Of the whole it tells from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin et
-    al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. Of a word it tells from the
-    vector at one of its pieces. Then `head(h)` are logits, or the number. The body has the name that it has in other
-    models, so that it can be kept and the head be changed.
+    For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
+    et al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the
+    vector at one of its pieces. Then `head(h)` are logits, or the number. The body, which may be a decoder alone
+    (`causal`), has the name that it has in other models, so that it can be kept and the head be changed.
     """
 
-    def __init__(self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, alone: bool) -> None:
+    def __init__(
+        self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool
+    ) -> None:
         super().__init__()
-        self.encoder: nn.Module | None = None if alone else body
-        self.decoder: nn.Module | None = body if alone else None
+        self.encoder: nn.Module | None = None if causal else body
+        self.decoder: nn.Module | None = body if causal else None
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None)
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
-        return self.told(source, inputs, self.encode(source))
+        return self.predict_at(source, inputs, self.encode(source))
 
-    def told(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
-        """The same, from what the body has made of the source."""
+    def predict_at(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
+        """Like `forward`, from what the body has made of the source."""
         states = memory.states.values
         match self.pool:
             case "each":
@@ -197,10 +200,10 @@ class Reader(nn.Module):
         return Memory(states, states.last())
 
     @property
-    def alone(self) -> bool:
+    def causal(self) -> bool:
         """Whether a decoder reads, which sees no further than it has read."""
         return self.decoder is not None
 
 
 Pool = Literal["first", "last", "summary", "each"]
-Model = EncoderDecoder | OneNetwork | FillIn | Reader
+Model = EncoderDecoder | DecoderOnly | MaskedLanguageModel | EncoderWithHead

@@ -326,7 +326,7 @@ def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: R
 def attend_padded(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, relative: Relative | None, distance: Tensor | None = None
 ) -> Tensor:
-    """The same of `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
+    """`attend` on padded rows, `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
 
     `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see. None looks back: the last
     query stands where the last key does, and each sees its own slot and those before. `distance` `(target, source)`

@@ -98,11 +98,8 @@ class EncoderBlock(Block):
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
-
-        def attend(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values), seen=seen).values
-
-        return x.like(self.around_feed_forward(self.around_attention(x.values, attend), self.feed_forward))
+        values = self.around_attention(x.values, lambda y: self.self_attention(x.like(y), seen=seen).values)
+        return x.like(self.around_feed_forward(values, self.feed_forward))
 
 
 class DecoderBlock(Block):
@@ -128,16 +125,9 @@ class DecoderBlock(Block):
 
     def run(self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None) -> Ragged:
         """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""
-
-        def look_back(values: Tensor) -> Tensor:
-            return self.self_attention(x.like(values), seen=seen).values
-
-        def look_across(values: Tensor) -> Tensor:
-            return self.cross_attention(x.like(values), memory, across).values
-
-        values = self.around_self(x.values, look_back)
+        values = self.around_self(x.values, lambda y: self.self_attention(x.like(y), seen=seen).values)
         if self.cross:
-            values = self.around_cross(values, look_across)
+            values = self.around_cross(values, lambda y: self.cross_attention(x.like(y), memory, across).values)
         return x.like(self.around_feed_forward(values, self.feed_forward))
 
     def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -147,7 +137,7 @@ class DecoderBlock(Block):
         are so many queries to the same keys.
         """
 
-        def look_across(x: Tensor) -> Tensor:
+        def attend_source(x: Tensor) -> Tensor:
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
             queries = x.unflatten(0, (mask.shape[0], -1)).flatten(1, 2)  # (sources, rows of one, d_model)
@@ -155,5 +145,5 @@ class DecoderBlock(Block):
 
         x = self.around_self(x, lambda x: self.self_attention.cached_self_attention(x, cache, slots))
         if self.cross:
-            x = self.around_cross(x, look_across)
+            x = self.around_cross(x, attend_source)
         return self.around_feed_forward(x, self.feed_forward)

@@ -166,7 +166,7 @@ class _StepAttention(torch.autograd.Function):
         from regard.nn import triton_steps
 
         q, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values.mT))
-        context, scores, sums = triton_steps.look(q, keys, values, mask.contiguous())
+        context, scores, sums = triton_steps.step_attention(q, keys, values, mask.contiguous())
         ctx.pending = pending
         ctx.save_for_backward(q, keys, values, context, scores, sums)
         return context
@@ -177,7 +177,7 @@ class _StepAttention(torch.autograd.Function):
 
         q, keys, values, context, scores, sums = ctx.saved_tensors
         dcontext = dcontext if dcontext.stride(-1) == 1 else dcontext.contiguous()
-        dq, dscores, weights = triton_steps.look_backward(keys, values, context, scores, sums, dcontext)
+        dq, dscores, weights = triton_steps.step_attention_backward(keys, values, context, scores, sums, dcontext)
         steps = ((q, dscores), (weights, dcontext))
         for needed, pending, step in zip(ctx.needs_input_grad[1:3], ctx.pending, steps, strict=True):
             if needed:

@@ -98,82 +98,15 @@ def copy_into(own: Any, given: Any) -> None:
 # Recordings
 
 
-class Memory:
-    """What the recordings of a cache share on a device: a pool for what is made in them, and named buffers."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.buffers: dict[Hashable, Tensor] = {}
-        self.turn: ref[_Turn] | None = None  # the last replay of a loop
-        self.captured = 0
-        self.pool: Any = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        if self.stream is not None:
-            # The pool lives as long as a graph of it: this one is never replayed, and holds it while there is no other.
-            self.first = torch.cuda.CUDAGraph()
-            with exclusive(device), torch.cuda.graph(self.first, **self._options):
-                torch.zeros(1, device=device)
-            self.pool = self.first.pool()
-
-    @cached_property
-    def room(self) -> float:
-        """Bytes that inputs of recordings may take."""
-        return math.inf if self.stream is None else torch.cuda.mem_get_info(self.stream.device)[1] / SHARE
-
-    def warm(self, function: Callable[[], T]) -> T:
-        """Run a function as it will be captured, so that kernels are built and chosen before."""
-        if self.stream is None:
-            return function()
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            found = function()
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return found
-
-    def capture(self, function: Callable[[], T]) -> Callable[[], T]:
-        """The function as a graph to be replayed, which gives the same tensors each time; on a CPU, itself."""
-        if self.stream is None:
-            return function
-        graph = torch.cuda.CUDAGraph()
-        with exclusive(self.stream.device), torch.cuda.graph(graph, **self._options):
-            found = function()
-        self.captured += 1
-
-        def replay() -> T:
-            graph.replay()
-            return found
-
-        return replay
-
-    def buffer(self, name: Hashable, like: Tensor) -> Tensor:
-        """A tensor like this one in the buffer of this name, which grows where it has to; recordings made before keep
-        the old one."""
-        size = like.numel() * like.element_size()
-        if name not in self.buffers or self.buffers[name].numel() < size:
-            self.buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8, device=like.device)
-        return self.buffers[name][:size].view(like.dtype).view(like.shape)
-
-    def busy(self) -> bool:
-        """Whether the replay of a loop waits for its backward pass, in memory that another would overwrite."""
-        turn = None if self.turn is None else self.turn()  # None as well where nobody can ask for its gradient
-        return turn is not None and not turn.over
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        # Threads that do not use a model, such as the one that makes batches ready, may go on meanwhile.
-        return {"pool": self.pool, "stream": self.stream, "capture_error_mode": "thread_local"}
-
-
 class Recording(Generic[Tree]):
     """A function with inputs of its own, from which each replay reads and to which it may write."""
 
-    def __init__(
-        self, function: Callable[[Tree], Any], inputs: Tree, device: torch.device, memory: Memory, *, warm: bool = True
-    ) -> None:
-        self.inputs = own = cloned(inputs, device)
+    def __init__(self, function: Callable[[Tree], Any], inputs: Tree, graphs: Graphs, *, warm: bool = True) -> None:
+        self.inputs = own = cloned(inputs, graphs.device)
         self.size = sum(x.nbytes for x in tensors(own))
-        if warm and memory.stream is not None:
-            memory.warm(lambda: function(cloned(own)))
-        self.replay = memory.capture(lambda: function(own))
+        if warm and graphs.on_gpu:
+            graphs.warm(lambda: function(cloned(own)))
+        self.replay = graphs.capture(lambda: function(own))
 
     def take(self, inputs: Tree) -> None:
         """Go on from these inputs."""
@@ -185,43 +118,85 @@ class Recording(Generic[Tree]):
 
 
 class Graphs:
-    """A cache of recordings: `limit` of them, the least recently used going first.
+    """A cache of recordings on a device: `limit` of them, the least recently used going first.
 
     It belongs to the module whose work it records, as an attribute, and goes with it; a copy of the module has none.
-    `filled` says of a search whether sources may be filled up, so that what precedes the first turn is recorded too.
+    Recordings share a pool of memory for what is made in them, and named buffers. `filled` says of a search whether
+    sources may be filled up, so that what precedes the first turn is recorded too.
     """
 
-    def __init__(self, limit: int = 64, *, filled: bool = False) -> None:
-        self.limit, self.filled = limit, filled
+    def __init__(self, device: torch.device, limit: int = 64, *, filled: bool = False) -> None:
+        self.device, self.limit, self.filled = device, limit, filled
+        self.on_gpu = device.type == "cuda"
         self.recordings: dict[Hashable, Any] = {}  # `Recording` or `_Loop`; the least recently used first
         self.seen: Counter[Hashable] = Counter()  # how often a loop of each shape came
-        self._memory: dict[torch.device, Memory] = {}
+        self.buffers: dict[Hashable, Tensor] = {}
+        self.turn: ref[_Turn] | None = None  # the last replay of a loop
+        self.captured = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of a module is of other tensors."""
 
-    def memory(self, device: torch.device) -> Memory:
-        """What recordings on a device share."""
-        if device not in self._memory:
-            self._memory[device] = Memory(device)
-        return self._memory[device]
+    @cached_property
+    def room(self) -> float:
+        """Bytes that inputs of recordings may take."""
+        return torch.cuda.mem_get_info(self.device)[1] / SHARE if self.on_gpu else math.inf
 
-    def recording(
-        self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree, device: torch.device
-    ) -> Recording[Tree]:
+    @cached_property
+    def stream(self) -> torch.cuda.Stream:
+        """Where functions are warmed and captured."""
+        return torch.cuda.Stream(self.device)
+
+    @cached_property
+    def _first(self) -> torch.cuda.CUDAGraph:
+        """A pool lives as long as a graph of it: this one is never replayed, and holds it while there is no other."""
+        return self._capture(lambda: torch.zeros(1, device=self.device), None)[0]
+
+    def warm(self, function: Callable[[], T]) -> T:
+        """Run a function as it will be captured, so that kernels are built and chosen before."""
+        if not self.on_gpu:
+            return function()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            found = function()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return found
+
+    def capture(self, function: Callable[[], T]) -> Callable[[], T]:
+        """The function as a graph to be replayed, which gives the same tensors each time; on a CPU, itself."""
+        if not self.on_gpu:
+            return function
+        graph, found = self._capture(function, self._first.pool())
+        self.captured += 1
+
+        def replay() -> T:
+            graph.replay()
+            return found
+
+        return replay
+
+    def _capture(self, function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
+        graph = torch.cuda.CUDAGraph()
+        # Threads that do not use a model, such as the one that makes batches ready, may go on meanwhile.
+        how: dict[str, Any] = {"pool": pool, "stream": self.stream, "capture_error_mode": "thread_local"}
+        with exclusive(self.device), torch.cuda.graph(graph, **how):
+            found = function()
+        return graph, found
+
+    def recording(self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree) -> Recording[Tree]:
         """The recording of `function` for inputs like these, set to go on from them.
 
         `key` tells apart functions that do different things with the same inputs.
         """
-        whole, memory = (key, signature(inputs)), self.memory(device)
+        whole = (key, signature(inputs))
         found: Recording[Tree] | None = self.recordings.pop(whole, None)
         if found is None:
-            found = Recording(function, inputs, device, memory)
+            found = Recording(function, inputs, self)
         else:
             found.take(inputs)
         self.recordings[whole] = found
         kept = self.recordings
-        while len(kept) > self.limit or (len(kept) > 1 and sum(one.size for one in kept.values()) > memory.room):
+        while len(kept) > self.limit or (len(kept) > 1 and sum(one.size for one in kept.values()) > self.room):
             del kept[next(iter(kept))]
         return found
 
@@ -234,22 +209,34 @@ class Graphs:
         """
         if not any(x.requires_grad for x in (*inputs, *parameters)):
             return function(*inputs)  # all of it is frozen: there is no backward pass
-        device = inputs[0].device
-        memory = self.memory(device)
-        precision = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        kind = self.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         shapes = tuple((x.shape, x.dtype, x.requires_grad) for x in inputs)
         key = (shapes, precision, *((x.data_ptr(), x.requires_grad) for x in parameters))
         # A weight that was converted outside of a recording, and kept, would be the same in every replay.
-        with torch.autocast(device.type, precision, enabled=precision is not None, cache_enabled=False):
-            if memory.busy() or not self._admit(key):
+        with torch.autocast(kind, precision, enabled=precision is not None, cache_enabled=False):
+            if self.busy() or not self._admit(key):
                 return function(*inputs)
             if key not in self.recordings:
                 torch.clear_autocast_cache()  # whose nodes would tie the weights to the stream they were converted on
-                self.recordings[key] = _Loop(function, inputs, parameters, memory)
+                self.recordings[key] = _Loop(function, inputs, parameters, self)
         turn = _Turn(self.recordings[key])
-        memory.turn = ref(turn)
+        self.turn = ref(turn)
         replayed: Sequence[Tensor] = _Replay.apply(turn, *inputs, *parameters)
         return replayed
+
+    def busy(self) -> bool:
+        """Whether the replay of a loop waits for its backward pass, in memory that another would overwrite."""
+        turn = None if self.turn is None else self.turn()  # None as well where nobody can ask for its gradient
+        return turn is not None and not turn.over
+
+    def buffer(self, name: Hashable, like: Tensor) -> Tensor:
+        """A tensor like this one in the buffer of this name, which grows where it has to; recordings made before keep
+        the old one."""
+        size = like.numel() * like.element_size()
+        if name not in self.buffers or self.buffers[name].numel() < size:
+            self.buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8, device=like.device)
+        return self.buffers[name][:size].view(like.dtype).view(like.shape)
 
     def _admit(self, key: Hashable) -> bool:
         """Whether a loop is recorded, or to be: one that comes seldom takes nobody's place."""
@@ -285,9 +272,9 @@ class _Loop:
     """A function of tensors, and its gradient, as two graphs."""
 
     def __init__(
-        self, function: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor], memory: Memory
+        self, function: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor], graphs: Graphs
     ) -> None:
-        self.inputs = [memory.buffer(("input", i), x) for i, x in enumerate(inputs)]
+        self.inputs = [graphs.buffer(("input", i), x) for i, x in enumerate(inputs)]
         for own, given in zip(self.inputs, inputs, strict=True):
             own.copy_(given.detach()).requires_grad_(given.requires_grad)
         both = (*self.inputs, *parameters)
@@ -302,12 +289,12 @@ class _Loop:
             outputs = function(*self.inputs)
             return [x.detach() for x in outputs], gradients(outputs, [torch.zeros_like(x) for x in outputs])
 
-        with torch.random.fork_rng([inputs[0].device] if memory.stream is not None else []):
-            outputs, found = memory.warm(trial)
+        with torch.random.fork_rng([graphs.device] if graphs.on_gpu else []):
+            outputs, found = graphs.warm(trial)
         self.outputs, self.given = (
-            [memory.buffer((name, i), x) for i, x in enumerate(outputs)] for name in ("output", "given")
+            [graphs.buffer((name, i), x) for i, x in enumerate(outputs)] for name in ("output", "given")
         )
-        self.gradients = [None if x is None else memory.buffer(("gradient", i), x) for i, x in enumerate(found)]
+        self.gradients = [None if x is None else graphs.buffer(("gradient", i), x) for i, x in enumerate(found)]
         del outputs, found
         made: list[Sequence[Tensor]] = []  # by the last forward pass
 
@@ -322,7 +309,7 @@ class _Loop:
                 if own is not None and new is not None:
                     own.copy_(new)
 
-        self.forward, self.backward = memory.capture(forward), memory.capture(backward)
+        self.forward, self.backward = graphs.capture(forward), graphs.capture(backward)
 
 
 class _Turn:

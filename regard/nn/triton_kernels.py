@@ -99,30 +99,28 @@ def softmax_cross_entropy_(
 
     Programs are large so that few rows are on the way at a time: the second pass then finds them in the cache.
     """
-    tokens, vocabulary = logits.shape
-    losses = logits.new_empty(tokens, dtype=torch.float32)
-    if tokens:
-        block = min(block, triton.next_power_of_2(vocabulary))
-        with on_device(logits):
-            _cross_entropy[(tokens,)](
-                logits, targets, losses, vocabulary, 1.0 - smoothing, smoothing / vocabulary,
-                smoothed=smoothing > 0, ignored=ignored, block=block, num_warps=max(1, min(warps, block // 256)),
-            )  # fmt: skip
-    return losses
+    return _losses(_cross_entropy, logits, targets, smoothing, (), ignored, block, warps)
 
 
 def softmax_agreement_(
-    logits: Tensor, targets: Tensor, smoothing: float, agreement: float, ignored: int,
-    block: int = 8192, warps: int = 16,
+    logits: Tensor, targets: Tensor, smoothing: float, agreement: float, ignored: int, block: int = 8192,
+    warps: int = 16,
 ) -> Tensor:  # fmt: skip
     """Losses `(tokens,)`; the logits of two passes `(2, tokens, vocabulary)` give way to their gradients."""
-    _, tokens, vocabulary = logits.shape
+    return _losses(_agreement, logits, targets, smoothing, (agreement / 4,), ignored, block, warps)
+
+
+def _losses(
+    kernel: Any, logits: Tensor, targets: Tensor, smoothing: float, more: tuple[float, ...], ignored: int, block: int,
+    warps: int,
+) -> Tensor:  # fmt: skip
+    tokens, vocabulary = logits.shape[-2:]
     losses = logits.new_empty(tokens, dtype=torch.float32)
     if tokens:
         block = min(block, triton.next_power_of_2(vocabulary))
         with on_device(logits):
-            _agreement[(tokens,)](
-                logits, targets, losses, vocabulary, 1.0 - smoothing, smoothing / vocabulary, agreement / 4,
+            kernel[(tokens,)](
+                logits, targets, losses, vocabulary, 1.0 - smoothing, smoothing / vocabulary, *more,
                 smoothed=smoothing > 0, ignored=ignored, block=block, num_warps=max(1, min(warps, block // 256)),
             )  # fmt: skip
     return losses

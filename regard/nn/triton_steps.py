@@ -1,7 +1,7 @@
-"""What a step of a recurrent decoder does around its products, in Triton: a cell, and a look at the source.
+"""What a step of a recurrent decoder does around its products, in Triton: a cell, and attention to the source.
 
 Needs triton, so it is imported only when a tensor for it arrives. The kernels are bound by memory: each reads and
-writes every number once. What a way back needs of a cell is worked out again.
+writes every number once. What the backward pass needs of a cell is worked out again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Ten
 
 
 def lstm_into(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """The same into tensors that are there, `(ways, rows, d_model)`; each way lies as it does in `cell`."""
+    """Like `lstm`, into tensors of all directions, `(directions, rows, d_model)`, each lying as it does in `cell`."""
     _, rows, width = cell.shape
     with on_device(gates):
         _lstm[(triton.cdiv(cell.numel(), BLOCK),)](
@@ -47,10 +47,10 @@ def lstm_backward_into(
     gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor, dgates: Tensor, dcell: Tensor,
     end: tuple[Tensor, Tensor, int] | None = None,
 ) -> None:  # fmt: skip
-    """The same into tensors that are there: gates and their gradient lie alike; `dafter` and `dcell` are contiguous.
+    """Like `lstm_backward`, into tensors: gates and their gradient lie alike; `dafter` and `dcell` are contiguous.
 
-    `end` is for rows that end with this step: the gradients of states and cells at the ends `(2, ways, rows, d_model)`,
-    the rows' lengths, and this step's number from 1.
+    `end` is for rows that end with this step: the gradients of states and cells at the ends
+    `(2, directions, rows, d_model)`, the rows' lengths, and this step's number from 1.
     """
     _, rows, width = cell.shape
     dend, lengths, step = (dafter, dafter, 0) if end is None else end
@@ -62,27 +62,27 @@ def lstm_backward_into(
         )  # fmt: skip
 
 
-def look(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Contexts `(rows, heads, 1, d_head)`, and for the way back scores and their log-sum-exp; see `deferred.py`."""
+def step_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Contexts `(rows, heads, 1, d_head)`, and for the backward pass scores and their log-sum-exp."""
     rows, heads, source, d_head = keys.shape
     context = q.new_empty((rows, heads, 1, d_head))
     scores, sums = (q.new_empty((rows, heads, 1, size), dtype=torch.float32) for size in (source, 1))
     with on_device(q):
-        _look[(rows * heads,)](
+        _step_attention[(rows * heads,)](
             q, keys, values, mask, context, scores, sums, heads, source, *q.stride()[:2], *keys.stride()[:3],
             *values.stride()[:3], mask.stride(0), d_head=d_head, **_shape(d_head),
         )  # fmt: skip
     return context, scores, sums
 
 
-def look_backward(
+def step_attention_backward(
     keys: Tensor, values: Tensor, context: Tensor, scores: Tensor, sums: Tensor, dcontext: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries and of scores, and the weights."""
     rows, heads, source, d_head = keys.shape
     dq, dscores, weights = (context.new_empty(like.shape) for like in (context, scores, scores))
     with on_device(keys):
-        _look_backward[(rows * heads,)](
+        _step_attention_backward[(rows * heads,)](
             keys, values, context, scores, sums, dcontext, dq, dscores, weights, heads, source, *keys.stride()[:3],
             *values.stride()[:3], *dcontext.stride()[:2], d_head=d_head, **_shape(d_head),
         )  # fmt: skip
@@ -161,7 +161,7 @@ def _lstm_backward(
 
 
 @triton.jit(do_not_specialize=["heads", "source"])
-def _look(
+def _step_attention(
     q, keys, values, mask, context, scores, sums, heads, source, q_row, q_head, k_row, k_head, k_place,
     v_row, v_head, v_place, mask_row, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
@@ -197,7 +197,7 @@ def _look(
 
 
 @triton.jit(do_not_specialize=["heads", "source"])
-def _look_backward(
+def _step_attention_backward(
     keys, values, context, scores, sums, dcontext, dq, dscores, weights, heads, source, k_row, k_head, k_place,
     v_row, v_head, v_place, dc_row, dc_head, d_head: tl.constexpr, d_tile: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip

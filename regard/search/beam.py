@@ -164,7 +164,7 @@ def beam_search(
     results = _Results(limits, groups, nbest, [[] for _ in range(len(limits.longest) * groups)])
     if graphs is not None:
         with exclusive(device):
-            _replay(graphs, device, turn, state, results)
+            _replay(graphs, turn, state, results)
         return results.found
     state = started(state)
     board = _Board.new(limits, groups, 1, width // groups, most)
@@ -191,7 +191,7 @@ def _search(turn: _Turn, board: _Board, state: Any, results: _Results) -> None:
 Recorded = Recording[tuple[_Board, Any]]  # a turn, which writes what it gives over what it was given
 
 
-def _replay(graphs: Graphs, device: torch.device, turn: _Turn, state: Any, results: _Results) -> None:
+def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
     """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
     until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
 
@@ -199,10 +199,10 @@ def _replay(graphs: Graphs, device: torch.device, turn: _Turn, state: Any, resul
         copy_into(tree, turn(*tree))
 
     def recorded(board: _Board, state: Any) -> Recorded:
-        return graphs.recording(turn.key, again, (board, state), device)
+        return graphs.recording(turn.key, again, (board, state))
 
     size, left, turns, done = bucket(len(results.found)), len(results.found), turn.most + 1, 0
-    recording, room = _first_turn(graphs, device, turn, state, results.limits, size, recorded), WINDOW
+    recording, room = _first_turn(graphs, turn, state, results.limits, size, recorded), WINDOW
     arriving: Callable[[], list[Tensor]] | None = None
     while left and done < turns:  # by then all are as long as can be
         board, state = recording.inputs
@@ -228,7 +228,7 @@ def _replay(graphs: Graphs, device: torch.device, turn: _Turn, state: Any, resul
 
 
 def _first_turn(
-    graphs: Graphs, device: torch.device, turn: _Turn, state: Any, limits: Limits, size: int,
+    graphs: Graphs, turn: _Turn, state: Any, limits: Limits, size: int,
     recorded: Callable[[_Board, Any], Recorded],
 ) -> Recorded:  # fmt: skip
     """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can.
@@ -239,15 +239,15 @@ def _first_turn(
     limits = limits.filled(size)
 
     def begin(state: Any, limits: Limits) -> Recorded:
-        rows = torch.arange(size * width, device=device) // width
+        rows = torch.arange(size * width, device=graphs.device) // width
         return recorded(_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
 
     if isinstance(state, LazyStart) and graphs.filled:
         given, start, key = (state.filled(size), limits), state.start, ("begin", most, turn.key)
-        first: Recorded = graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given, device)()
+        first: Recorded = graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given)()
         return first
-    state, sources = started(state), torch.arange(size, device=device).clamp(max=count - 1)
-    return begin(state if count == size else state.select(sources, sources), limits.to(device))
+    state, sources = started(state), torch.arange(size, device=graphs.device).clamp(max=count - 1)
+    return begin(state if count == size else state.select(sources, sources), limits.to(graphs.device))
 
 
 def _arriving(*given: Tensor) -> Callable[[], list[Tensor]]:

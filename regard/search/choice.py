@@ -68,8 +68,8 @@ def likeliest(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def likeliest_by_parts(log_probs: Tensor, count: int, size: int = 128) -> tuple[Tensor, Tensor]:
-    """The same in two small steps, which a GPU does sooner than one over the whole: the greatest lie in those parts of
-    the axis whose own greatest are the greatest."""
+    """Like `likeliest`, in two small steps, which a GPU does sooner than one over the whole: the greatest lie in those
+    parts of the axis whose own greatest are the greatest."""
     whole = log_probs.shape[-1] // size * size
     parts = log_probs[..., :whole].unflatten(-1, (-1, size)).amax(-1)  # (…, parts)
     if whole < log_probs.shape[-1]:

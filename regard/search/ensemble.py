@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.ragged import Ragged
 from regard.search.stepper import Step
 
@@ -44,12 +44,12 @@ def mean_step(steps: Sequence[Step]) -> Step:
     return step
 
 
-class Ensemble(Writer):
+class Ensemble(AutoregressiveModel):
     """Several models that write as one."""
 
-    def __init__(self, models: Sequence[Writer]) -> None:
+    def __init__(self, models: Sequence[AutoregressiveModel]) -> None:
         super().__init__()
-        self.models: Sequence[Writer] = nn.ModuleList(models)  # type: ignore[assignment]
+        self.models: Sequence[AutoregressiveModel] = nn.ModuleList(models)  # type: ignore[assignment]
 
     def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
         """`log p`, `(total, vocabulary)`, of the token after each of `inputs`."""

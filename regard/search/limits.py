@@ -59,11 +59,11 @@ class Limits:
         object.__setattr__(self, "_forbidden", torch.tensor(self.forbidden, dtype=torch.long, device=device))
 
     def keep(self, sources: Tensor) -> Limits:
-        """The same rules for some of the sources, in this order."""
+        """For some of the sources, in this order."""
         return self._with(lambda table: table[sources])
 
     def to(self, device: torch.device) -> Limits:
-        """The same rules on another device."""
+        """On another device."""
         moved = self._with(lambda table: table.to(device))
         object.__setattr__(moved, "_forbidden", self._forbidden.to(device))
         object.__setattr__(moved, "prefix", self.prefix)

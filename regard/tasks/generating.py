@@ -21,7 +21,7 @@ from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
-from regard.models.model import Writer
+from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
 from regard.search.constraints import owed_after
 from regard.search.contrastive import contrastive_search
@@ -54,7 +54,7 @@ UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 class TextGeneration(Task):
     """Text from a source of any kind."""
 
-    model: Writer  # type: ignore[assignment]  # narrower: this task needs one that writes
+    model: AutoregressiveModel  # type: ignore[assignment]  # narrower: this task needs one that writes
 
     begins = "prefix"  # what the user calls how an output begins
 

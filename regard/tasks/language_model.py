@@ -15,7 +15,7 @@ from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, clean
 from regard.errors import DataError
 from regard.evaluation.metrics import Score, perplexity
-from regard.models.model import OneNetwork
+from regard.models.model import DecoderOnly
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
@@ -26,7 +26,7 @@ from regard.tasks.task import Advance, Encoded, Evaluation, Pack, Shown, Tokens,
 class LanguageModeling(TextGeneration):
     """Text from nothing: what a user gives is how it begins."""
 
-    model: OneNetwork
+    model: DecoderOnly
 
     begins = "prompt"
 

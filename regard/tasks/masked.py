@@ -16,7 +16,7 @@ from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
-from regard.models.model import FillIn
+from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.task import (
@@ -43,7 +43,7 @@ CANDIDATES = 5  # of a blank, to show
 class MaskedLanguageModeling(Task):
     """Texts with blanks in, texts without out. The text is the target: there is no other source."""
 
-    model: FillIn
+    model: MaskedLanguageModel
 
     @property
     def layout(self) -> Masked:

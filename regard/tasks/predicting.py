@@ -15,7 +15,7 @@ from regard.data.side import Field, Item
 from regard.data.target import Scoring
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
-from regard.models.model import Reader
+from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.task import (
@@ -38,11 +38,11 @@ from regard.tasks.task import (
 class HeadPrediction(Task):
     """Sources in, predictions out: what they are, the target says."""
 
-    model: Reader
+    model: EncoderWithHead
 
     @property
     def layout(self) -> Predicted:
-        return Predicted(self.source, self.target, last=self.model.alone)
+        return Predicted(self.source, self.target, last=self.model.causal)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         return self.layout(sources, targets, np.random.default_rng(0))
@@ -51,7 +51,7 @@ class HeadPrediction(Task):
         return self.source.places(source)
 
     def _positions(self, source: Item) -> list[int]:
-        return self.target.positions(self.source, source, last=self.model.alone)
+        return self.target.positions(self.source, source, last=self.model.causal)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source, and what is predicted of it; where answers have no probability, none is shown beside them."""
@@ -61,7 +61,7 @@ class HeadPrediction(Task):
             source_word=self.source.words(source),
             target=self.target.pieces(target),
             target_word=self.target.words(target),
-            inputs=pieces if self.model.alone else [],
+            inputs=pieces if self.model.causal else [],
             log_probs=self.score_items([source], [target])[0].tokens if self.target.explained else [],
             tokens=target,
             places=self._positions(source) if self.config.target.of_words else [-1],

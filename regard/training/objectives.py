@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
-from regard.models.model import Reader
+from regard.models.model import EncoderWithHead
 from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
@@ -224,13 +224,13 @@ class HeadLoss(Objective):
     al. 2018, eq. 5). Its output layer is its embedding.
     """
 
-    def __init__(self, model: Reader, settings: Any, smoothing: float, target: Target) -> None:
+    def __init__(self, model: EncoderWithHead, settings: Any, smoothing: float, target: Target) -> None:
         super().__init__(model, settings, smoothing)
         self.target = target
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         memory = self.model.encode(batch.source)
-        found = self.model.told(batch.source, batch.inputs, memory).values
+        found = self.model.predict_at(batch.source, batch.inputs, memory).values
         loss = self.target.loss(found, batch.outputs.values, self.smoothing)
         if not self.settings.language:
             return loss
@@ -249,7 +249,7 @@ def make_objective(
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head,
     the loss of its target."""
-    if isinstance(model, Reader):
+    if isinstance(model, EncoderWithHead):
         assert target is not None, "a head has a target"
         return HeadLoss(model, settings, smoothing, target)
     found: Objective = OBJECTIVES.get(settings.kind)(model, settings, smoothing, first=first, longest=longest)

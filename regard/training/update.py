@@ -19,7 +19,7 @@ from regard.errors import ConfigError
 from regard.models.decoding import changed
 from regard.nn.attention import takes_filled
 from regard.nn.blocks import Block
-from regard.nn.graphs import Graphs, Looped, Memory, Recording, exclusive
+from regard.nn.graphs import Graphs, Looped, Recording, exclusive
 from regard.ragged import round_up
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
@@ -56,7 +56,7 @@ class Updater:
                 if isinstance(module, Block):
                     module.compile_for_training()
                 elif isinstance(module, Looped):
-                    module.graphs = Graphs(LOOPS)
+                    module.graphs = Graphs(device, LOOPS)
 
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, in another thread."""
@@ -67,7 +67,7 @@ class Updater:
     def forget(self) -> None:
         """Drop the recording: what it works on (the optimiser's state, or which weights learn) is no longer that."""
         self.warm, self.recording = 0, None  # type: int, Recording[Batch] | None
-        self.memory = None if self.size is None else Memory(self.device)
+        self.graphs = None if self.size is None else Graphs(self.device)
 
     def close(self) -> None:
         """Give back the memory of all recordings, at the end of training."""
@@ -97,17 +97,15 @@ class Updater:
                 parameter.requires_grad_(True)
             self.frozen = []
             self.forget()
-        if self.memory is None or batches[0].inputs.values.shape[0] != self.size:
+        if self.graphs is None or batches[0].inputs.values.shape[0] != self.size:
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is not None:
             self.recording.take(batches[0])
             return self.recording()
         if self.warm < WARM:
             self.warm += 1
-            return self.memory.warm(lambda: self._update([batches[0].to(self.device)], done))
-        self.recording = Recording(
-            lambda batch: self._update([batch], done), batches[0], self.device, self.memory, warm=False
-        )
+            return self.graphs.warm(lambda: self._update([batches[0].to(self.device)], done))
+        self.recording = Recording(lambda batch: self._update([batch], done), batches[0], self.graphs, warm=False)
         return self.recording()
 
     def _update(self, batches: Sequence[Batch], done: float) -> Updated:

@@ -109,8 +109,8 @@ class Label(Target):
         return float((found.argmax(-1) == right).sum())
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-        told, right = [self.cut(x) for x in outputs], [self.cut(x) for x in references]
-        return label_scores(told, right, per=self.per)
+        predicted, right = [self.cut(x) for x in outputs], [self.cut(x) for x in references]
+        return label_scores(predicted, right, per=self.per)
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])

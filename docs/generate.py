@@ -1,0 +1,190 @@
+"""Pages that are made when the site is built: every setting, from the classes that check it, and every command.
+
+An mkdocs hook. `settings_page` and `commands_page` need neither mkdocs nor torch; `tests/test_docs.py` reads them too.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+import yaml
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
+
+from regard.cli import app
+from regard.section import Kind, Section
+from regard.settings import Config
+
+SETTINGS = """# Settings
+
+A config is a YAML file of the sections below. What it leaves out keeps its default. `regard new` writes one that holds
+every setting with its meaning.
+
+- On the command line a setting is written with its dots: `regard train config.yaml training.steps=500`. A list is
+  written as in YAML: `data.train=[a.en,a.de]`.
+- Where a section has a `kind`, its other settings follow from it. A name alone stands for a section of that kind:
+  `encoder: gru` is `encoder: {kind: gru}`.
+- `preset` names a published model; its settings apply where the config sets nothing else. `regard models` lists them.
+- Paths in a config are relative to the config file, paths on the command line to the working directory.
+- An unknown name, a value out of its limits and settings that clash are errors, and all of them are reported at once.
+
+"""
+COMMANDS = """# Commands
+
+Each command has `-h`. These options belong to the program and may stand anywhere: `--import MODULE` imports a module
+that [registers parts of yours](extending.md), `-q` leaves out progress, `-v` adds a traceback to errors. `regard
+--version` prints the version, `regard --install-completion` sets up the shell's completion.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 2 | refused or failed; the last lines on standard error, after `regard:`, say why |
+| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM |
+| 141 | whoever read standard output has left |
+
+"""
+NAMES = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`", NoneType: "`null`"}
+SIGNS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+
+
+def settings_page() -> str:
+    """The reference of settings, in Markdown."""
+    return SETTINGS + "\n".join(_section(Config, "", [], 1, set()))
+
+
+def _section(section: type[Section], path: str, kinds: list[str], level: int, known: set[str]) -> Iterator[str]:
+    """A table of the settings in a section, then the sections in it. Each setting can be linked to by its name."""
+    yield from ("| setting | values | default | meaning |", "|---|---|---|---|")
+    inner = []
+    for name, field in section.model_fields.items():
+        whole, meaning = f"{path}{name}", field.description
+        value = field.get_default(call_default_factory=True)
+        found = _sections(field.annotation, field.metadata)
+        kinded = [f"[`{kind}`](#{_anchor(whole, some)})" for some, _ in found for kind in some]
+        if found and whole not in known:
+            inner.append((whole, found))
+        if kinded:
+            values = f"a section of kind {', '.join(kinded)}"
+            default = "`null`" if value is None else f"`{getattr(value, 'kind', 'text')}`"
+        elif found:
+            values, default = f"[a section](#{whole})", "" if value else "`null`"
+            meaning = meaning or found[0][1].__doc__
+        else:
+            values, default = _values(field.annotation, field.metadata), f"`{_yaml(value)}`"
+            if name == "kind" and kinds:
+                values, default = ", ".join(f"`{kind}`" for kind in kinds), ""
+        place = "" if whole in known or (found and not kinded) else f'<a id="{whole}"></a>'
+        known.add(whole)
+        meaning = meaning or ("its other settings follow from its kind" if kinded else "what this section is")
+        yield f"| {place}`{whole}` | {values} | {default} | {_text(meaning)} |"
+    yield ""
+    for whole, found in inner:
+        for some, part in found:
+            named = f" of kind {', '.join(f'`{kind}`' for kind in some)}" if some else ""
+            yield f"{'#' * (level + 1)} `{whole}`{named} {{ #{_anchor(whole, some)} }}"
+            yield from ("", _text(part.__doc__ or ""), "")
+            yield from _section(part, f"{whole}.", some, level + 1, known)
+
+
+def _anchor(path: str, kinds: list[str]) -> str:
+    return "-".join([path, *kinds[:1]])
+
+
+def _sections(annotation: Any, metadata: Any = ()) -> list[tuple[list[str], type[Section]]]:
+    """The sections that a setting may be, each with the kinds that it belongs to, if it has kinds."""
+    for mark in metadata:
+        if isinstance(mark, Kind):
+            grouped: dict[type[Section], list[str]] = {}
+            for kind in mark.family.kinds:
+                grouped.setdefault(mark.family.settings(kind), []).append(kind)
+            return [(kinds, part) for part, kinds in grouped.items()]
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _sections(arguments[0], arguments[1:])
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [([], annotation)]
+    found = [part for one in arguments for part in _sections(one)]
+    if len(found) > 1:  # of which `kind` tells which it is
+        found = [(list(get_args(part.model_fields["kind"].annotation)), part) for _, part in found]
+    return found
+
+
+def _values(annotation: Any, metadata: Any = ()) -> str:
+    """What may be given, with its limits."""
+    arguments = get_args(annotation)
+    match get_origin(annotation):
+        case origin if origin is Annotated:
+            return _values(arguments[0], arguments[1:])
+        case origin if origin is Literal:
+            return ", ".join(f"`{one}`" for one in arguments)
+        case origin if origin in (Union, UnionType):
+            return " or ".join(_values(one, metadata) for one in arguments)
+        case origin if origin is list:
+            return f"list of {_values(arguments[0])}"
+        case origin if origin is tuple:
+            return f"list of {len(arguments)}: {_values(arguments[0])}"
+    given = [(sign, getattr(mark, name, None)) for mark in metadata for name, sign in SIGNS]
+    limits = [f"{sign} {_number(limit)}" for sign, limit in given if limit is not None]
+    return " ".join([NAMES.get(annotation, ""), ", ".join(limits) if annotation in (int, float) else ""]).strip()
+
+
+def _number(value: float) -> str:
+    power = len(str(value)) - 1
+    return f"10<sup>{power}</sup>" if value == 10**power and power > 3 else f"{value:,}"
+
+
+def _yaml(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True).removesuffix("\n").removesuffix("...").strip()
+
+
+def _text(text: str) -> str:
+    """Plain text as a cell or paragraph of Markdown; what stands in back quotes is code."""
+    parts = " ".join(text.split()).split("`")
+    for i in range(0, len(parts), 2):
+        parts[i] = html.escape(parts[i], quote=False).replace("*", r"\*").replace("_", r"\_").replace("|", r"\|")
+    return "`".join(parts)
+
+
+def commands_page() -> str:
+    """The reference of commands, in Markdown."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    shown = [(name, command) for name, command in group.commands.items() if not command.hidden]
+    return COMMANDS + "\n".join(line for name, command in shown for line in _command(name, cast(TyperCommand, command)))
+
+
+def _command(name: str, command: TyperCommand) -> Iterator[str]:
+    rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
+    for one in command.params:
+        kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
+        default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
+        meaning = _text(one.help or "") + (" Needed." if one.required else "")
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            meaning += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
+        if isinstance(one, TyperOption):
+            rows.append(f"| `{', '.join(one.opts)}{'' if one.is_flag else f' {words}'}` | {default} | {meaning} |")
+        else:
+            words += " …" if one.nargs == -1 else ""
+            usage.append(words if one.required else f"[{words}]")
+            rows.append(f"| `{words}` | {default} | {meaning} |")
+    yield from (f"## regard {name} {{ #{name} }}", "", f"`{' '.join(usage)} [OPTIONS]`", "")
+    for paragraph in (command.help or "").split("\n\n"):
+        yield from (_text(paragraph), "")
+    yield from (*rows, "")
+
+
+PAGES = {"settings.md": settings_page, "cli.md": commands_page}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Called by mkdocs when it has listed the files of the site."""
+    from mkdocs.structure.files import File
+
+    for name, make in PAGES.items():
+        files.append(File.generated(config, name, content=make()))
+    return files
