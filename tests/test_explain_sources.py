@@ -1,4 +1,4 @@
-"""What one of several sources attends to, and what of it is looked at, is told apart: cut, drawn and shown by itself."""
+"""What one of several sources attends to, and what of it is looked at, is told apart: cut and shown by itself."""
 
 from __future__ import annotations
 
