@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,6 +157,16 @@ def test_pairs_beyond_the_positions_are_named_before_they_are_run() -> None:
             task.score_items([[6] * source], [[6] * target])
         with pytest.raises(DataError, match=r"longer than the \d+ learned positions; shorten it"):
             list(task.attention([[6] * source], [[6] * target]))
+
+
+def test_a_body_over_an_image_has_positions_for_its_cells() -> None:
+    stem = {"kind": "convolution", "halvings": 1, "channels": 2}
+    made = system({"source": {"kind": "image", "size": 16}, "model": {"encoder": {**LEARNED, "stem": stem}}})
+    assert made.task.longest == 8 * 8
+    image = np.random.default_rng(0).integers(256, size=(16, 48)).astype(np.uint8)
+    assert made.task.unfit(image, [6] * 6) is None
+    (pair,) = made.task.score_items([image], [[6] * 6])
+    assert len(pair.tokens) == 7
 
 
 def test_each_of_several_sources_has_all_positions_of_its_encoder() -> None:
