@@ -160,6 +160,7 @@ def commands_page() -> str:
 
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
+    one: Any  # of Typer, whose parameters have more than their base says
     for one in command.params:
         kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
         default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
