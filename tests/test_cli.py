@@ -462,6 +462,10 @@ def test_what_python_shows_of_a_model(model: Path) -> None:
         "Explanation(source='alpha beta </s>', target='BETA ALPHA </s>', layers=['decoder.attention'])"
     )  # fmt: skip
     assert "\n" not in repr(system.explain("alpha " * 40))
+    with regard.capture(system) as trace:
+        scored = system.score(["alpha beta"], ["BETA ALPHA"])
+    assert scored == system.score(["alpha beta"], ["BETA ALPHA"])
+    assert trace.weights("decoder.attention", 0).shape == (1, 3, 3)
 
 
 def test_texts_come_from_any_iterable_and_nothing_else(model: Path) -> None:

@@ -110,7 +110,7 @@ def test_which_part_is_which_is_told_with_what_was_attended_to(texts: regard.Sys
     assert (second.source, second.source_word) == (["gamma", "</s>"], [0, -1])
     np.testing.assert_array_equal(second.layer().weights, weights[:, :, 3:])
     for number in (0, 3):
-        with pytest.raises(ConfigError, match=f"no source {number} in this explanation; there are 2"):
+        with pytest.raises(ConfigError, match=f"no source {number} in this explanation; it has 2, counted from 1"):
             found.part(number)
     again = Explanation.from_json(json.loads(json.dumps(found.to_json())))
     assert again.parts == found.parts
@@ -162,6 +162,10 @@ def test_the_command_line_takes_them_parted_by_tabs(texts: regard.System, tmp_pa
     good("explain", model, "alpha beta\tgamma", "-o", tmp_path / "a.json", "--device", "cpu")
     (found,) = json.loads((tmp_path / "a.json").read_text())
     assert [part["name"] for part in found["parts"]] == ["1: text", "2: text"]
+    (tmp_path / "in.txt").write_text("alpha\tbeta\tx\nbeta\tbeta\ty\nbeta alpha\tgamma\ty\n")
+    good("space", model, tmp_path / "in.txt", "-o", tmp_path / "space.json", "--device", "cpu")
+    drawn = json.loads((tmp_path / "space.json").read_text())
+    assert (drawn["groups"], drawn["labels"][0]) == (["x", "y", "y"], "alpha | beta")
     said = refused("explain", model, "alpha beta", "-o", tmp_path / "b.json", "--device", "cpu")
     assert "text 1 has 1 of 2 sources; they are parted by tabs" in said
 

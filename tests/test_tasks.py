@@ -1,4 +1,4 @@
-"""Pairs of texts, end to end: a decoder alone with a separator, several sources, ways to steer the search, ensembles,
+"""Pairs of texts, end to end: a decoder alone with a separator, ways to steer the search, ensembles,
 models to start from, objectives, budgets, hard attention, shared layers."""
 
 from __future__ import annotations

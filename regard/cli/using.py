@@ -296,7 +296,10 @@ def explain(
 @app.command(short_help="Draw sentences where the encoder puts them.")
 def space(
     model: ModelFolder,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text a line; after a tab, the group it belongs to.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A text a line (several sources parted by tabs); after a tab, its group."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help=".png, .svg, .pdf or .json.")] = Path("space.png"),
     device: Device = "auto",
     force: Force = False,
@@ -309,10 +312,12 @@ def space(
     from regard.data.lines import read_lines
     from regard.explain.space import space_plot
 
+    system = regard.load(model, device=device)
+    count = len(system.config.sources)
     cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
-    texts = [row[0] for row in cells]
-    groups = [row[1] if len(row) > 1 else "" for row in cells]
-    vectors = regard.load(model, device=device).sentence_embeddings(texts)
+    groups = [row[count] if len(row) > count else "" for row in cells]
+    vectors = system.sentence_embeddings([tuple(row[:count]) if count > 1 else row[0] for row in cells])
+    texts = [" | ".join(row[:count]) for row in cells]
     with writing(output):
         space_plot(vectors, texts, groups if any(groups) else None, output)
     say(f"wrote {output}")
