@@ -1,4 +1,4 @@
-"""What one of several sources attends to, and what of it is looked at, is told apart: cut, drawn and shown by itself."""
+"""Explanations of several sources: which pieces are whose, on the page, in figures and in data that can be read back."""
 
 from __future__ import annotations
 
