@@ -1,4 +1,4 @@
-"""Explanations of several sources: which pieces are whose, on the page, in figures and in data that can be read back."""
+"""Explanations of several sources: which pieces are whose, on the page, in figures and in data read from a file."""
 
 from __future__ import annotations
 
