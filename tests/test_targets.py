@@ -26,6 +26,7 @@ from regard.data.synthetic import scenes
 from regard.data.targets.label import Label, LabelSettings
 from regard.data.targets.number import Number, NumberSettings
 from regard.data.targets.tags import Tags, TagsSettings
+from regard.data.targets.text import TextTarget, TextTargetSettings
 from regard.data.tokens import BOS, EOS, SEP, Symbols
 from regard.display import class_table, show
 from regard.errors import ConfigError, DataError, ModelError
@@ -676,6 +677,25 @@ def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:
 
 
 # Scores
+
+
+def test_the_metrics_that_are_named_are_reported() -> None:
+    """Of a usual one that means nothing for these outputs, nothing is said."""
+    right, wrong = ["a b", "c"], ["a b", "d"]
+    for metrics, expected in (
+        (None, ["accuracy", "macro_f1"]), (["macro_f1", "span_f1", "exact"], ["macro_f1", "exact"]), ([], []),
+    ):  # fmt: skip
+        labels = Label(LabelSettings(metrics=metrics))
+        assert list(labels.scores(wrong, right)) == expected
+    for metrics, expected in ((None, ["bleu", "chrf", "ter", "exact"]), (["ter", "exact"], ["ter", "exact"]), ([], [])):
+        text = TextTarget(TextTargetSettings(metrics=metrics))
+        assert list(text.scores(wrong, right)) == expected
+    assert text.scores(wrong, right) == {}
+    assert TextTarget(TextTargetSettings(metrics=["exact"])).scores(["a  b", "d"], right)["exact"].value == 50.0
+    number = Number(NumberSettings(metrics=["rmse"]))
+    assert {name: score.value for name, score in number.scores(["1", "2"], ["1", "4"]).items()} == {
+        "rmse": pytest.approx(math.sqrt(2))
+    }
 
 
 def test_spans() -> None:
