@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Explanations of several sources: which pieces are whose, on the page, in figures and in data read from a file."""
-=======
 """What one of several sources attends to, and what of it is looked at, is told apart: cut and shown by itself."""
->>>>>>> tests2
 
 from __future__ import annotations
 
