@@ -161,12 +161,7 @@ def commands_page() -> str:
 
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
-<<<<<<< HEAD
-    one: Any  # of Typer, whose parameters have more than their base says
-    for one in command.params:
-=======
     for one in cast(list[TyperArgument | TyperOption], command.params):
->>>>>>> docs
         kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
         default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
         meaning = _text(one.help or "") + (" Needed." if one.required else "")
