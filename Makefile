@@ -30,7 +30,7 @@ check: setup
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --clean --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
 	@echo 'open site/index.html; to search in it: $(BIN)/python -m http.server -d site'
 
 $(VENV)/.docs: $(VENV)/.ready

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import yaml
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from regard.cli import app
@@ -127,7 +127,8 @@ def _values(annotation: Any, metadata: Any = ()) -> str:
             return f"list of {_values(arguments[0])}"
         case origin if origin is tuple:
             return f"list of {len(arguments)}: {_values(arguments[0])}"
-    given = [(sign, getattr(mark, name, None)) for mark in metadata for name, sign in SIGNS]
+    marks = [inner for mark in metadata for inner in getattr(mark, "metadata", [mark])]  # those of a named type too
+    given = [(sign, getattr(mark, name, None)) for mark in marks for name, sign in SIGNS]
     limits = [f"{sign} {_number(limit)}" for sign, limit in given if limit is not None]
     return " ".join([NAMES.get(annotation, ""), ", ".join(limits) if annotation in (int, float) else ""]).strip()
 
@@ -160,7 +161,7 @@ def commands_page() -> str:
 
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
-    for one in command.params:
+    for one in cast(list[TyperArgument | TyperOption], command.params):
         kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
         default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
         meaning = _text(one.help or "") + (" Needed." if one.required else "")

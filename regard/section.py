@@ -94,6 +94,8 @@ class SideSettings(Section):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> SideSettings:
+        if self.column is not None and not self.given:
+            raise ValueError(f"column is {self.column}, but there is no source; the text is the target (target.column)")
         if isinstance(self.column, list) and not (self.joined and self.column):
             which = "one, or several in a list" if self.joined else "one"
             raise ValueError(f"column is {self.column}; name {which}, or leave it out")

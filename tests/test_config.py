@@ -137,6 +137,10 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             "[source[1]] column is [1, 2]; name one, or leave it",
         ),
         ({"target": {"column": [1, 2]}}, "[target] column is [1, 2]; name one, or leave it out"),
+        (
+            {"source": {"kind": "none", "column": 2}, "model": {"encoder": "none"}},
+            "[source] column is 2, but there is no source; the text is the target (target.column)",
+        ),
         ({"target": "lable"}, "[target] no target of kind 'lable'; did you mean 'label'?"),
         ({"target": ["text"]}, "'target' in the top level is ['text']: should be a section such as {kind: text}"),
         ({"target": {"metrics": ["blue"]}}, "no metric of kind 'blue'; did you mean 'bleu'?"),

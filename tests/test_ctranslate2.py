@@ -362,6 +362,7 @@ def test_a_search_is_made_anew_where_it_cannot_be_told() -> None:
     early = written(3, -1.0)
     assert judge([first, early], LIMIT, search(min_length=5), last=True).again
     assert judge([first, written(12, -2.0)], LIMIT, search()).again  # beyond the limit of this line
+    assert judge([mark], LIMIT, search(beam=1)).again
 
 
 def test_what_is_cut_off_is_closed_where_the_limit_is() -> None:

@@ -26,7 +26,7 @@ from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis
 from regard.system import System, load, together
-from tests.conftest import CELLS, D_MODEL, TARGET_VOCABULARY, TRANSFORMERS, Pair, batch, every_model, redrawn, tiny
+from tests.conftest import CELLS, D_MODEL, PAIRS, TARGET_VOCABULARY, TRANSFORMERS, Pair, batch, each_of, redrawn, tiny
 from tests.toy import untrained
 
 pytest.importorskip("onnxruntime")
@@ -118,7 +118,7 @@ def test_pictures_are_read_too(tmp_path: Path) -> None:
     assert done.stderr.startswith("runner: input 1 cannot be used: no picture gone.png; ")
 
 
-@every_model
+@each_of(PAIRS)
 def test_what_is_traced_is_what_the_model_does(pair: Pair) -> None:
     """All models, in float64 and without a graph: states from padded sources, then steps of two rows a source."""
     model, (source, _) = tiny(pair), batch()
@@ -402,7 +402,7 @@ def test_places_as_good_as_each_other_are_a_tie() -> None:
     assert agree(task, [9, 10], [9, 10], apart=1e-3)
     assert not agree(task, [9, 10], [9, 10])
     with torch.no_grad():
-        task.model.encoder.embedding.table.weight.zero_()
+        task.model.encoder.stem.embedding.table.weight.zero_()
         for weight in task.model.encoder.parameters():
             weight.zero_()
     assert agree(task, [9, 10], [9, 10])

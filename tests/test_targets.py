@@ -26,6 +26,7 @@ from regard.data.synthetic import scenes
 from regard.data.targets.label import Label, LabelSettings
 from regard.data.targets.number import Number, NumberSettings
 from regard.data.targets.tags import Tags, TagsSettings
+from regard.data.targets.text import TextTarget, TextTargetSettings
 from regard.data.tokens import BOS, EOS, SEP, Symbols
 from regard.display import class_table, show
 from regard.errors import ConfigError, DataError, ModelError
@@ -367,22 +368,22 @@ def test_what_a_decoder_reads_is_shown_as_what_it_reads(tmp_path: Path) -> None:
 def test_explain_shows_what_is_predicted_of_a_text(tmp_path: Path, kind: str, body: dict[str, Any]) -> None:
     system = regard.train(config(tmp_path, kind, body, training={"steps": 2, "validate_every": 2}))
     text = "the film was good"
-    found, told = system.explain(text), system.outputs([text])[0][0]
+    found, predicted = system.explain(text), system.outputs([text])[0][0]
     assert found.source == ["<s>", "the", "film", "was", "good", "</s>"]
     assert found.inputs == (found.source if body is DECODER else [])
     found.save(tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     if kind == "tags":
-        assert found.target == told.text.split()
+        assert found.target == predicted.text.split()
         assert found.predicted == dict(enumerate(found.target, 1))  # each beside its word
-        assert sum(found.log_probs) == pytest.approx(told.log_prob, abs=1e-5)
+        assert sum(found.log_probs) == pytest.approx(predicted.log_prob, abs=1e-5)
         assert f">good → {found.target[3]}<" in drawn
         assert system.explain(text, "O O O B-BAD").target == ["O", "O", "O", "B-BAD"]
     else:
-        assert found.target == [told.text]
+        assert found.target == [predicted.text]
         assert found.log_probs == []  # a number has no probability
-        assert found.notes() == [f"predicted: {told.text}"]
-        assert f">predicted: {told.text}<" in drawn
+        assert found.notes() == [f"predicted: {predicted.text}"]
+        assert f">predicted: {predicted.text}<" in drawn
         with pytest.raises(ConfigError, match="a number that is predicted has no probability"):
             system.explain(text, "3")
 
@@ -678,25 +679,44 @@ def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:
 # Scores
 
 
+def test_the_metrics_that_are_named_are_reported() -> None:
+    """Of a usual one that means nothing for these outputs, nothing is said."""
+    right, wrong = ["a b", "c"], ["a b", "d"]
+    for metrics, expected in (
+        (None, ["accuracy", "macro_f1"]), (["macro_f1", "span_f1", "exact"], ["macro_f1", "exact"]), ([], []),
+    ):  # fmt: skip
+        labels = Label(LabelSettings(metrics=metrics))
+        assert list(labels.scores(wrong, right)) == expected
+    for metrics, expected in ((None, ["bleu", "chrf", "ter", "exact"]), (["ter", "exact"], ["ter", "exact"]), ([], [])):
+        text = TextTarget(TextTargetSettings(metrics=metrics))
+        assert list(text.scores(wrong, right)) == expected
+    assert text.scores(wrong, right) == {}
+    assert TextTarget(TextTargetSettings(metrics=["exact"])).scores(["a  b", "d"], right)["exact"].value == 50.0
+    number = Number(NumberSettings(metrics=["rmse"]))
+    assert {name: score.value for name, score in number.scores(["1", "2"], ["1", "4"]).items()} == {
+        "rmse": pytest.approx(math.sqrt(2))
+    }
+
+
 def test_spans() -> None:
     assert spans(["O", "B-A", "I-A", "O", "I-B", "B-B", "I-A"]) == {("A", 1, 2), ("B", 4, 4), ("B", 5, 5), ("A", 6, 6)}
     assert spans([]) == set()
-    told, right = [["B-A", "I-A", "O"], ["O", "B-B"]], [["B-A", "I-A", "O"], ["B-B", "I-B"]]
-    scores = label_scores(told, right, per="word")
+    predicted, right = [["B-A", "I-A", "O"], ["O", "B-B"]], [["B-A", "I-A", "O"], ["B-B", "I-B"]]
+    scores = label_scores(predicted, right, per="word")
     assert scores["accuracy"].value == pytest.approx(60.0)
-    assert scores["span_f1"].value == pytest.approx(50.0)  # one of two told, one of two there
+    assert scores["span_f1"].value == pytest.approx(50.0)  # one of two predicted, one of two there
 
 
 def test_mean_f1_counts_every_label_alike() -> None:
-    told, right = [["a"], ["a"], ["a"], ["b"]], [["a"], ["a"], ["b"], ["b"]]
-    assert label_scores(told, right, per="example")["macro_f1"].value == pytest.approx((80.0 + 200 / 3) / 2)
+    predicted, right = [["a"], ["a"], ["a"], ["b"]], [["a"], ["a"], ["b"], ["b"]]
+    assert label_scores(predicted, right, per="example")["macro_f1"].value == pytest.approx((80.0 + 200 / 3) / 2)
 
 
 def draws(labels: list[str], seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Rows of labels that are told and right, as often by chance as not."""
+    """Rows of labels that are predicted and right, as often by chance as not."""
     draw = random.Random(seed)
     right = [[draw.choice(labels) for _ in range(draw.randint(1, 7))] for _ in range(draw.randint(1, 9))]
-    # Some labels are only ever told, some only ever right.
+    # Some labels are only ever predicted, some only ever right.
     others = [*draw.sample(labels, draw.randint(1, len(labels))), "unheard of"]
     return [[x if draw.random() < 0.5 else draw.choice(others) for x in row] for row in right], right
 
@@ -705,9 +725,9 @@ def draws(labels: list[str], seed: int) -> tuple[list[list[str]], list[list[str]
 def test_scores_of_labels_are_those_of_scikit_learn(seed: int) -> None:
     from sklearn.metrics import accuracy_score, classification_report, f1_score
 
-    told, right = draws(["a", "b", "c", "[d]", "e f"], seed)
-    flat, true = ([label for row in rows for label in row] for rows in (told, right))
-    scores, classes = label_scores(told, right, per="word"), class_scores(told, right)
+    predicted, right = draws(["a", "b", "c", "[d]", "e f"], seed)
+    flat, true = ([label for row in rows for label in row] for rows in (predicted, right))
+    scores, classes = label_scores(predicted, right, per="word"), class_scores(predicted, right)
     assert scores["accuracy"].value == pytest.approx(100 * accuracy_score(true, flat))
     assert scores["macro_f1"].value == pytest.approx(100 * f1_score(true, flat, average="macro", zero_division=0.0))
     report = classification_report(true, flat, output_dict=True, zero_division=0.0)
@@ -725,11 +745,13 @@ def test_scores_of_labels_are_those_of_scikit_learn(seed: int) -> None:
 def test_f1_of_spans_is_that_of_seqeval(seed: int) -> None:
     from seqeval.metrics import f1_score
 
-    told, right = ([["O" if x == "unheard of" else x for x in row] for row in rows]
+    predicted, right = ([["O" if x == "unheard of" else x for x in row] for row in rows]
                    for rows in draws(["O", "B-A", "I-A", "B-B", "I-B"], seed))  # fmt: skip
     right.append(["B-A"])  # there is at least one span
-    told.append(["B-A"])
-    assert label_scores(told, right, per="word")["span_f1"].value == pytest.approx(100 * f1_score(right, told))
+    predicted.append(["B-A"])
+    assert label_scores(predicted, right, per="word")["span_f1"].value == pytest.approx(
+        100 * f1_score(right, predicted)
+    )
 
 
 def test_a_table_of_labels_reads_none_as_markup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,9 @@ from regard.compare.tables import COUNTS, cells, code, escaped, markdown, metric
 from regard.errors import ConfigError, DataError, OutputError
 
 
-def write_page(results: Results, path: Path) -> None:
+def write_page(results: Results, path: str | Path) -> None:
     """Write the page, and in a folder beside it that has its name the figures and `results.json`."""
+    path = Path(path)
     check_place(path)
     if not results.runs:
         raise DataError(f"{results.title}: there are no runs to write about")

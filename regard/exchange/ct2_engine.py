@@ -195,23 +195,23 @@ class CTranslate2Engine(TextGeneration):
 
     def _exact(self, lines: Sequence[Line], settings: Search) -> list[list[Written]]:
         """Search until each line has what Regard's search would have when it stops."""
-        if settings.beam == 1 or settings.no_repeat:
+        if settings.no_repeat:
             return self._rescored(lines, settings)
-        verdicts = self._judged(lines, self._translate(lines, settings, patience=3), settings)
-        results, left = [verdict.closed for verdict in verdicts], [i for i, v in enumerate(verdicts) if v.again]
-        if (
-            left
-        ):  # a few: with time enough, up to their own limits and a token beyond, which shows all that is open there
+        results, left = [list[Written]() for _ in lines], list(range(len(lines)))
+        for last in (False, True) if settings.beam > 1 else (False,):
             some = [lines[i] for i in left]
-            found = self._translate(some, settings, patience=50, alone=True)
-            for one, more in zip(
-                found, self._translate(some, settings, patience=50, alone=True, further=1), strict=True
-            ):
-                known = {(*h.tokens, h.end) for h in one}
-                one += [h for h in more if (*h.tokens, h.end) not in known]
-            verdicts = self._judged(some, found, settings, last=True)
-            for i, verdict in zip(left, verdicts, strict=True):  # marks that are likely may leave too few
-                results[i] = self._rescored([lines[i]], settings)[0] if verdict.again else verdict.closed
+            found = self._translate(some, settings, patience=50 if last else 3, alone=last)
+            if last:  # and once more, a token beyond the limits: the two show all that is open there
+                beyond = self._translate(some, settings, patience=50, alone=True, further=1)
+                for one, other in zip(found, beyond, strict=True):
+                    known = {(*h.tokens, h.end) for h in one}
+                    one += [h for h in other if (*h.tokens, h.end) not in known]
+            verdicts = self._judged(some, found, settings, last=last)
+            for i, verdict in zip(left, verdicts, strict=True):
+                results[i] = verdict.closed
+            left = [i for i, verdict in zip(left, verdicts, strict=True) if verdict.again]
+        for i, again in zip(left, self._rescored([lines[i] for i in left], settings), strict=True):
+            results[i] = again  # too few ended, as where marks are likely
         return results
 
     def _judged(
@@ -238,6 +238,7 @@ class CTranslate2Engine(TextGeneration):
         """
         flat = settings.length_penalty == "none" or not settings.alpha
         quick = strict and flat and settings.nbest == 1  # stop when the best has ended, and give that alone
+        patience = patience if settings.beam > 1 else 1
         power = 0.0 if quick else 1e-6 if flat else settings.alpha
         forbidden = [PAD, *([] if settings.unknown else [UNK]), BOS, SEP, MASK]
         marks, translator = [self.write[i] for i in forbidden], self._translator(len(lines))
@@ -351,6 +352,8 @@ def judge(found: Sequence[Written], limit: int, search: Search, *, last: bool = 
 
     closed, beam = [h for h in found if ends(h)], search.beam
     beyond = [h for h in found if not ends(h) and (h.end is None or len(h.tokens) >= limit)]  # open at the limit
+    if beam == 1 and (closed or not beyond):
+        return Verdict(closed, again=not closed)
     enough = len(closed) >= beam
     for step in range(sorted(h.step for h in closed)[beam - 1] if enough else limit + 1, limit + 1):
         inside, later = [h for h in closed if h.step <= step], [h for h in closed if h.step > step] + beyond
@@ -363,7 +366,7 @@ def judge(found: Sequence[Written], limit: int, search: Search, *, last: bool = 
             return Verdict(inside, _unscored(later, step) if matters else [])
     # What ends in the last step stands in the place of something that is open then.
     hidden = any(h.step >= limit if h.end is not None else h.step > limit + 1 for h in found)
-    if (hidden and not last) or not (enough or beyond):
+    if beam > 1 and ((hidden and not last) or not (enough or beyond)):
         return Verdict(closed, again=True)
     known, cut = {tuple(h.tokens) for h in closed}, dict[tuple[int, ...], Written]()
     for h in beyond:  # some may have gone on, and Regard closes them at the limit

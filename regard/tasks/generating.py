@@ -307,7 +307,7 @@ class TextGeneration(Task):
         scores = self.target.scores(outputs, [x.target for x in seen], scoring)
         scores["perplexity"] = self._perplexity(loss / tokens)
         scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
-        return Evaluation(scores, outputs, seen, exposed.result())
+        return Evaluation(scores, outputs, seen, exposed.result() if exposed.longest else None)
 
     def _count_links(
         self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts

@@ -335,11 +335,11 @@ def windows(items: Iterable[T], size: int = WINDOW) -> Iterator[list[T]]:
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
     """A model as in use: no dropout, no gradients; on a GPU, a thread at a time. One not training is left alone."""
-    device, training = next(model.parameters()).device, model.training
+    first, training = next(model.parameters(), None), model.training
     if training:
         model.eval()
     try:
-        with exclusive(device) if device.type == "cuda" else nullcontext(), torch.inference_mode():
+        with exclusive(first.device) if first is not None and first.is_cuda else nullcontext(), torch.inference_mode():
             yield
     finally:
         if training:

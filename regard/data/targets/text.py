@@ -75,5 +75,5 @@ class TextTarget(Target):
         scoring = scoring or Scoring()
         ours, theirs, *more = ([clean(x) for x in texts] for texts in (outputs, references, *scoring.references))
         scoring = replace(scoring, references=more)
-        wanted = self.settings.metrics or TextTargetSettings.usual
+        wanted = TextTargetSettings.usual if self.settings.metrics is None else self.settings.metrics
         return {name: measure(name, ours, theirs, scoring) for name in wanted}
