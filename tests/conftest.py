@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
@@ -34,6 +35,11 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
         from regard.search import triton_beam  # noqa: F401
 
 gpu = pytest.mark.gpu  # what needs one, and is skipped where there is none: `make test-gpu`
+# Under nohup, or behind an & in a script, signals are ignored, and so they would be by what the tests start and stop.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
+
 FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise tested in part: `make test-all`
 
 Part = dict[str, Any]  # settings of a stem, an encoder or a decoder
