@@ -83,13 +83,14 @@ class Subwords(Tokenizer):
 
         written, failures = io.BytesIO(), list[BaseException]()
 
-        def lines() -> Iterator[str]:
+        def lines() -> Iterator[bytes]:
             try:
                 for text in texts:
-                    yield clean(text)
-            except BaseException as error:  # which SentencePiece would turn into a RuntimeError of its own
+                    yield clean(text).encode()
+            except UnicodeEncodeError as error:
+                failures.append(_not_learnt(str(error), kind, size))
+            except BaseException as error:  # not for SentencePiece: versions of it differ in what they make of it
                 failures.append(error)
-                raise
 
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -99,9 +100,10 @@ class Subwords(Tokenizer):
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, control_symbols=list(MARKS[SEP:]),
             )  # fmt: skip
         except RuntimeError as error:
-            if failures:
-                raise failures[0] from None
-            raise _not_learnt(str(error), kind, size) from None
+            if not failures:
+                raise _not_learnt(str(error), kind, size) from None
+        if failures:
+            raise failures[0]
         return Subwords(written.getvalue())
 
     def encode(self, text: str) -> list[int]:
