@@ -1,4 +1,5 @@
-"""Kills a job before every call that changes the file system, and runs it again: `python -m tests.kill_points JOB`.
+"""Kills a job before every call that changes the file system, and runs it again: `python -m tests.kill_points JOB`, or
+before every fourth, `python -m tests.kill_points JOB 4`.
 
 Everything is imported once; each attempt is a fork of that process, so that hundreds of them take seconds. Before a
 new file is synced, half of it is cut off in half of the kills, as if the kill had come while it was being written.
@@ -147,8 +148,8 @@ def chosen(name: str, paths: Sequence[str]) -> list[int]:
     ]
 
 
-def main(name: str) -> None:
-    """Print how many calls there are, before how many the job was killed, and where the end was another one."""
+def main(name: str, every: int = 1) -> None:
+    """Kill before each call, or before every so-manieth; print how many calls there are, before how many the job was killed, and where the end was another one."""
     torch.set_num_threads(1)
     job = JOBS[name]
     root = Path(tempfile.mkdtemp())
@@ -174,7 +175,7 @@ def main(name: str) -> None:
         reference = root / "a" / "work"  # each in a folder of the same name, as paths stand in config.yaml
         shutil.copytree(clean, reference)
         calls, _ = forked(attempt(reference, None))
-        whole, wrong, kills = tree(reference), [], chosen(name, calls)
+        whole, wrong, kills = tree(reference), [], chosen(name, calls)[::every]
         for last in kills:
             folder = root / "b" / "work"
             shutil.rmtree(folder, ignore_errors=True)
@@ -195,4 +196,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

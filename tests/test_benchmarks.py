@@ -30,6 +30,7 @@ from benchmarks.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sent
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
 from regard.runs import train
+from tests.conftest import FULL, whole
 from tests.toy import toy_config, write_corpus
 
 CPU = torch.device("cpu")
@@ -286,7 +287,7 @@ COMMANDS = {
     "train-cpu": ["--models", "tiny-lstm"],
     "decode-gpu": ["--device", "cpu"],
     "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
-    "start-up": ["--rounds", "1"],
+    **({"start-up": ["--rounds", "1"]} if FULL else {}),
     "grow": ["--device", "cpu"],
 }
 
@@ -341,6 +342,7 @@ def test_a_benchmark_of_a_gpu_says_what_to_do_without_one() -> None:
         main(["kernels"])
 
 
+@whole
 def test_benchmarks_need_neither_typer_nor_rich() -> None:
     """As on a GPU machine where they are not installed."""
     command = ["train-cpu", "--quick", "--models", "tiny", "--peers", "none", "--rounds", "1"]
@@ -462,6 +464,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@whole
 def test_precision_says_what_fewer_bits_do(trained: Path) -> None:
     report = report_of("precision", str(trained / "run"), "--lines", "10", "--rounds", "1", "--beam", "2")
     (case,) = report.cases
@@ -480,6 +483,7 @@ def test_precision_says_what_fewer_bits_do(trained: Path) -> None:
         assert "not run: CTranslate2 float32: not installed; pip install ctranslate2" in report.text()
 
 
+@whole
 def test_sampling_has_a_seed_for_each_round(trained: Path) -> None:
     data = str(trained / "valid.tsv")
     report = report_of("sampling", str(trained / "run"), "--data", data, "--lines", "2", "--rounds", "2")

@@ -77,7 +77,7 @@ def refused(*arguments: str | Path, text: str | None = None) -> str:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     write_corpus(folder)
-    regard.train(toy_config(folder, training={"steps": 600}))
+    regard.train(toy_config(folder, training={"steps": 300}))
     return folder / "run"
 
 

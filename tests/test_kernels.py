@@ -33,7 +33,7 @@ from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood
 from regard.training.update import filled_size
-from tests.conftest import Pair, tiny
+from tests.conftest import Pair, crossed, tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.bfloat16: 2**-7, torch.float16: 2**-10}  # the interpreter cuts off where a GPU rounds
@@ -97,9 +97,9 @@ OTHER = [3, 4, 0, 11, 66, 20, 0, 2]
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("heads", "d_head"), [(2, 8), (3, 24), (1, 64)])
-@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
-def test_attention_in_float32(kind: str, heads: int, d_head: int) -> None:
+@pytest.mark.parametrize(("kind", "shape"), crossed(["self", "causal", "cross"], [(2, 8), (3, 24), (1, 64)]))
+def test_attention_in_float32(kind: str, shape: tuple[int, int]) -> None:
+    heads, d_head = shape
     q = rows(SELF, heads, d_head)
     k, v = (rows(OTHER if kind == "cross" else SELF, heads, d_head, seed=seed) for seed in (2, 3))
     check(q, k, v, kind == "causal", 2e-6)
@@ -697,8 +697,7 @@ def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: No
 # A batch that is filled up
 
 
-@pytest.mark.parametrize("agreement", [0.0, 3.0])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(("norm", "agreement"), crossed(["pre", "post"], [0.0, 3.0]))
 def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement: float) -> None:
     name = f"transformer-{norm}-learned"
     model = deepcopy(tiny((name, name))).float().to(DEVICE)

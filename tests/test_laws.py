@@ -47,6 +47,7 @@ from tests.conftest import (
     rows_of,
     settings,
     sources,
+    third,
     tiny,
 )
 
@@ -115,6 +116,11 @@ def test_the_models_under_test_are_all_there() -> None:
     assert len(IMAGE_ENCODERS) == len(ENCODERS)
     for more in (IMAGE_ENCODERS, SEVERAL):
         assert {kind[decoder] for encoder, decoder in MORE_PAIRS if encoder in more} == set(kind.values())
+    thirds = [third(number) for number in range(3)]
+    assert sorted(pair for pairs in thirds for pair in pairs) == sorted(PAIRS + MORE_PAIRS)
+    for pairs in thirds:
+        assert {encoder for encoder, _ in pairs} >= {*ENCODERS, *SEVERAL}
+        assert {kind[decoder] for _, decoder in pairs} == set(kind.values())
 
 
 @every_model
