@@ -318,7 +318,7 @@ def _prepositional(preposition: Preposition, key: int, phrase: NP, out: list[Tok
     _np(phrase, preposition.german_case, out)
     if phrase.determiner == "the" and phrase.relative is None:
         article = out[start + 1]
-        contracted = forms.CONTRACTIONS.get((preposition.german, article[0]))
+        contracted = forms.CONTRACTIONS.get(f"{preposition.german} {article[0]}")
         if contracted is not None:
             out[start : start + 2] = [(contracted, (key, *article[1]), article[2])]
 

@@ -6,64 +6,21 @@ from functools import cache
 
 from regard.data.synthetic.lexicon import Verb
 from regard.data.synthetic.syntax import FIRST, SECOND, THIRD
+from regard.data.synthetic.tables import forms, rows
 
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
 PLURAL = 3  # the gender of plurals, after masculine, feminine and neuter
 
-# Endings by case, then gender.
-DEFINITE = (("der", "die", "das", "die"), ("den", "die", "das", "die"),
-            ("dem", "der", "dem", "den"), ("des", "der", "des", "der"))  # fmt: skip
-STRONG = (("er", "e", "es", "e"), ("en", "e", "es", "e"), ("em", "er", "em", "en"), ("es", "er", "es", "er"))
-INDEFINITE = (("", "e", "", "e"), ("en", "e", "", "e"), ("em", "er", "em", "en"), ("es", "er", "es", "er"))
-WEAK_ADJECTIVE = (("e", "e", "e", "en"), ("en", "e", "e", "en"), ("en",) * 4, ("en",) * 4)
-MIXED_ADJECTIVE = (("er", "e", "es", "en"), ("en", "e", "es", "en"), ("en",) * 4, ("en",) * 4)
-STRONG_ADJECTIVE = (*STRONG[:3], ("en", "er", "en", "er"))
-
-# Determiners: stem, endings, and the endings of the adjectives after them.
+ENDINGS = forms("german_endings")  # by case, then gender
+DEFINITE, STRONG_ADJECTIVE, WEAK_ADJECTIVE = (ENDINGS[k] for k in ("definite", "strong_adjective", "weak_adjective"))
+# Stem, its endings, and the endings of the adjectives after it.
 DETERMINERS = {
-    "this": ("dies", STRONG, WEAK_ADJECTIVE),
-    "these": ("dies", STRONG, WEAK_ADJECTIVE),
-    "every": ("jed", STRONG, WEAK_ADJECTIVE),
-    "all": ("all", STRONG, WEAK_ADJECTIVE),
-    "which": ("welch", STRONG, WEAK_ADJECTIVE),
-    "some": ("einig", STRONG, STRONG_ADJECTIVE),
-    "many": ("viel", STRONG, STRONG_ADJECTIVE),
-    "how many": ("viel", STRONG, STRONG_ADJECTIVE),
-    "a": ("ein", INDEFINITE, MIXED_ADJECTIVE),
-    "not a": ("kein", INDEFINITE, MIXED_ADJECTIVE),
-    "my": ("mein", INDEFINITE, MIXED_ADJECTIVE),
-    "your": ("dein", INDEFINITE, MIXED_ADJECTIVE),
-    "his": ("sein", INDEFINITE, MIXED_ADJECTIVE),
-    "her": ("ihr", INDEFINITE, MIXED_ADJECTIVE),
-    "our": ("unser", INDEFINITE, MIXED_ADJECTIVE),
-    "their": ("ihr", INDEFINITE, MIXED_ADJECTIVE),
+    name: (stem, ENDINGS[own], ENDINGS[adjectives])
+    for name, ((stem, own, adjectives),) in forms("german_determiners").items()
 }
-PRONOUNS = {
-    "I": ("ich", "mich", "mir"),
-    "you": ("du", "dich", "dir"),
-    "he": ("er", "ihn", "ihm"),
-    "she": ("sie", "sie", "ihr"),
-    "we": ("wir", "uns", "uns"),
-    "they": ("sie", "sie", "ihnen"),
-    "who": ("wer", "wen", "wem"),
-    "what": ("was", "was", "was"),
-}
-CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("an", "das"): "ans", ("zu", "dem"): "zum",
-                ("zu", "der"): "zur", ("von", "dem"): "vom"}  # fmt: skip
-
-# Present and past of the verbs that have forms of their own: I, you, he, and the plural.
-IRREGULAR = {
-    "sein": (("bin", "bist", "ist", "sind"), ("war", "warst", "war", "waren")),
-    "haben": (("habe", "hast", "hat", "haben"), ("hatte", "hattest", "hatte", "hatten")),
-    "werden": (("werde", "wirst", "wird", "werden"), ("wurde", "wurdest", "wurde", "wurden")),
-    "können": (("kann", "kannst", "kann", "können"), ("konnte", "konntest", "konnte", "konnten")),
-    "müssen": (("muss", "musst", "muss", "müssen"), ("musste", "musstest", "musste", "mussten")),
-    "wollen": (("will", "willst", "will", "wollen"), ("wollte", "wolltest", "wollte", "wollten")),
-    "sollen": (("soll", "sollst", "soll", "sollen"), ("sollte", "solltest", "sollte", "sollten")),
-    "mögen": (("mag", "magst", "mag", "mögen"), ("mochte", "mochtest", "mochte", "mochten")),
-    "wissen": (("weiß", "weißt", "weiß", "wissen"), ("wusste", "wusstest", "wusste", "wussten")),
-    "halten": (("halte", "hältst", "hält", "halten"), ("hielt", "hieltst", "hielt", "hielten")),
-}
+PRONOUNS = {word: cases for word, (cases,) in forms("german_pronouns").items()}
+CONTRACTIONS = dict(rows("german_contractions"))
+IRREGULAR = forms("german_irregular")  # present and past: I, you, he, and the plural
 
 
 def relative_pronoun(case: int, gender: int) -> str:

@@ -1,4 +1,4 @@
-"""The words of the phrasebook in English, German and Turkish, one line each, and the classes that hold them.
+"""The words of the phrasebook in English, German and Turkish, from `phrasebook.yaml`, and the classes that hold them.
 
 A capital letter is a semantic class, so that people sleep and tables do not: P person, A animal, T portable thing,
 C clothing, M machine, X text, W what is watched, F furniture, O what opens, V vehicle, E food, K what is cooked,
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from regard.data.synthetic.vocabulary import ADJECTIVES, LANGUAGES, NAMES, NOUNS, OPPOSITES, TERRITORIES, VERBS
+from regard.data.synthetic.tables import rows
 from regard.errors import require
 
 Locale = require("babel").Locale
@@ -113,92 +113,84 @@ class Conjunction:
     tenses: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
-def _noun(line: str) -> Noun:
-    english, german, turkish = (part.split() for part in line.split("|"))
-    kind, singular, genitive, plural, *to = german
+def _noun(english: str, german: str, turkish: str) -> Noun:
+    classes, one, *many = english.split()
+    kind, singular, genitive, plural, *to = german.split()
     genitive = singular if genitive == "-" else genitive
     oblique = genitive if kind == "w" else singular
     dative = plural if plural[-1] in "ns" else plural + "n"
     forms = (singular, oblique, oblique, genitive, plural, plural, dative, plural)
-    stem, soft = turkish if len(turkish) == 2 else (turkish[0], turkish[0])
-    classes, one, *many = english
-    mass = many == ["-"]
+    stem, *soft = turkish.split()
     return Noun(
-        classes, one, (many or [one + "s"])[0], mass, GENDERS[kind], forms, "".join(to), stem.replace("_", " "), soft
-    )
-
-
-def _adjective(line: str) -> Adjective:
-    english, german, turkish = (part.split() for part in line.split("|"))
-    classes, word, comparative = english
-    base, stem, more = german if len(german) == 3 else (german[0], german[0], german[1])
-    return Adjective(
         classes,
-        word,
-        comparative.replace("_", " ").strip("-"),
-        base,
+        one,
+        (many or [one + "s"])[0],
+        many == ["-"],
+        GENDERS[kind],
+        forms,
+        "".join(to),
         stem,
-        more,
-        turkish[0],
-        "t" in classes,
-        next((line for line in _lines(OPPOSITES) if word in line.split()), word),
+        (soft or [stem])[0],
     )
 
 
-def _verbs(line: str) -> list[Verb]:
-    english, german, turkish, frames, flags = (part.split() for part in line.split("|"))
-    base, past, participle, *rest = english
-    infinitive, third, preterite, perfect_form, perfect, *more = german
+def _adjective(english: str, german: str, turkish: str) -> Adjective:
+    classes, word, comparative = english.split()
+    base, *stem, more = german.split()
+    opposite = next((row for (row,) in rows("opposites") if word in row.split()), word)
+    comparative = comparative.replace("_", " ").strip("-")
+    return Adjective(classes, word, comparative, base, (stem or [base])[0], more, turkish, "t" in classes, opposite)
+
+
+def _verb(english: str, german: str, turkish: str, frame: str, flags: str) -> Verb:
+    base, past, participle, *rest = english.split()
+    infinitive, third, preterite, german_participle, perfect, *governed = german.split()
     prefix, _, bare = infinitive.rpartition("-")
-    *light, stem = [word for word in turkish if word[0] != "="]
-    marks = flags[0] if flags else ""
-    verbs = []
-    for item in frames:
-        frame, subjects, *objects = item.split(":")
-        verbs.append(
-            Verb(
-                frame,
-                subjects,
-                "".join(objects),
-                (base, past, participle),
-                (bare, third, preterite, perfect_form),
-                stem,
-                particle=next((word[1:] for word in rest if word[0] == "+"), ""),
-                preposition=next((word[1:] for word in rest if word[0] == "~"), ""),
-                perfect={"h": "haben", "s": "sein"}[perfect],
-                prefix=prefix,
-                german_case=2 if "dat" in more else 1,
-                german_preposition=next((word for word in more if word not in ("dat", "acc")), ""),
-                light=" ".join(light),
-                turkish_case=next((word[1:] for word in turkish if word[0] == "="), "acc"),
-                stative="s" in marks,
-                lasting="k" in marks,
-                strong="S" in marks,
-                passive="p" in marks and frame == "object",
-                calm="c" in marks,
-            )
-        )
-    return verbs
+    turkish, _, turkish_case = turkish.partition(" =")
+    light, _, stem = turkish.rpartition(" ")
+    kind, subjects, *objects = frame.split(":")
+    return Verb(
+        kind,
+        subjects,
+        "".join(objects),
+        (base, past, participle),
+        (bare, third, preterite, german_participle),
+        stem,
+        particle="".join(word[1:] for word in rest if word[0] == "+"),
+        preposition="".join(word[1:] for word in rest if word[0] == "~"),
+        perfect={"h": "haben", "s": "sein"}[perfect],
+        prefix=prefix,
+        german_case=2 if "dat" in governed else 1,
+        german_preposition="".join(word for word in governed if word not in ("dat", "acc")),
+        light=light,
+        turkish_case=turkish_case or "acc",
+        stative="s" in flags,
+        lasting="k" in flags,
+        strong="S" in flags,
+        passive="p" in flags and kind == "object",
+        calm="c" in flags,
+    )
 
 
-def _lines(table: str) -> list[str]:
-    return [line for line in table.strip().splitlines() if line]
+def _cldr(names: str, code: str) -> list[str]:
+    """What CLDR calls a language or a territory in English, German and Turkish."""
+    return [getattr(Locale(locale), names)[code] for locale in ("en", "de", "tr")]
 
 
 def _language(code: str) -> Noun:
-    english, german, turkish = (Locale(locale).languages[code] for locale in ("en", "de", "tr"))
+    english, german, turkish = _cldr("languages", code)
     return Noun("G", english, english, True, GENDERS["n"], (german,) * 8, "", turkish, turkish)
 
 
-def _country(code: str) -> Name:
-    return Name(*(Locale(locale).territories[code] for locale in ("en", "de", "tr")))
+def _words(table: str) -> list[str]:
+    return rows(table)[0][0].split()
 
 
-NOUN_LIST = (*map(_noun, _lines(NOUNS)), *map(_language, LANGUAGES.split()))
-ADJECTIVE_LIST = tuple(_adjective(line) for line in _lines(ADJECTIVES))
-VERB_LIST = tuple(verb for line in _lines(VERBS) for verb in _verbs(line))
-PEOPLE = tuple(Name(name, name, name) for name in NAMES.split())
-COUNTRIES = tuple(map(_country, TERRITORIES.split()))
+NOUN_LIST = (*(_noun(*row) for row in rows("nouns")), *map(_language, _words("languages")))
+ADJECTIVE_LIST = tuple(_adjective(*row) for row in rows("adjectives"))
+VERB_LIST = tuple(_verb(*row[:3], frame, row[4]) for row in rows("verbs") for frame in row[3].split())
+PEOPLE = tuple(Name(name, name, name) for name in _words("names"))
+COUNTRIES = tuple(Name(*_cldr("territories", code)) for code in _words("territories"))
 
 BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), ("sein", "ist", "war", "gewesen"), "ol")
 COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), ("kosten", "kostet", "kostete", "gekostet"), "ol")

@@ -9,54 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+from regard.data.synthetic.lexicon import Locale
 from regard.data.synthetic.suffixes import attach, lower
-from regard.data.synthetic.syntax import Phrase  # which needs Babel
+from regard.data.synthetic.syntax import Phrase
+from regard.data.synthetic.tables import rows
 from regard.errors import require
 
 num2words = require("num2words").num2words
 
-FREQUENCY = (
-    Phrase("often", "oft", "sık sık"),
-    Phrase("always", "immer", "her zaman"),
-    Phrase("sometimes", "manchmal", "bazen"),
-    Phrase("rarely", "selten", "nadiren"),
-    Phrase("usually", "meistens", "genellikle"),
-)
+
+def _table(name: str) -> tuple[Phrase, ...]:
+    return tuple(Phrase(*row) for row in rows(name))
+
+
+FREQUENCY, MANNER, JOINERS = _table("frequency"), _table("manner"), _table("joiners")
 NEVER = Phrase("never", "nie", "hiçbir zaman")
-MANNER = (
-    Phrase("quickly", "schnell", "hızla"),
-    Phrase("slowly", "langsam", "yavaşça"),
-    Phrase("carefully", "vorsichtig", "dikkatle"),
-    Phrase("quietly", "leise", "sessizce"),
-    Phrase("happily", "fröhlich", "neşeyle"),
-    Phrase("patiently", "geduldig", "sabırla"),
-    Phrase("alone", "allein", "tek başına"),
-)
 CALM = MANNER[3:]
 PLEASE = Phrase("please", "bitte", "lütfen")
-JOINERS = (
-    Phrase(",/0 and/1", ",/0 und/1", "ve/1"),
-    Phrase(",/0 but/1", ",/0 aber/1", ",/0 ama/1"),
-    Phrase(",/0 so/1", ",/0 deshalb/1", ",/0 bu/1 yüzden/1"),
-)
 SO = JOINERS[2]
 STOPS = {
-    "statement": Phrase(".", ".", "."),
-    "question": Phrase("?", "?", "?"),
-    "command": Phrase("!", "!", "!"),
-    "suggestion": Phrase("!", "!", "!"),
+    kind: Phrase(stop, stop, stop)
+    for kind, stop in (("statement", "."), ("question", "?"), ("command", "!"), ("suggestion", "!"))
 }
-
 SOFT_NUMBERS = {"dört": "dörd"}
 EURO = ("euros", "Euro", "Euro")
-
-_TODAY = Phrase("today", "heute", "bugün")
-_UNITS = (
-    ("days", "Tagen", "Tage", "gün"),
-    ("weeks", "Wochen", "Wochen", "hafta"),
-    ("months", "Monaten", "Monate", "ay"),
-    ("years", "Jahren", "Jahre", "yıl"),
-)
 
 
 @cache
@@ -87,37 +63,19 @@ def _turkish(value: int, key: int, ending: str = "", more: str = "") -> str:
     return " ".join(spelt)
 
 
-def _counted(count: int, english: str, german: str, turkish: str) -> Phrase:
-    numbers = _spelt(count)
-    frames = (english, german, turkish)
-    return Phrase(*(frame.replace("#", spelt) for frame, spelt in zip(frames, numbers, strict=True)))
+def _calendar(names: str) -> list[tuple[str, str, str]]:
+    """The days or months in English, German and Turkish."""
+    english, german, turkish = (getattr(Locale(code), names)["stand-alone"]["wide"] for code in ("en", "de", "tr"))
+    return [(english[number], german[number], turkish[number]) for number in sorted(english)]
 
 
-def _days() -> list[tuple[str, str, str]]:
-    from babel.dates import get_day_names
-
-    names = [get_day_names("wide", "stand-alone", locale) for locale in ("en", "de", "tr")]
-    return [(names[0][day], names[1][day], lower(names[2][day])) for day in range(7)]
-
-
-def _months() -> list[tuple[str, str, str]]:
-    from babel.dates import get_month_names
-
-    names = [get_month_names("wide", "stand-alone", locale) for locale in ("en", "de", "tr")]
-    return [(names[0][month], names[1][month], names[2][month]) for month in range(1, 13)]
-
-
-def _before() -> Iterable[Phrase]:
-    yield Phrase("yesterday", "gestern", "dün")
-    yield Phrase("last/0 week/1", "letzte/0 Woche/1", "geçen/0 hafta/1")
-    yield Phrase("last/0 month/1", "letzten/0 Monat/1", "geçen/0 ay/1")
-    yield Phrase("last/0 year/1", "letztes/0 Jahr/1", "geçen/0 yıl/1")
-
-
-def _ago() -> Iterable[Phrase]:
-    for english, dative, _, turkish in _UNITS:
+def _spans(table: str) -> Iterable[Phrase]:
+    """Numbers of days, weeks, months and years."""
+    (frames,) = rows(table)
+    for unit in rows("units"):
         for count in range(2, 20):
-            yield _counted(count, f"# {english}/4 ago/5", f"vor/5 # {dative}/4", f"# {turkish}/4 önce/5")
+            counted = zip(frames, _spelt(count), strict=True)
+            yield Phrase(*(frame.format(*unit).replace("#", spelt) for frame, spelt in counted))
 
 
 def _years() -> Iterable[Phrase]:
@@ -128,50 +86,21 @@ def _years() -> Iterable[Phrase]:
         yield Phrase(f"in/0 {century}/1 {rest}/2", f"im/0 Jahr/?0 {german}/12", turkish)
 
 
-def _after() -> Iterable[Phrase]:
-    yield Phrase("tomorrow", "morgen", "yarın")
-    yield Phrase("next/0 week/1", "nächste/0 Woche/1", "gelecek/0 hafta/1")
-    yield Phrase("next/0 month/1", "nächsten/0 Monat/1", "gelecek/0 ay/1")
-    yield Phrase("next/0 year/1", "nächstes/0 Jahr/1", "gelecek/0 yıl/1")
-
-
-def _from_now() -> Iterable[Phrase]:
-    for english, dative, _, turkish in _UNITS:
-        for count in range(2, 20):
-            yield _counted(count, f"in/5 # {english}/4", f"in/5 # {dative}/4", f"# {turkish}/4 sonra/5")
-
-
-def _lasting() -> Iterable[Phrase]:
-    for english, _, plural, turkish in _UNITS:
-        for count in range(2, 20):
-            yield _counted(count, f"for/5 # {english}/4", f"# {plural}/4 lang/5", f"# {turkish}/4 boyunca/5")
-
-
 def _habits() -> Iterable[Phrase]:
-    yield Phrase("every/0 day/1", "jeden/0 Tag/1", "her/0 gün/1")
-    yield Phrase("every/0 week/1", "jede/0 Woche/1", "her/0 hafta/1")
-    yield Phrase("every/0 evening/1", "jeden/0 Abend/1", "her/0 akşam/1")
-    for english, german, turkish in _days():
-        yield Phrase(f"every/0 {english}/1", f"jeden/0 {german}/1", f"her/0 {turkish}/1")
-
-
-def _day_times() -> Iterable[Phrase]:
-    yield _TODAY
-    yield Phrase("in/0 the/1 morning/2", "am/01 Morgen/2", "sabah/2?01")
-    yield Phrase("in/0 the/1 afternoon/2", "am/01 Nachmittag/2", "öğleden/2 sonra/2?0")
-    yield Phrase("in/0 the/1 evening/2", "am/01 Abend/2", "akşam/2?01")
-    yield Phrase("at/0 night/1", "in/0 der/?0 Nacht/1", "gece/1?0")
+    yield from _table("habits")
+    for english, german, turkish in _calendar("days"):
+        yield Phrase(f"every/0 {english}/1", f"jeden/0 {german}/1", f"her/0 {lower(turkish)}/1")
 
 
 def _weekdays() -> Iterable[Phrase]:
-    for english, german, turkish in _days():
-        yield Phrase(f"on/0 {english}/1", f"am/0 {german}/1", f"{turkish}/1 günü/?01")
-    for english, german, turkish in _months():
+    for english, german, turkish in _calendar("days"):
+        yield Phrase(f"on/0 {english}/1", f"am/0 {german}/1", f"{lower(turkish)}/1 günü/?01")
+    for english, german, turkish in _calendar("months"):
         yield Phrase(f"in/0 {english}/1", f"im/0 {german}/1", f"{attach(lower(turkish), 'DA')}/10")
 
 
 def _dates() -> Iterable[Phrase]:
-    for (english, german, turkish), days in zip(_months(), (31, 28, 31, 30, 31, 30) * 2, strict=True):
+    for (english, german, turkish), days in zip(_calendar("months"), (31, 28, 31, 30, 31, 30) * 2, strict=True):
         located = attach(turkish, "DA")
         for day in range(1, days + 1):
             yield Phrase(
@@ -202,17 +131,19 @@ def _clock() -> Iterable[Phrase]:
 @cache
 def times(tense: str) -> tuple[tuple[Phrase, ...], ...]:
     """The phrases that say when, for a tense: groups of like ones, each group as likely as another."""
-    groups: list[Iterable[Phrase]] = [_day_times(), _weekdays(), _dates(), _clock()]
+    day_times = _table("day_times")
+    today = day_times[:1]
+    groups: list[Iterable[Phrase]] = [day_times, _weekdays(), _dates(), _clock()]
     if tense in ("past", "could", "wanted", "had"):
-        groups += [_before(), _ago(), _years(), _lasting()]
+        groups += [_table("before"), _spans("ago"), _years(), _spans("lasting")]
     elif tense == "fut":
-        groups += [_after(), _from_now(), _lasting()]
+        groups += [_table("after"), _spans("from_now"), _spans("lasting")]
     elif tense == "pres":
         groups = [_habits(), _habits(), _weekdays(), _clock()]
     elif tense == "prog":
-        groups = [(_TODAY,), (Phrase("now", "jetzt", "şimdi"),)]
+        groups = [today, (Phrase("now", "jetzt", "şimdi"),)]
     elif tense == "perf":
-        groups = [(_TODAY,)]
+        groups = [today]
     elif tense == "pluperf":
-        groups = [(_TODAY,), _lasting()]
+        groups = [today, _spans("lasting")]
     return tuple(tuple(group) for group in groups)

@@ -8,7 +8,7 @@ of the first and second person are dropped where the verb says who it is.
 from __future__ import annotations
 
 from regard.data.synthetic.phrases import EURO
-from regard.data.synthetic.suffixes import capitalise, lower, name_form, noun_form
+from regard.data.synthetic.suffixes import CASES, capitalise, lower, name_form, noun_form
 from regard.data.synthetic.syntax import (
     AND,
     AUXILIARY,
@@ -32,22 +32,12 @@ from regard.data.synthetic.syntax import (
     Sentence,
     Token,
 )
+from regard.data.synthetic.tables import forms, rows
 from regard.data.synthetic.turkish_verbs import POSTPOSED, copula_tokens, copular, verb_tokens
 
-CASE_NAMES = ("nom", "acc", "dat", "loc", "abl", "gen", "ins")
-PRONOUNS = {
-    "I": ("ben", "beni", "bana", "bende", "benden", "benim", "benimle"),
-    "you": ("sen", "seni", "sana", "sende", "senden", "senin", "seninle"),
-    "he": ("o", "onu", "ona", "onda", "ondan", "onun", "onunla"),
-    "she": ("o", "onu", "ona", "onda", "ondan", "onun", "onunla"),
-    "we": ("biz", "bizi", "bize", "bizde", "bizden", "bizim", "bizimle"),
-    "they": ("onlar", "onları", "onlara", "onlarda", "onlardan", "onların", "onlarla"),
-    "who": ("kim", "kimi", "kime", "kimde", "kimden", "kimin", "kiminle"),
-    "what": ("ne", "neyi", "neye", "nede", "neden", "neyin", "neyle"),
-}
+PRONOUNS = {word: dict(zip(CASES, cases, strict=True)) for word, (cases,) in forms("turkish_pronouns").items()}
 POSSESSORS = {"my": 0, "your": 1, "his": 2, "her": 2, "our": 3, "their": 4}
-DETERMINERS = {"this": "bu", "these": "bu", "every": "her", "all": "bütün", "some": "bazı", "many": "birçok",
-               "which": "hangi", "how many": "kaç"}  # fmt: skip
+DETERMINERS = dict(rows("turkish_determiners"))
 COUNTED = frozenset(("number", "many", "how many"))
 # Objects with these determiners are not marked, unless the verb always marks its object.
 UNMARKED = frozenset(("a", "", "number", "many", "how many"))
@@ -231,7 +221,7 @@ def _np(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...] = ()) -> 
     elif phrase.name is not None:
         out.append((name_form(phrase.name.turkish, case), (key, *sure), ()))
     elif phrase.noun is None:
-        word = PRONOUNS[phrase.pronoun or phrase.kind][CASE_NAMES.index(case)]
+        word = PRONOUNS[phrase.pronoun or phrase.kind][case]
         out.append((word, (key, *sure), ()))
     else:
         _noun_phrase(phrase, case, out, sure)
