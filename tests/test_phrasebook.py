@@ -17,16 +17,7 @@ from regard.data.synthetic import english, german, lexicon, phrasebook, turkish
 from regard.data.synthetic.grammar import Grammar
 from regard.data.synthetic.phrasebook import Pair, pairs
 from regard.data.synthetic.suffixes import lower, noun_form, stem_of, verb_form
-from regard.data.synthetic.syntax import (
-    AUXILIARY,
-    CLAUSE_KEYS,
-    MODAL,
-    NP_KEYS,
-    PASSIVE,
-    VERB,
-    Sentence,
-    Token,
-)
+from regard.data.synthetic.syntax import CLAUSE_KEYS, NP_KEYS, Key, Sentence, Token
 from regard.errors import OutputError
 
 STOPS = frozenset(".?!")
@@ -197,7 +188,7 @@ def test_german_subordinate_clauses_end_with_their_verb() -> None:
         tokens = german.sentence(tree)
         for clause in [part.subordinate for part in tree.parts if part.subordinate is not None]:
             if clause.also is None:
-                verb = {clause.key + offset for offset in (VERB, AUXILIARY, MODAL, PASSIVE)}
+                verb = {clause.key + offset for offset in (Key.VERB, Key.AUXILIARY, Key.MODAL, Key.PASSIVE)}
                 last = max(j for j, token in enumerate(tokens) if verb & set(token[1]))
                 assert tokens[last + 1][0] in PUNCTUATION, text(tokens)
                 checked += 1
@@ -213,7 +204,7 @@ def test_german_main_clauses_have_the_verb_second() -> None:
             tokens = german.sentence(tree)
             subject = part.main.subject
             assert subject is not None
-            verb = {part.main.key + offset for offset in (VERB, AUXILIARY, MODAL, PASSIVE)}
+            verb = {part.main.key + offset for offset in (Key.VERB, Key.AUXILIARY, Key.MODAL, Key.PASSIVE)}
             finite = min(j for j, token in enumerate(tokens) if verb & set(token[1]))
             # Nothing of the subject stands before the finite verb, and all that does is one phrase.
             inside = range(subject.key, subject.key + NP_KEYS)

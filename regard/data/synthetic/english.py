@@ -6,35 +6,7 @@ from functools import cache
 
 from regard.data.synthetic.lexicon import BE
 from regard.data.synthetic.phrases import EURO
-from regard.data.synthetic.syntax import (
-    AND,
-    AUXILIARY,
-    COMMA,
-    DETERMINER,
-    DETERMINER2,
-    FIRST,
-    GOVERNED,
-    HEAD,
-    LINKER,
-    MODAL,
-    MORE,
-    NEGATION,
-    NP,
-    OF,
-    PARTICLE,
-    PASSIVE,
-    PP,
-    PREDICATE,
-    THAN,
-    THIRD,
-    TO,
-    VERB,
-    Clause,
-    Complex,
-    Fixed,
-    Sentence,
-    Token,
-)
+from regard.data.synthetic.syntax import FIRST, NP, PP, THIRD, Clause, Complex, Fixed, Key, Sentence, Token, linearise
 
 OBJECT_FORMS = {"I": "me", "you": "you", "he": "him", "she": "her", "we": "us", "they": "them"}
 DOUBLED = frozenset(("swim", "run", "sit", "stop", "begin", "travel"))
@@ -67,49 +39,34 @@ def _be(person: int, past: bool = False) -> str:
 
 def sentence(tree: Sentence) -> list[Token]:
     """The tokens of a sentence."""
-    out: list[Token] = []
-    for index, part in enumerate(tree.parts):
-        if index:
-            _fixed(tree.joiners[index - 1], out)
-        _complex(part, out)
-    _fixed(tree.stop, out)
-    text, *keys = out[0]
-    out[0] = (text[0].upper() + text[1:], keys[0], keys[1])
-    return out
+    return linearise(tree, "en", _complex)
 
 
 def _complex(part: Complex, out: list[Token]) -> None:
     other, main = part.subordinate, part.main
     if other is not None and part.conjunction is not None:
-        link = (part.conjunction.english, (other.key + LINKER,), ())
+        link = (part.conjunction.english, (other.key + Key.LINKER,), ())
         if part.first:
             out.append(link)
             _clause(other, out)
-            out.append((",", (other.key + COMMA,), ()))
-    if part.polite is not None:
-        _fixed(part.polite, out)
+            out.append((",", (other.key + Key.COMMA,), ()))
+    _adjuncts(out, part.polite)
     if part.kind == "suggestion":
-        out += [("let", (main.key + LINKER,), ()), ("us", (main.key + MODAL,), ())]
+        out += [("let", (main.key + Key.LINKER,), ()), ("us", (main.key + Key.MODAL,), ())]
     _clause(main, out)
     if other is not None and part.conjunction is not None and not part.first:
         out.append(link)
         _clause(other, out)
 
 
-def _fixed(item: Fixed, out: list[Token]) -> None:
-    out += item.phrase.spell("en", item.key)
-
-
-def _adjunct(item: Fixed | PP, out: list[Token]) -> None:
-    if isinstance(item, Fixed):
-        _fixed(item, out)
-    else:
-        _pp(item, out)
-
-
-def _pp(item: PP, out: list[Token]) -> None:
-    out += [(word, (item.key,), ()) for word in item.preposition.english.split()]
-    np(item.np, out)
+def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
+    """Append the tokens of those that there are."""
+    for item in items:
+        if isinstance(item, Fixed):
+            out += item.spell("en")
+        elif item is not None:
+            out += [(word, (item.key,), ()) for word in item.preposition.english.split()]
+            np(item.np, out)
 
 
 def np(phrase: NP, out: list[Token], subject: bool = False) -> None:
@@ -134,21 +91,21 @@ def _noun_phrase(phrase: NP, out: list[Token]) -> None:
     assert noun is not None
     head = noun.plural if phrase.plural else noun.singular
     if phrase.number is not None:
-        _fixed(phrase.number, out)
+        out += phrase.number.spell("en")
     elif phrase.determiner == "all":
-        out += [("all", (key + DETERMINER,), ()), ("the", (key + DETERMINER2,), ())]
+        out += [("all", (key + Key.DETERMINER,), ()), ("the", (key + Key.DETERMINER2,), ())]
     elif phrase.determiner == "a":
         following = phrase.adjectives[0][1].english if phrase.adjectives else head
-        out.append(("an" if following[0] in "aeiou" else "a", (key + DETERMINER,), ()))
+        out.append(("an" if following[0] in "aeiou" else "a", (key + Key.DETERMINER,), ()))
     elif phrase.determiner:
-        out += [(word, (key + DETERMINER,), ()) for word in phrase.determiner.split()]
+        out += [(word, (key + Key.DETERMINER,), ()) for word in phrase.determiner.split()]
     out += [(adjective.english, (own,), ()) for own, adjective in phrase.adjectives]
-    out.append((head, (key + HEAD,), ()))
+    out.append((head, (key + Key.HEAD,), ()))
     if phrase.of is not None:
-        out.append(("of", (phrase.of.key + OF,), ()))
+        out.append(("of", (phrase.of.key + Key.OF,), ()))
         np(phrase.of, out)
     elif phrase.where is not None:
-        _pp(phrase.where, out)
+        _adjuncts(out, phrase.where)
     elif phrase.relative is not None:
         _relative(phrase.relative, noun.human, out)
 
@@ -159,23 +116,20 @@ def _relative(clause: Clause, human: bool, out: list[Token]) -> None:
     if clause.gap == "object":
         fronted = clause.verb.preposition
     if fronted:
-        out.append((fronted, (key + GOVERNED,), ()))
+        out.append((fronted, (key + Key.GOVERNED,), ()))
     person = "who" if clause.gap == "subject" else "whom"
     marker = person if human else "which" if fronted else "that"
-    out.append((marker, (key + LINKER,), ()))
+    out.append((marker, (key + Key.LINKER,), ()))
     _clause(clause, out)
 
 
 def _clause(clause: Clause, out: list[Token]) -> None:
     inverted = clause.question not in ("", "subject")
     if clause.question in ("where", "when", "why"):
-        out.append((clause.question, (clause.key + LINKER,), ()))
+        out.append((clause.question, (clause.key + Key.LINKER,), ()))
     elif clause.question == "object" and clause.object is not None:
         np(clause.object, out)
-    if clause.fronted:
-        front = clause.time if clause.fronted == "time" else clause.place
-        assert front is not None
-        _adjunct(front, out)
+    _adjuncts(out, clause.front)
     operator, rest = _group(clause, inverted)
     if inverted and operator is not None:
         out.append(operator)
@@ -185,13 +139,12 @@ def _clause(clause: Clause, out: list[Token]) -> None:
     if operator is not None:
         out.append(operator)
     if clause.negated and clause.tense != "can":
-        out.append(("not", (clause.key + NEGATION,), ()))
-    if clause.frequency is not None:
-        _fixed(clause.frequency, out)
+        out.append(("not", (clause.key + Key.NEGATION,), ()))
+    _adjuncts(out, clause.frequency)
     out += rest
     _arguments(clause, out)
     if clause.also is not None:
-        out.append(("and", (clause.also.key + AND,), ()))
+        out.append(("and", (clause.also.key + Key.AND,), ()))
         out.append(_lexical(clause.also))
         _arguments(clause.also, out)
 
@@ -200,29 +153,26 @@ def _arguments(clause: Clause, out: list[Token]) -> None:
     """All that follows the verb."""
     key, verb = clause.key, clause.verb
     if verb.particle:
-        out.append((verb.particle, (key + PARTICLE,), (key + VERB,)))
+        out.append((verb.particle, (key + Key.PARTICLE,), (key + Key.VERB,)))
     if clause.object is not None and clause.question != "object":
         if verb.preposition:
-            out.append((verb.preposition, (key + GOVERNED,), ()))
+            out.append((verb.preposition, (key + Key.GOVERNED,), ()))
         np(clause.object, out)
     if clause.recipient is not None:
-        out.append(("to", (clause.recipient.key + OF,), ()))
+        out.append(("to", (clause.recipient.key + Key.OF,), ()))
         np(clause.recipient, out)
-    if clause.complement is not None:
-        _pp(clause.complement, out)
+    _adjuncts(out, clause.complement)
     if clause.predicate is not None:
         _predicate(clause, out)
     if clause.price is not None:
-        _fixed(clause.price, out)
-        out.append((EURO[0], (key + PREDICATE,), ()))
+        out += clause.price.spell("en")
+        out.append((EURO[0], (key + Key.PREDICATE,), ()))
     if clause.agent is not None:
-        out.append(("by", (clause.agent.key + OF,), ()))
+        out.append(("by", (clause.agent.key + Key.OF,), ()))
         np(clause.agent, out)
-    for item, slot in ((clause.manner, ""), (clause.company, ""), (clause.place, "place"), (clause.time, "time")):
-        if item is not None and (not slot or clause.fronted != slot):
-            _adjunct(item, out)
+    _adjuncts(out, clause.manner, clause.company, clause.late_place, clause.late_time)
     if clause.embedded is not None:
-        out.append((clause.embedding, (clause.embedded.key + LINKER,), ()))
+        out.append((clause.embedding, (clause.embedded.key + Key.LINKER,), ()))
         _clause(clause.embedded, out)
 
 
@@ -230,13 +180,13 @@ def _predicate(clause: Clause, out: list[Token]) -> None:
     adjective, key = clause.predicate, clause.key
     assert adjective is not None
     if clause.than is None:
-        out.append((adjective.english, (key + PREDICATE,), ()))
+        out.append((adjective.english, (key + Key.PREDICATE,), ()))
         return
     if " " in adjective.comparative:
-        out += [("more", (key + MORE,), ()), (adjective.english, (key + PREDICATE,), ())]
+        out += [("more", (key + Key.MORE,), ()), (adjective.english, (key + Key.PREDICATE,), ())]
     else:
-        out.append((adjective.comparative, (key + PREDICATE, key + MORE), ()))
-    out.append(("than", (key + THAN,), ()))
+        out.append((adjective.comparative, (key + Key.PREDICATE, key + Key.MORE), ()))
+    out.append(("than", (key + Key.THAN,), ()))
     np(clause.than, out)
 
 
@@ -244,11 +194,11 @@ def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
     """The operator, which stands before the subject of a question, and the rest of the verb."""
     key, tense, person = clause.key, clause.tense, clause.person
     third = person == THIRD
-    auxiliary, main = (key + AUXILIARY,), _lexical(clause)
+    auxiliary, main = (key + Key.AUXILIARY,), _lexical(clause)
     if tense == "can" and clause.negated:
-        return ("cannot", (key + MODAL, key + NEGATION), ()), [*_passive(clause, "be"), main]
+        return ("cannot", (key + Key.MODAL, key + Key.NEGATION), ()), [*_passive(clause, "be"), main]
     if tense in MODALS:
-        return (tense, (key + MODAL,), ()), [*_passive(clause, "be"), main]
+        return (tense, (key + Key.MODAL,), ()), [*_passive(clause, "be"), main]
     if tense == "fut":
         return ("will", auxiliary, ()), [*_passive(clause, "be"), main]
     if tense in PERFECTS:
@@ -256,13 +206,13 @@ def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
     if tense == "prog":
         return (_be(person), auxiliary, ()), [main]
     if clause.verb is BE:
-        return (_be(person, tense == "past"), (key + VERB,), ()), []
+        return (_be(person, tense == "past"), (key + Key.VERB,), ()), []
     if clause.passive:
-        return (_be(person, tense == "past"), (key + PASSIVE,), ()), [main]
+        return (_be(person, tense == "past"), (key + Key.PASSIVE,), ()), [main]
     ask = inverted or clause.negated
     if tense in FULL_MODALS:
         form = "want" if ask else FULL_MODALS[tense][not third]
-        rest = [(form, (key + MODAL,), ()), ("to", (key + TO,), ()), main]
+        rest = [(form, (key + Key.MODAL,), ()), ("to", (key + Key.TO,), ()), main]
         return (_do(clause), rest) if ask else (None, rest)
     if ask:
         return _do(clause), [(clause.verb.english[0], main[1], main[2])]
@@ -271,11 +221,11 @@ def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
 
 def _do(clause: Clause) -> Token:
     word = "did" if clause.tense in ("past", "wanted") else "does" if clause.person == THIRD else "do"
-    return ("do" if clause.tense == "imp" else word, (clause.key + AUXILIARY,), ())
+    return ("do" if clause.tense == "imp" else word, (clause.key + Key.AUXILIARY,), ())
 
 
 def _passive(clause: Clause, form: str) -> list[Token]:
-    return [(form, (clause.key + PASSIVE,), ())] if clause.passive else []
+    return [(form, (clause.key + Key.PASSIVE,), ())] if clause.passive else []
 
 
 def _lexical(clause: Clause) -> Token:
@@ -292,6 +242,6 @@ def _lexical(clause: Clause) -> Token:
         form = third_person(base)
     else:
         form = base
-    possible = (key + PARTICLE,) if clause.verb.particle else ()
-    sure = (key + VERB,) if clause.verb.particle else (key + VERB, key + PARTICLE)
+    possible = (key + Key.PARTICLE,) if clause.verb.particle else ()
+    sure = (key + Key.VERB,) if clause.verb.particle else (key + Key.VERB, key + Key.PARTICLE)
     return (form, sure, possible)

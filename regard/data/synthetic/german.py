@@ -8,32 +8,7 @@ from regard.data.synthetic import german_forms as forms
 from regard.data.synthetic.german_forms import DATIVE, GENITIVE, NOMINATIVE
 from regard.data.synthetic.lexicon import Preposition
 from regard.data.synthetic.phrases import EURO
-from regard.data.synthetic.syntax import (
-    AND,
-    AUXILIARY,
-    COMMA,
-    DETERMINER,
-    DETERMINER2,
-    GOVERNED,
-    LINKER,
-    MODAL,
-    MORE,
-    NEGATION,
-    NP,
-    OF,
-    PARTICLE,
-    PASSIVE,
-    PP,
-    PREDICATE,
-    THAN,
-    TO,
-    VERB,
-    Clause,
-    Complex,
-    Fixed,
-    Sentence,
-    Token,
-)
+from regard.data.synthetic.syntax import NP, PP, Clause, Complex, Fixed, Key, Keys, Sentence, Token, linearise
 
 SIMPLE = frozenset(("pres", "prog", "past"))
 MODALS = {"can": ("können", False), "could": ("können", True), "must": ("müssen", False), "had": ("müssen", True),
@@ -54,54 +29,37 @@ class Fields(NamedTuple):
 
 
 def sentence(tree: Sentence) -> list[Token]:
-    """The tokens of a sentence."""
+    """The tokens of a sentence. Commas that meet are one: it closes a clause and opens the next."""
     out: list[Token] = []
-    for index, part in enumerate(tree.parts):
-        inverted = False
-        if index:
-            joiner = tree.joiners[index - 1]
-            out += joiner.phrase.spell("de", joiner.key)
-            inverted = out[-1][0] == "deshalb"
-        _complex(part, inverted, out)
-    out.append(BARE_COMMA)
-    out = _tidy(out)
-    out.pop()
-    out += tree.stop.phrase.spell("de", tree.stop.key)
-    text, sure, possible = out[0]
-    out[0] = (text[0].upper() + text[1:], sure, possible)
-    return out
-
-
-def _tidy(tokens: list[Token]) -> list[Token]:
-    """Merge commas that meet: one closes a clause and opens the next."""
-    out: list[Token] = []
-    for token in tokens:
+    for token in linearise(tree, "de", _complex):
         if token[0] == "," and out and out[-1][0] == ",":
             out[-1] = (",", out[-1][1] + token[1], ())
         else:
             out.append(token)
+    if out[-2][0] == ",":
+        del out[-2]
     return out
 
 
-def _complex(part: Complex, inverted: bool, out: list[Token]) -> None:
+def _complex(part: Complex, out: list[Token]) -> None:
     main, other = part.main, part.subordinate
+    inverted = bool(out) and out[-1][0] == "deshalb"
     subordinate: list[Token] = []
     if other is not None and part.conjunction is not None:
         word = part.conjunction.german
         if part.conjunction.turkish == "when" and other.tense == "past":
             word = "als"
-        subordinate.append((word, (other.key + LINKER,), ()))
+        subordinate.append((word, (other.key + Key.LINKER,), ()))
         _verb_last(other, subordinate)
         if part.first:
             out += subordinate
-            out.append((",", (other.key + COMMA,), ()))
+            out.append((",", (other.key + Key.COMMA,), ()))
             inverted = True
-    if part.polite is not None:
-        out += part.polite.phrase.spell("de", part.polite.key)
+    _adjuncts(out, part.polite)
     if part.kind == "command":
         _verb_first(main, out)
     elif part.kind == "suggestion":
-        out += [("lass", (main.key + LINKER,), ()), ("uns", (main.key + MODAL,), ())]
+        out += [("lass", (main.key + Key.LINKER,), ()), ("uns", (main.key + Key.MODAL,), ())]
         fields = _fields(main, last=True)
         out += [*fields.middle, fields.finite, *fields.after]
     else:
@@ -120,13 +78,11 @@ def _verb_second(clause: Clause, inverted: bool, out: list[Token]) -> None:
     fields = _fields(clause, last=False)
     first: list[Token] = []
     if clause.question in QUESTIONS:
-        first = [(QUESTIONS[clause.question], (clause.key + LINKER,), ())]
+        first = [(QUESTIONS[clause.question], (clause.key + Key.LINKER,), ())]
     elif clause.question == "object" and clause.object is not None:
         _np(clause.object, clause.verb.german_case, first)
-    elif clause.fronted and not inverted:
-        front = clause.time if clause.fronted == "time" else clause.place
-        assert front is not None
-        _adjunct(front, first)
+    elif clause.front is not None and not inverted:
+        _adjuncts(first, clause.front)
     subject: list[Token] = []
     assert clause.subject is not None
     _np(clause.subject, NOMINATIVE, subject)
@@ -137,7 +93,7 @@ def _verb_second(clause: Clause, inverted: bool, out: list[Token]) -> None:
     out += [*fields.middle, *fields.end, *fields.after]
     if clause.also is not None:
         other = _fields(clause.also, last=False)
-        out.append(("und", (clause.also.key + AND,), ()))
+        out.append(("und", (clause.also.key + Key.AND,), ()))
         if clause.tense in SIMPLE:
             out.append(other.finite)
         out += [*other.middle, *other.end, *other.after]
@@ -155,7 +111,7 @@ def _verb_last(clause: Clause, out: list[Token]) -> None:
     other = _fields(clause.also, last=True)
     if clause.tense in SIMPLE:
         out.append(fields.finite)
-    out += [("und", (clause.also.key + AND,), ()), *other.middle, *other.end]
+    out += [("und", (clause.also.key + Key.AND,), ()), *other.middle, *other.end]
     out.append(other.finite if clause.tense in SIMPLE else fields.finite)
     out += other.after
 
@@ -170,7 +126,7 @@ def _fields(clause: Clause, last: bool) -> Fields:
         if clause.embedding == "to":
             _infinitive(embedded, after)
         else:
-            after.append(("dass" if clause.embedding == "that" else "ob", (embedded.key + LINKER,), ()))
+            after.append(("dass" if clause.embedding == "that" else "ob", (embedded.key + Key.LINKER,), ()))
             _verb_last(embedded, after)
         after.append(BARE_COMMA)
     return Fields(finite, _middle(clause), end, after)
@@ -181,20 +137,20 @@ def _infinitive(clause: Clause, out: list[Token]) -> None:
     fields = _fields(clause, last=True)
     out += fields.middle
     if verb.prefix:
-        out.append((f"{verb.prefix}zu{verb.german[0]}", (key + VERB, key + PARTICLE), (key + LINKER,)))
+        out.append((f"{verb.prefix}zu{verb.german[0]}", (key + Key.VERB, key + Key.PARTICLE), (key + Key.LINKER,)))
     else:
-        out += [("zu", (key + LINKER,), ()), (verb.german[0], (key + VERB, key + PARTICLE), ())]
+        out += [("zu", (key + Key.LINKER,), ()), (verb.german[0], (key + Key.VERB, key + Key.PARTICLE), ())]
     out += fields.after
 
 
 def _verb(clause: Clause, last: bool) -> tuple[Token, list[Token]]:
     """The finite verb and what stands at the end of the clause."""
     key, verb, tense, person = clause.key, clause.verb, clause.tense, clause.person
-    both: tuple[int, ...] = (key + VERB, key + PARTICLE)
+    both: Keys = (key + Key.VERB, key + Key.PARTICLE)
     if verb.preposition and not verb.german_preposition:
-        both = (*both, key + GOVERNED)
+        both = (*both, key + Key.GOVERNED)
     infinitive, _, _, participle = verb.german
-    passive = (key + PASSIVE,)
+    passive = (key + Key.PASSIVE,)
     if tense in ("inf", "imp") and not last:
         return _separated(clause, forms.imperative(verb))
     if tense in ("inf", "imp"):
@@ -205,17 +161,17 @@ def _verb(clause: Clause, last: bool) -> tuple[Token, list[Token]]:
         if tense in ("pres", "past"):
             return (forms.auxiliary("werden", person, past), passive, ()), [done]
         if tense == "perf":
-            return (forms.auxiliary("sein", person), (key + AUXILIARY,), ()), [done, ("worden", passive, ())]
+            return (forms.auxiliary("sein", person), (key + Key.AUXILIARY,), ()), [done, ("worden", passive, ())]
         return _helper(clause), [done, ("werden", passive, ())]
     if tense in ("perf", "pluperf"):
         helper = forms.auxiliary(verb.perfect, person, tense == "pluperf")
-        return (helper, (key + AUXILIARY,), ()), [(verb.prefix + participle, both, ())]
+        return (helper, (key + Key.AUXILIARY,), ()), [(verb.prefix + participle, both, ())]
     if tense not in SIMPLE:
-        possible = (key + TO,) if tense in ("want", "wanted", "had") else ()
+        possible = (key + Key.TO,) if tense in ("want", "wanted", "had") else ()
         return _helper(clause), [(verb.prefix + infinitive, both, possible)]
     form = forms.finite(verb, person, past)
     if last:
-        return (verb.prefix + form, both, (key + AUXILIARY,)), []
+        return (verb.prefix + form, both, (key + Key.AUXILIARY,)), []
     return _separated(clause, form)
 
 
@@ -223,17 +179,17 @@ def _separated(clause: Clause, form: str) -> tuple[Token, list[Token]]:
     """A finite verb and its prefix, far from each other."""
     key = clause.key
     if not clause.verb.prefix:
-        return (form, (key + VERB, key + PARTICLE), (key + AUXILIARY,)), []
-    prefix: Token = (clause.verb.prefix, (key + PARTICLE,), (key + VERB,))
-    return (form, (key + VERB,), (key + AUXILIARY, key + PARTICLE)), [prefix]
+        return (form, (key + Key.VERB, key + Key.PARTICLE), (key + Key.AUXILIARY,)), []
+    prefix: Token = (clause.verb.prefix, (key + Key.PARTICLE,), (key + Key.VERB,))
+    return (form, (key + Key.VERB,), (key + Key.AUXILIARY, key + Key.PARTICLE)), [prefix]
 
 
 def _helper(clause: Clause) -> Token:
     """The finite auxiliary of the future, or the modal verb."""
     if clause.tense == "fut":
-        return (forms.auxiliary("werden", clause.person), (clause.key + AUXILIARY,), ())
+        return (forms.auxiliary("werden", clause.person), (clause.key + Key.AUXILIARY,), ())
     modal, past = MODALS[clause.tense]
-    return (forms.auxiliary(modal, clause.person, past), (clause.key + MODAL,), (clause.key + AUXILIARY,))
+    return (forms.auxiliary(modal, clause.person, past), (clause.key + Key.MODAL,), (clause.key + Key.AUXILIARY,))
 
 
 def _middle(clause: Clause) -> list[Token]:
@@ -250,36 +206,29 @@ def _middle(clause: Clause) -> list[Token]:
         _np(clause.recipient, DATIVE, out if clause.recipient.kind == "pronoun" else early, to=True)
     if thing is not None and not governed:
         denied = negated and thing.kind == "noun" and thing.determiner in ("a", "")
-        negation = key + NEGATION if denied else -1
+        negation = key + Key.NEGATION if denied else -1
         early = known if _definite(thing) and not new else new
         _np(thing, verb.german_case, out if thing.kind == "pronoun" else early, negation=negation)
         negated = negated and not denied
-    if clause.time is not None and clause.fronted != "time":
-        _adjunct(clause.time, out)
+    _adjuncts(out, clause.late_time)
     out += known
-    if clause.frequency is not None:
-        out += clause.frequency.phrase.spell("de", clause.frequency.key)
+    _adjuncts(out, clause.frequency)
     out += new
     if negated:
-        out.append(("nicht", (key + NEGATION,), ()))
-    if clause.manner is not None:
-        out += clause.manner.phrase.spell("de", clause.manner.key)
-    if clause.company is not None:
-        _pp(clause.company, out)
+        out.append(("nicht", (key + Key.NEGATION,), ()))
+    _adjuncts(out, clause.manner, clause.company)
     if clause.agent is not None:
-        _prepositional(VON, clause.agent.key + OF, clause.agent, out)
-    if clause.place is not None and clause.fronted != "place":
-        _pp(clause.place, out)
+        _prepositional(VON, clause.agent.key + Key.OF, clause.agent, out)
+    _adjuncts(out, clause.late_place)
     if thing is not None and governed:
         preposition = Preposition("", verb.german_preposition, verb.german_case, "", "")
-        _prepositional(preposition, key + GOVERNED, thing, out)
-    if clause.complement is not None:
-        _pp(clause.complement, out)
+        _prepositional(preposition, key + Key.GOVERNED, thing, out)
+    _adjuncts(out, clause.complement)
     if clause.predicate is not None:
         _predicate(clause, out)
     if clause.price is not None:
-        out += clause.price.phrase.spell("de", clause.price.key)
-        out.append((EURO[1], (key + PREDICATE,), ()))
+        out += clause.price.spell("de")
+        out.append((EURO[1], (key + Key.PREDICATE,), ()))
     return out
 
 
@@ -293,22 +242,20 @@ def _predicate(clause: Clause, out: list[Token]) -> None:
     adjective, key = clause.predicate, clause.key
     assert adjective is not None
     if clause.than is None:
-        out.append((adjective.german, (key + PREDICATE,), ()))
+        out.append((adjective.german, (key + Key.PREDICATE,), ()))
         return
-    out.append((adjective.german_comparative, (key + PREDICATE, key + MORE), ()))
-    out.append(("als", (key + THAN,), ()))
+    out.append((adjective.german_comparative, (key + Key.PREDICATE, key + Key.MORE), ()))
+    out.append(("als", (key + Key.THAN,), ()))
     _np(clause.than, NOMINATIVE, out)
 
 
-def _adjunct(item: Fixed | PP, out: list[Token]) -> None:
-    if isinstance(item, Fixed):
-        out += item.phrase.spell("de", item.key)
-    else:
-        _pp(item, out)
-
-
-def _pp(item: PP, out: list[Token]) -> None:
-    _prepositional(item.preposition, item.key, item.np, out)
+def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
+    """Append the tokens of those that there are."""
+    for item in items:
+        if isinstance(item, Fixed):
+            out += item.spell("de")
+        elif item is not None:
+            _prepositional(item.preposition, item.key, item.np, out)
 
 
 def _prepositional(preposition: Preposition, key: int, phrase: NP, out: list[Token]) -> None:
@@ -325,7 +272,7 @@ def _prepositional(preposition: Preposition, key: int, phrase: NP, out: list[Tok
 
 def _np(phrase: NP, case: int, out: list[Token], *, to: bool = False, negation: int = -1) -> None:
     """Append a noun phrase; `to` marks a recipient, whose dative perhaps translates "to"."""
-    possible = (phrase.key + OF,) if to or case == GENITIVE else ()
+    possible = (phrase.key + Key.OF,) if to or case == GENITIVE else ()
     if phrase.pair is not None:
         _np(phrase.pair[0], case, out, to=to)
         out.append(("und", (phrase.key,), ()))
@@ -339,7 +286,7 @@ def _np(phrase: NP, case: int, out: list[Token], *, to: bool = False, negation: 
         _noun_phrase(phrase, case, out, possible, negation)
 
 
-def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: tuple[int, ...], negation: int) -> None:
+def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: Keys, negation: int) -> None:
     noun, key = phrase.noun, phrase.key
     assert noun is not None
     gender = forms.PLURAL if phrase.plural else noun.gender
@@ -347,30 +294,30 @@ def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: tuple[int, .
     endings = forms.STRONG_ADJECTIVE
     start = len(out)
     if phrase.number is not None:
-        out += phrase.number.phrase.spell("de", phrase.number.key)
+        out += phrase.number.spell("de")
     elif negation >= 0:
         stem, table, endings = forms.DETERMINERS["not a"]
-        out.append((stem + table[case][gender], (negation,), (key + DETERMINER, *possible)))
+        out.append((stem + table[case][gender], (negation,), (key + Key.DETERMINER, *possible)))
     elif determiner == "the":
         endings = forms.WEAK_ADJECTIVE
-        out.append((forms.DEFINITE[case][gender], (key + DETERMINER,), possible))
+        out.append((forms.DEFINITE[case][gender], (key + Key.DETERMINER,), possible))
     elif determiner:
         stem, table, endings = forms.DETERMINERS[determiner]
         if determiner == "how many":
-            out.append(("wie", (key + DETERMINER,), ()))
-        second = (key + DETERMINER2, *possible) if determiner == "all" else possible
-        out.append((stem + table[case][gender], (key + DETERMINER,), second))
+            out.append(("wie", (key + Key.DETERMINER,), ()))
+        second = (key + Key.DETERMINER2, *possible) if determiner == "all" else possible
+        out.append((stem + table[case][gender], (key + Key.DETERMINER,), second))
     unarticled = len(out) == start or phrase.number is not None
     ending = endings[case][gender]
     out += [(adjective.stem + ending, (own,), ()) for own, adjective in phrase.adjectives]
     out.append((noun.german[case + 4 * phrase.plural], (key,), possible if unarticled else ()))
     if phrase.of is not None:
         if phrase.of.name is not None:
-            _prepositional(VON, phrase.of.key + OF, phrase.of, out)
+            _prepositional(VON, phrase.of.key + Key.OF, phrase.of, out)
         else:
             _np(phrase.of, GENITIVE, out)
     elif phrase.where is not None:
-        _pp(phrase.where, out)
+        _adjuncts(out, phrase.where)
     elif phrase.relative is not None:
         _relative(phrase.relative, gender, out)
 
@@ -386,8 +333,8 @@ def _relative(clause: Clause, gender: int, out: list[Token]) -> None:
     elif clause.gap == "place":
         case, before = DATIVE, "in"
     if before:
-        out.append((before, (key + GOVERNED,), ()))
-    possible = () if before else (key + GOVERNED,)
-    out.append((forms.relative_pronoun(case, gender), (key + LINKER,), possible))
+        out.append((before, (key + Key.GOVERNED,), ()))
+    possible = () if before else (key + Key.GOVERNED,)
+    out.append((forms.relative_pronoun(case, gender), (key + Key.LINKER,), possible))
     _verb_last(clause, out)
     out.append(BARE_COMMA)

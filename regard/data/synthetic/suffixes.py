@@ -63,11 +63,6 @@ def lower(word: str) -> str:
     return word.replace("I", "ı").replace("İ", "i").lower()
 
 
-def capitalise(word: str) -> str:
-    """The word as a sentence starts with it: i becomes İ."""
-    return ("İ" if word[0] == "i" else word[0].upper()) + word[1:]
-
-
 @cache
 def noun_form(stem: str, soft: str, plural: bool, possessor: int, case: str) -> str:
     """A noun in a case; `possessor` is -1 for none, else an index of `POSSESSIVES`."""

@@ -8,22 +8,30 @@ other, so the gold alignment falls out of the derivation and needs no bookkeepin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from regard.data.synthetic.lexicon import Adjective, Conjunction, Name, Noun, Preposition, Verb
 
 # A token: its text, the keys it certainly translates, and the keys it only perhaps translates.
-Token = tuple[str, tuple[int, ...], tuple[int, ...]]
+Keys = tuple[int, ...]
+Token = tuple[str, Keys, Keys]
 Link = tuple[int, int]
 
-# What each key of a clause stands for, counted from `Clause.key`.
-VERB, PARTICLE, NEGATION, AUXILIARY, MODAL, TO, PASSIVE, LINKER, COMMA, GOVERNED, THAN, MORE, PREDICATE, AND = range(14)
-CLAUSE_KEYS = 14
-# The same for a noun phrase (`DETERMINER2` is the article of "all the dogs"); the head of a pair is its "and".
-HEAD, DETERMINER, DETERMINER2, OF = range(4)
-NP_KEYS = 4
+
+class Key:
+    """What each key of a clause stands for, counted from `Clause.key`; the last four, of a noun phrase from `NP.key`.
+
+    `DETERMINER2` is the article of "all the dogs"; the head of a pair is its "and".
+    """
+
+    VERB, PARTICLE, NEGATION, AUXILIARY, MODAL, TO, PASSIVE, LINKER, COMMA, GOVERNED = range(10)
+    THAN, MORE, PREDICATE, AND = range(10, 14)
+    HEAD, DETERMINER, DETERMINER2, OF = range(4)
+
+
+CLAUSE_KEYS, NP_KEYS = 14, 4
 
 # Persons: I, you, he or she, we, they, and a plural noun, which Turkish verbs treat like a singular one.
 FIRST, SECOND, THIRD, WE, THEY, PLURAL = range(6)
@@ -42,13 +50,6 @@ class Phrase:
         self.texts: dict[str, tuple[Token, ...]] = {"en": _tokens(en), "de": _tokens(de), "tr": _tokens(tr)}
         self.words = len(self.texts["en"])
         self.keys = 1 + max(key for token in self.texts["en"] for key in (*token[1], *token[2], 0))
-
-    def spell(self, language: str, key: int) -> list[Token]:
-        """The tokens in `language`, their keys counted from `key`."""
-        return [
-            (text, tuple([key + k for k in sure]), tuple([key + k for k in possible]))
-            for text, sure, possible in self.texts[language]
-        ]
 
 
 @cache
@@ -71,6 +72,13 @@ class Fixed:
     @property
     def words(self) -> int:
         return self.phrase.words
+
+    def spell(self, language: str) -> list[Token]:
+        key = self.key
+        return [
+            (text, tuple([key + k for k in sure]), tuple([key + k for k in possible]))
+            for text, sure, possible in self.phrase.texts[language]
+        ]
 
 
 @dataclass(slots=True)
@@ -139,6 +147,20 @@ class Clause:
     question: str = ""  # yes, subject, object, where, when, why
     also: Clause | None = None  # a second verb phrase: "opens the door and laughs"
 
+    @property
+    def front(self) -> Fixed | PP | None:
+        """The time or place that stands first, if any."""
+        return self.time if self.fronted == "time" else self.place if self.fronted else None
+
+    @property
+    def late_time(self) -> Fixed | PP | None:
+        """The time, if it does not stand first."""
+        return self.time if self.fronted != "time" else None
+
+    @property
+    def late_place(self) -> PP | None:
+        return self.place if self.fronted != "place" else None
+
 
 @dataclass(slots=True)
 class Complex:
@@ -159,6 +181,18 @@ class Sentence:
     parts: list[Complex]
     joiners: list[Fixed]
     stop: Fixed
+
+
+def linearise(tree: Sentence, language: str, spell: Callable[[Complex, list[Token]], None]) -> list[Token]:
+    """The tokens of a sentence in a language, where `spell` appends those of a main clause and what belongs to it."""
+    out: list[Token] = []
+    for part, after in zip(tree.parts, (*tree.joiners, tree.stop), strict=True):
+        spell(part, out)
+        out += after.spell(language)
+    text, sure, possible = out[0]
+    capital = "İ" if language == "tr" and text[0] == "i" else text[0].upper()
+    out[0] = (capital + text[1:], sure, possible)
+    return out
 
 
 def links(source: Sequence[Token], target: Sequence[Token]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:

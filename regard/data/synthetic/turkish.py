@@ -8,29 +8,20 @@ of the first and second person are dropped where the verb says who it is.
 from __future__ import annotations
 
 from regard.data.synthetic.phrases import EURO
-from regard.data.synthetic.suffixes import CASES, capitalise, lower, name_form, noun_form
+from regard.data.synthetic.suffixes import CASES, lower, name_form, noun_form
 from regard.data.synthetic.syntax import (
-    AND,
-    AUXILIARY,
-    DETERMINER,
-    DETERMINER2,
-    GOVERNED,
-    LINKER,
-    MODAL,
-    MORE,
     NP,
-    OF,
     PP,
-    PREDICATE,
-    THAN,
     THIRD,
-    TO,
     WE,
     Clause,
     Complex,
     Fixed,
+    Key,
+    Keys,
     Sentence,
     Token,
+    linearise,
 )
 from regard.data.synthetic.tables import forms, rows
 from regard.data.synthetic.turkish_verbs import POSTPOSED, copula_tokens, copular, verb_tokens
@@ -49,16 +40,7 @@ IMPERSONAL = frozenset(("önce", "sonra", "while"))
 
 def sentence(tree: Sentence) -> list[Token]:
     """The tokens of a sentence."""
-    out: list[Token] = []
-    for index, part in enumerate(tree.parts):
-        if index:
-            joiner = tree.joiners[index - 1]
-            out += joiner.phrase.spell("tr", joiner.key)
-        _complex(part, out)
-    out += tree.stop.phrase.spell("tr", tree.stop.key)
-    text, sure, possible = out[0]
-    out[0] = (capitalise(text), sure, possible)
-    return out
+    return linearise(tree, "tr", _complex)
 
 
 def _complex(part: Complex, out: list[Token]) -> None:
@@ -66,28 +48,22 @@ def _complex(part: Complex, out: list[Token]) -> None:
     main, other = part.main, part.subordinate
     if other is not None and part.conjunction is not None:
         form = part.conjunction.turkish
-        link = (other.key + LINKER,)
+        link = (other.key + Key.LINKER,)
         after = form in POSTPOSED or form in ("önce", "sonra")
         _clause(other, form, "loc" if form == "when" else "nom", out, () if after else link)
         if after:
             out.append((form, link, ()))
-    if part.polite is not None:
-        out += part.polite.phrase.spell("tr", part.polite.key)
+    _adjuncts(out, part.polite)
     if part.kind == "suggestion":
-        _clause(main, "suggestion", "nom", out, (main.key + LINKER, main.key + MODAL))
+        _clause(main, "suggestion", "nom", out, (main.key + Key.LINKER, main.key + Key.MODAL))
     else:
         asked = part.kind == "question" and main.question == "yes"
         _clause(main, "command" if part.kind == "command" else "question" if asked else "main", "nom", out)
 
 
-def _clause(
-    clause: Clause, form: str, case: str, out: list[Token], sure: tuple[int, ...] = (), possible: tuple[int, ...] = ()
-) -> None:
+def _clause(clause: Clause, form: str, case: str, out: list[Token], sure: Keys = (), possible: Keys = ()) -> None:
     """Append a clause whose verb takes `form`; the keys are those of words that its verb ending translates."""
-    if clause.fronted:
-        front = clause.time if clause.fronted == "time" else clause.place
-        assert front is not None
-        _adjunct(front, out)
+    _adjuncts(out, clause.front)
     subject = clause.subject
     if subject is not None and clause.question != "subject":
         if subject.kind == "pronoun" and subject.person in (0, 1, WE) and form not in IMPERSONAL:
@@ -95,45 +71,32 @@ def _clause(
         else:
             _np(subject, "gen" if form in GENITIVE_SUBJECTS else "nom", out)
     if clause.also is not None:
-        _core(clause, "-ip", "nom", out, (clause.also.key + AND,), ())
-        shared = (clause.key + MODAL,)
-        _core(clause.also, form, case, out, (*sure, *shared), (*possible, clause.key + AUXILIARY, clause.key + TO))
-    else:
-        _core(clause, form, case, out, sure, possible)
+        _core(clause, "-ip", "nom", out, (clause.also.key + Key.AND,), ())
+        sure, possible = (*sure, clause.key + Key.MODAL), (*possible, clause.key + Key.AUXILIARY, clause.key + Key.TO)
+        clause = clause.also
+    _core(clause, form, case, out, sure, possible)
 
 
-def _core(
-    clause: Clause, form: str, case: str, out: list[Token], sure: tuple[int, ...], possible: tuple[int, ...]
-) -> None:
+def _core(clause: Clause, form: str, case: str, out: list[Token], sure: Keys, possible: Keys) -> None:
     """Everything but the subject: adjuncts, arguments, and the verb."""
-    if clause.time is not None and clause.fronted != "time":
-        _adjunct(clause.time, out)
-    if clause.frequency is not None:
-        out += clause.frequency.phrase.spell("tr", clause.frequency.key)
-    if clause.company is not None:
-        _pp(clause.company, out)
-    if clause.place is not None and clause.fronted != "place":
-        _pp(clause.place, out)
+    _adjuncts(out, clause.late_time, clause.frequency, clause.company, clause.late_place)
     if clause.agent is not None:
         _np(clause.agent, _governed(clause.agent), out)
-        out.append(("tarafından", (clause.agent.key + OF,), ()))
+        out.append(("tarafından", (clause.agent.key + Key.OF,), ()))
     if clause.recipient is not None:
-        _np(clause.recipient, "dat", out, (clause.recipient.key + OF,))
+        _np(clause.recipient, "dat", out, (clause.recipient.key + Key.OF,))
     late = clause.object is not None and (_unmarked(clause, clause.object) or clause.question == "object")
     if not late:
         _object(clause, out)
-    if clause.complement is not None:
-        _pp(clause.complement, out)
-    if clause.manner is not None:
-        out += clause.manner.phrase.spell("tr", clause.manner.key)
+    _adjuncts(out, clause.complement, clause.manner)
     if clause.question in QUESTIONS:
-        out += [(word, (clause.key + LINKER,), ()) for word in QUESTIONS[clause.question].split()]
+        out += [(word, (clause.key + Key.LINKER,), ()) for word in QUESTIONS[clause.question].split()]
     elif clause.question == "subject" and clause.subject is not None:
         _np(clause.subject, "nom", out)
     if late:
         _object(clause, out)
     if clause.embedded is not None:
-        marked, link = clause.verb.turkish_case, (clause.embedded.key + LINKER,)
+        marked, link = clause.verb.turkish_case, (clause.embedded.key + Key.LINKER,)
         meant = clause.embedding == "whether"
         _clause(clause.embedded, clause.embedding, marked, out, link if meant else (), () if meant else link)
     if copular(clause) and form != "-ip":
@@ -147,17 +110,17 @@ def _predicate(clause: Clause, out: list[Token]) -> Token:
     """Append a predicate except for its last word, which is returned: it takes the ending of the copula."""
     key = clause.key
     if clause.tense in ("must", "had"):
-        out += verb_tokens(clause, "to", "nom", (), (key + TO,))
-        return ("zorunda", (key + MODAL,), ())
+        out += verb_tokens(clause, "to", "nom", (), (key + Key.TO,))
+        return ("zorunda", (key + Key.MODAL,), ())
     if clause.price is not None:
-        out += clause.price.phrase.spell("tr", clause.price.key)
-        return (lower(EURO[2]), (key + PREDICATE,), ())
+        out += clause.price.spell("tr")
+        return (lower(EURO[2]), (key + Key.PREDICATE,), ())
     if clause.predicate is None:
         return out.pop()
     if clause.than is not None:
-        _np(clause.than, "abl", out, (key + THAN,))
-        out.append(("daha", (key + MORE,), ()))
-    return (clause.predicate.turkish, (key + PREDICATE,), ())
+        _np(clause.than, "abl", out, (key + Key.THAN,))
+        out.append(("daha", (key + Key.MORE,), ()))
+    return (clause.predicate.turkish, (key + Key.PREDICATE,), ())
 
 
 def _unmarked(clause: Clause, phrase: NP) -> bool:
@@ -175,11 +138,11 @@ def _object(clause: Clause, out: list[Token]) -> None:
     if case == "about" and (phrase is not None or clause.gap == "object"):
         if phrase is not None:
             _np(phrase, _governed(phrase), out)
-        out.append(("hakkında", (key + GOVERNED,), ()))
+        out.append(("hakkında", (key + Key.GOVERNED,), ()))
     elif phrase is None:
         return
     elif case == "ins":
-        _np(phrase, case, out, (key + GOVERNED,) if clause.verb.preposition else ())
+        _np(phrase, case, out, (key + Key.GOVERNED,) if clause.verb.preposition else ())
     else:
         _np(phrase, "nom" if _unmarked(clause, phrase) else case, out)
 
@@ -189,14 +152,16 @@ def _governed(phrase: NP) -> str:
     return "gen" if phrase.kind == "pronoun" else "nom"
 
 
-def _adjunct(item: Fixed | PP, out: list[Token]) -> None:
-    if isinstance(item, Fixed):
-        out += item.phrase.spell("tr", item.key)
-    else:
-        _pp(item, out)
+def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
+    """Append the tokens of those that there are."""
+    for item in items:
+        if isinstance(item, Fixed):
+            out += item.spell("tr")
+        elif item is not None:
+            _postpositional(item, out)
 
 
-def _pp(item: PP, out: list[Token]) -> None:
+def _postpositional(item: PP, out: list[Token]) -> None:
     """A case ending, or a postposition after the case it governs."""
     word, case, phrase = item.preposition.turkish, item.preposition.turkish_case, item.np
     if case == "between" and phrase.pair is not None:
@@ -209,11 +174,11 @@ def _pp(item: PP, out: list[Token]) -> None:
         out.append((word, (item.key,), ()))
 
 
-def _np(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...] = ()) -> None:
+def _np(phrase: NP, case: str, out: list[Token], sure: Keys = ()) -> None:
     """Append a noun phrase; `sure` are the keys of the words that its case ending translates."""
     key = phrase.key
     if case == "gen":
-        sure = (*sure, key + OF)
+        sure = (*sure, key + Key.OF)
     if phrase.pair is not None:
         _np(phrase.pair[0], case, out, sure)
         out.append(("ve", (key,), ()))
@@ -227,36 +192,36 @@ def _np(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...] = ()) -> 
         _noun_phrase(phrase, case, out, sure)
 
 
-def _noun_phrase(phrase: NP, case: str, out: list[Token], sure: tuple[int, ...]) -> None:
+def _noun_phrase(phrase: NP, case: str, out: list[Token], sure: Keys) -> None:
     noun, key, determiner = phrase.noun, phrase.key, phrase.determiner
     assert noun is not None
     possessor = POSSESSORS.get(determiner, -1)
-    possible: tuple[int, ...] = ()
+    possible: Keys = ()
     if phrase.of is not None:
         possessor = THIRD
         _np(phrase.of, "gen", out)
     elif determiner in ("his", "her", "their"):
-        out.append(("onların" if determiner == "their" else "onun", (key + DETERMINER,), ()))
+        out.append(("onların" if determiner == "their" else "onun", (key + Key.DETERMINER,), ()))
     if phrase.where is not None:
-        _pp(phrase.where, out)
+        _postpositional(phrase.where, out)
         text, own, perhaps = out[-1]
         out[-1] = (text + "ki", own, perhaps)
     elif phrase.relative is not None:
         clause = phrase.relative
         form = "subject" if clause.gap == "subject" else "other"
-        _clause(clause, form, "nom", out, (), (clause.key + LINKER, clause.key + GOVERNED))
+        _clause(clause, form, "nom", out, (), (clause.key + Key.LINKER, clause.key + Key.GOVERNED))
     if phrase.number is not None:
-        out += phrase.number.phrase.spell("tr", phrase.number.key)
+        out += phrase.number.spell("tr")
     elif determiner in DETERMINERS:
-        out.append((DETERMINERS[determiner], (key + DETERMINER,), ()))
+        out.append((DETERMINERS[determiner], (key + Key.DETERMINER,), ()))
     elif determiner in ("my", "your", "our"):
-        sure = (*sure, key + DETERMINER)
+        sure = (*sure, key + Key.DETERMINER)
     elif determiner == "the":
-        possible = (key + DETERMINER,)
+        possible = (key + Key.DETERMINER,)
     if determiner == "all":
-        possible = (key + DETERMINER2,)
+        possible = (key + Key.DETERMINER2,)
     out += [(adjective.turkish, (own,), ()) for own, adjective in phrase.adjectives]
     if determiner == "a":
-        out.append(("bir", (key + DETERMINER,), ()))
+        out.append(("bir", (key + Key.DETERMINER,), ()))
     plural = phrase.plural and determiner not in COUNTED
     out.append((noun_form(noun.turkish, noun.soft, plural, possessor, case), (key, *sure), possible))

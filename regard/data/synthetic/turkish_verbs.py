@@ -12,21 +12,7 @@ from functools import cache
 from regard.data.synthetic import phrases
 from regard.data.synthetic.lexicon import BE, COST
 from regard.data.synthetic.suffixes import aorist, attach, last_vowel, stem_of, verb_form
-from regard.data.synthetic.syntax import (
-    AUXILIARY,
-    GOVERNED,
-    MODAL,
-    NEGATION,
-    PARTICLE,
-    PASSIVE,
-    PLURAL,
-    THEY,
-    THIRD,
-    TO,
-    VERB,
-    Clause,
-    Token,
-)
+from regard.data.synthetic.syntax import PLURAL, THEY, THIRD, Clause, Key, Keys, Token
 
 # Personal endings by person (I, you, he, we, they, plural noun): of most tenses, of -DI and -sA, of -DIk and -AcAk.
 PERSONS = ("(y)Im", "sIn", "", "(y)Iz", "lAr", "")
@@ -113,32 +99,32 @@ def plain_tense(clause: Clause) -> str:
     return "pres" if tense == "can" else tense
 
 
-def verb_tokens(clause: Clause, form: str, case: str, sure: tuple[int, ...], possible: tuple[int, ...]) -> list[Token]:
+def verb_tokens(clause: Clause, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
     """The verb with its light noun; `sure` and `possible` are keys that its endings translate besides its own."""
     key, verb = clause.key, clause.verb
-    own: tuple[int, ...] = (key + VERB, key + PARTICLE)
+    own: Keys = (key + Key.VERB, key + Key.PARTICLE)
     out: list[Token] = [(word, own, ()) for word in verb.light.split()]
     negative = denied(clause)
-    governed = (key + GOVERNED,) if verb.preposition and verb.turkish_case not in ("ins", "about") else ()
+    governed = (key + Key.GOVERNED,) if verb.preposition and verb.turkish_case not in ("ins", "about") else ()
     able = clause.tense in ("can", "could")
     if clause.tense in ("want", "wanted") and form != "-ip":
         infinitive = verb_form(stem_of(verb.turkish, clause.passive, False, False), "mAk")
-        out.append((infinitive, own, (key + TO, *governed)))
+        out.append((infinitive, own, (key + Key.TO, *governed)))
         governed = ()
-        stem, own = stem_of("iste", False, False, negative), (key + MODAL,)
+        stem, own = stem_of("iste", False, False, negative), (key + Key.MODAL,)
     else:
         stem = stem_of(verb.turkish, clause.passive, able and form != "-ip", negative)
-    modal = (key + MODAL,) if able or clause.tense == "should" else ()
-    no = (key + NEGATION,) if clause.negated else ()
+    modal = (key + Key.MODAL,) if able or clause.tense == "should" else ()
+    no = (key + Key.NEGATION,) if clause.negated else ()
     never = (clause.frequency.key,) if negative and clause.frequency is not None else ()
     sure = (*own, *modal, *no, *sure)
-    possible = (*possible, *never, *governed, key + AUXILIARY, key + PASSIVE)
+    possible = (*possible, *never, *governed, key + Key.AUXILIARY, key + Key.PASSIVE)
     tense, person = plain_tense(clause), clause.person
     if form == "main":
         out.append((_finite(stem, tense, negative, person), sure, possible))
     elif form == "question":
         word, asked = _asked(stem, tense, negative, person)
-        out += [(word, sure, possible), (asked, (), (key + AUXILIARY,))]
+        out += [(word, sure, possible), (asked, (), (key + Key.AUXILIARY,))]
     elif form == "if":
         out.append((_conditional(stem, tense == "prog", negative, person), sure, possible))
     elif form == "while":
@@ -157,23 +143,21 @@ def verb_tokens(clause: Clause, form: str, case: str, sure: tuple[int, ...], pos
     return out
 
 
-def copula_tokens(
-    clause: Clause, host: Token, form: str, case: str, sure: tuple[int, ...], possible: tuple[int, ...]
-) -> list[Token]:
+def copula_tokens(clause: Clause, host: Token, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
     """A predicate with the endings, or the forms of ol-, that make a clause of it."""
     text, host_sure, host_possible = host
     key, person, past = clause.key, clause.person, clause.tense in ("past", "had")
     negative = denied(clause)
-    no = (key + NEGATION,) if clause.negated else ()
+    no = (key + Key.NEGATION,) if clause.negated else ()
     if clause.frequency is not None and negative:
         possible = (*possible, clause.frequency.key)
-    be = (*possible, key + VERB, key + AUXILIARY) if clause.verb is BE or clause.verb is COST else possible
+    be = (*possible, key + Key.VERB, key + Key.AUXILIARY) if clause.verb is BE or clause.verb is COST else possible
     if form in ("main", "question", "if") and clause.tense != "fut":
         return _endings(host, form, person, past, negative, (sure, no, be))
     stem = stem_of("ol", False, False, negative)
     future = clause.tense == "fut"
-    own = (*sure, *no, key + VERB) if clause.verb is BE or clause.verb is COST else (*sure, *no)
-    possible = (*possible, key + AUXILIARY)
+    own = (*sure, *no, key + Key.VERB) if clause.verb is BE or clause.verb is COST else (*sure, *no)
+    possible = (*possible, key + Key.AUXILIARY)
     words: tuple[str, ...]
     if form == "main":
         words = (_finite(stem, "fut", negative, person),)
@@ -188,9 +172,7 @@ def copula_tokens(
     return [(text, host_sure, host_possible), *((word, own, possible) for word in words)]
 
 
-def _endings(
-    host: Token, form: str, person: int, past: bool, negative: bool, keys: tuple[tuple[int, ...], ...]
-) -> list[Token]:
+def _endings(host: Token, form: str, person: int, past: bool, negative: bool, keys: tuple[Keys, ...]) -> list[Token]:
     """The copula as an ending: on the predicate, on "değil", or on the question particle."""
     text, host_sure, host_possible = host
     sure, no, possible = keys
