@@ -10,18 +10,57 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.artifacts import discard, file_digest, locked, mark, read_json, write_json
+from regard.artifacts import discard, file_digest, locked, mark, read_json, replacing, write_json
 from regard.errors import DamagedError, OutputError
 from regard.fingerprint import Fingerprint
 
 NOTE = "corpus.json"
 POLL = 0.1  # seconds from one look at a lock to the next
+
+
+# How many eighths of all examples of a corpus each split owns.
+SPLITS: dict[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}
+REPORT_EVERY = 500
+
+
+def check_split(size: int, split: str, corpus: str, examples: str) -> None:
+    """A ValueError if there is no such split, or none of this size."""
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; {corpus} {' and '.join(map(repr, SPLITS))}")
+    if size < 0:
+        raise ValueError(f"size ({size}) of {split} is negative; ask for 0 {examples} or more")
+
+
+def write_splits(
+    folder: Path, ending: str, lines: Mapping[str, Iterable[str]], progress: Callable[[int], None] | None
+) -> dict[str, Path]:
+    """Write the lines of each split into a file of `folder`; returns where each is.
+
+    Each file appears when it is complete, never half written, and none that is there is replaced. `progress` is called
+    now and then with the number of lines so far, of all splits together.
+    """
+    paths = {split: folder / f"{split}.{ending}" for split in lines}
+    for path in paths.values():
+        if path.exists():
+            raise OutputError(f"{path} exists; give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    done = 0
+    for split, path in paths.items():
+        with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+            for line in lines[split]:
+                file.write(f"{line}\n")
+                done += 1
+                if progress is not None and done % REPORT_EVERY == 0:
+                    progress(done)
+    if progress is not None:
+        progress(done)
+    return paths
 
 
 @dataclass(frozen=True)
@@ -98,7 +137,9 @@ def _leaving(
 ) -> dict[str, str]:
     """What is there and is to be replaced, with its digest; an error if any of it may not be."""
     note = _read(folder, otherwise)
-    found = {name: _digest(folder / name) for name in dict.fromkeys([*names, *note.files]) if _is_there(folder / name)}
+    found = {
+        name: _digest(folder / name) for name in dict.fromkeys([*names, *note.files]) if os.path.lexists(folder / name)
+    }
     for name in names:
         if name in found and not note.is_ours(name, found[name]):
             raise OutputError(f"{folder / name} exists and was not made by Regard; {otherwise}")
@@ -134,10 +175,6 @@ def _digest(path: Path) -> str:
         found.update(f"{inner.relative_to(path).as_posix()}\n".encode("utf-8", "surrogateescape"))
         found.update(b"" if inner.is_dir() and not inner.is_symlink() else _digest(inner).encode())
     return found.hexdigest()
-
-
-def _is_there(path: Path) -> bool:
-    return os.path.lexists(path)
 
 
 @contextmanager

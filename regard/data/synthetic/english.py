@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from regard.data.synthetic.lexicon import BE
+from regard.data.synthetic.lexicon import BE, Adjective, Noun
 from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.syntax import FIRST, NP, PP, THIRD, Clause, Complex, Fixed, Key, Sentence, Token, linearise
 
@@ -44,188 +44,153 @@ def sentence(tree: Sentence) -> list[Token]:
 
 def _complex(part: Complex, out: list[Token]) -> None:
     other, main = part.subordinate, part.main
+    subordinate: list[Token] = []
     if other is not None and part.conjunction is not None:
-        link = (part.conjunction.english, (other.key + Key.LINKER,), ())
+        subordinate = [(part.conjunction.english, (other.key + Key.LINKER,), ()), *_clause(other)]
         if part.first:
-            out.append(link)
-            _clause(other, out)
-            out.append((",", (other.key + Key.COMMA,), ()))
-    _adjuncts(out, part.polite)
+            out += [*subordinate, (",", (other.key + Key.COMMA,), ())]
+    out += _adjuncts(part.polite)
     if part.kind == "suggestion":
         out += [("let", (main.key + Key.LINKER,), ()), ("us", (main.key + Key.MODAL,), ())]
-    _clause(main, out)
-    if other is not None and part.conjunction is not None and not part.first:
-        out.append(link)
-        _clause(other, out)
+    out += _clause(main)
+    if not part.first:
+        out += subordinate
 
 
-def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
-    """Append the tokens of those that there are."""
+def _adjuncts(*items: Fixed | PP | None) -> list[Token]:
+    """The tokens of those that there are."""
+    out: list[Token] = []
     for item in items:
         if isinstance(item, Fixed):
             out += item.spell("en")
         elif item is not None:
             out += [(word, (item.key,), ()) for word in item.preposition.english.split()]
-            np(item.np, out)
+            out += _np(item.np)
+    return out
 
 
-def np(phrase: NP, out: list[Token], subject: bool = False) -> None:
-    """Append a noun phrase."""
-    key = phrase.key
+def _np(phrase: NP | None, before: str = "", key: int = 0, subject: bool = False) -> list[Token]:
+    """A noun phrase, if there is one; with `before`, after a word of this key."""
+    if phrase is None:
+        return []
+    if before:
+        return [(before, (key,), ()), *_np(phrase)]
     if phrase.pair is not None:
-        np(phrase.pair[0], out, subject)
-        out.append(("and", (key,), ()))
-        np(phrase.pair[1], out, subject)
-    elif phrase.kind == "pronoun":
-        out.append((phrase.pronoun if subject else OBJECT_FORMS[phrase.pronoun], (key,), ()))
-    elif phrase.name is not None:
-        out.append((phrase.name.english, (key,), ()))
-    elif phrase.noun is None:
-        out.append((phrase.kind, (key,), ()))
-    else:
-        _noun_phrase(phrase, out)
+        first, second = (_np(half, subject=subject) for half in phrase.pair)
+        return [*first, ("and", (phrase.key,), ()), *second]
+    if phrase.noun is not None:
+        return _noun_phrase(phrase, phrase.noun)
+    pronoun = phrase.pronoun if subject else OBJECT_FORMS.get(phrase.pronoun, "")
+    return [(phrase.name.english if phrase.name is not None else pronoun or phrase.kind, (phrase.key,), ())]
 
 
-def _noun_phrase(phrase: NP, out: list[Token]) -> None:
-    key, noun = phrase.key, phrase.noun
-    assert noun is not None
+def _noun_phrase(phrase: NP, noun: Noun) -> list[Token]:
+    key = phrase.key
     head = noun.plural if phrase.plural else noun.singular
-    if phrase.number is not None:
-        out += phrase.number.spell("en")
-    elif phrase.determiner == "all":
-        out += [("all", (key + Key.DETERMINER,), ()), ("the", (key + Key.DETERMINER2,), ())]
+    out = _adjuncts(phrase.number)
+    if phrase.determiner == "all":
+        out = [("all", (key + Key.DETERMINER,), ()), ("the", (key + Key.DETERMINER2,), ())]
     elif phrase.determiner == "a":
         following = phrase.adjectives[0][1].english if phrase.adjectives else head
-        out.append(("an" if following[0] in "aeiou" else "a", (key + Key.DETERMINER,), ()))
-    elif phrase.determiner:
-        out += [(word, (key + Key.DETERMINER,), ()) for word in phrase.determiner.split()]
+        out = [("an" if following[0] in "aeiou" else "a", (key + Key.DETERMINER,), ())]
+    elif not out:
+        out = [(word, (key + Key.DETERMINER,), ()) for word in phrase.determiner.split()]
     out += [(adjective.english, (own,), ()) for own, adjective in phrase.adjectives]
     out.append((head, (key + Key.HEAD,), ()))
     if phrase.of is not None:
-        out.append(("of", (phrase.of.key + Key.OF,), ()))
-        np(phrase.of, out)
-    elif phrase.where is not None:
-        _adjuncts(out, phrase.where)
-    elif phrase.relative is not None:
-        _relative(phrase.relative, noun.human, out)
+        return out + _np(phrase.of, "of", phrase.of.key + Key.OF)
+    if phrase.where is not None:
+        return out + _adjuncts(phrase.where)
+    return out + _relative(phrase.relative, noun.human) if phrase.relative is not None else out
 
 
-def _relative(clause: Clause, human: bool, out: list[Token]) -> None:
+def _relative(clause: Clause, human: bool) -> list[Token]:
     key = clause.key
-    fronted = {"recipient": "to", "place": "in"}.get(clause.gap, "")
-    if clause.gap == "object":
-        fronted = clause.verb.preposition
-    if fronted:
-        out.append((fronted, (key + Key.GOVERNED,), ()))
+    fronted = {"recipient": "to", "place": "in", "object": clause.verb.preposition}.get(clause.gap, "")
     person = "who" if clause.gap == "subject" else "whom"
     marker = person if human else "which" if fronted else "that"
-    out.append((marker, (key + Key.LINKER,), ()))
-    _clause(clause, out)
+    before: list[Token] = [(fronted, (key + Key.GOVERNED,), ())] if fronted else []
+    return [*before, (marker, (key + Key.LINKER,), ()), *_clause(clause)]
 
 
-def _clause(clause: Clause, out: list[Token]) -> None:
+def _clause(clause: Clause) -> list[Token]:
     inverted = clause.question not in ("", "subject")
+    out: list[Token] = []
     if clause.question in ("where", "when", "why"):
         out.append((clause.question, (clause.key + Key.LINKER,), ()))
-    elif clause.question == "object" and clause.object is not None:
-        np(clause.object, out)
-    _adjuncts(out, clause.front)
+    elif clause.question == "object":
+        out += _np(clause.object)
     operator, rest = _group(clause, inverted)
-    if inverted and operator is not None:
-        out.append(operator)
-        operator = None
-    if clause.subject is not None:
-        np(clause.subject, out, subject=True)
-    if operator is not None:
-        out.append(operator)
+    subject = _np(clause.subject, subject=True)
+    out += [*_adjuncts(clause.front), *(operator + subject if inverted else subject + operator)]
     if clause.negated and clause.tense != "can":
         out.append(("not", (clause.key + Key.NEGATION,), ()))
-    _adjuncts(out, clause.frequency)
-    out += rest
-    _arguments(clause, out)
+    out += [*_adjuncts(clause.frequency), *rest, *_arguments(clause)]
     if clause.also is not None:
-        out.append(("and", (clause.also.key + Key.AND,), ()))
-        out.append(_lexical(clause.also))
-        _arguments(clause.also, out)
+        out += [("and", (clause.also.key + Key.AND,), ()), _lexical(clause.also), *_arguments(clause.also)]
+    return out
 
 
-def _arguments(clause: Clause, out: list[Token]) -> None:
+def _arguments(clause: Clause) -> list[Token]:
     """All that follows the verb."""
     key, verb = clause.key, clause.verb
-    if verb.particle:
-        out.append((verb.particle, (key + Key.PARTICLE,), (key + Key.VERB,)))
-    if clause.object is not None and clause.question != "object":
-        if verb.preposition:
-            out.append((verb.preposition, (key + Key.GOVERNED,), ()))
-        np(clause.object, out)
+    out: list[Token] = [(verb.particle, (key + Key.PARTICLE,), (key + Key.VERB,))] if verb.particle else []
+    if clause.question != "object":
+        out += _np(clause.object, verb.preposition, key + Key.GOVERNED)
     if clause.recipient is not None:
-        out.append(("to", (clause.recipient.key + Key.OF,), ()))
-        np(clause.recipient, out)
-    _adjuncts(out, clause.complement)
+        out += _np(clause.recipient, "to", clause.recipient.key + Key.OF)
+    out += _adjuncts(clause.complement)
     if clause.predicate is not None:
-        _predicate(clause, out)
+        out += _predicate(clause, clause.predicate)
     if clause.price is not None:
-        out += clause.price.spell("en")
-        out.append((EURO[0], (key + Key.PREDICATE,), ()))
+        out += [*clause.price.spell("en"), (EURO[0], (key + Key.PREDICATE,), ())]
     if clause.agent is not None:
-        out.append(("by", (clause.agent.key + Key.OF,), ()))
-        np(clause.agent, out)
-    _adjuncts(out, clause.manner, clause.company, clause.late_place, clause.late_time)
+        out += _np(clause.agent, "by", clause.agent.key + Key.OF)
+    out += _adjuncts(clause.manner, clause.company, clause.late_place, clause.late_time)
     if clause.embedded is not None:
-        out.append((clause.embedding, (clause.embedded.key + Key.LINKER,), ()))
-        _clause(clause.embedded, out)
+        out += [(clause.embedding, (clause.embedded.key + Key.LINKER,), ()), *_clause(clause.embedded)]
+    return out
 
 
-def _predicate(clause: Clause, out: list[Token]) -> None:
-    adjective, key = clause.predicate, clause.key
-    assert adjective is not None
+def _predicate(clause: Clause, adjective: Adjective) -> list[Token]:
+    key = clause.key
+    plain: Token = (adjective.english, (key + Key.PREDICATE,), ())
     if clause.than is None:
-        out.append((adjective.english, (key + Key.PREDICATE,), ()))
-        return
-    if " " in adjective.comparative:
-        out += [("more", (key + Key.MORE,), ()), (adjective.english, (key + Key.PREDICATE,), ())]
-    else:
-        out.append((adjective.comparative, (key + Key.PREDICATE, key + Key.MORE), ()))
-    out.append(("than", (key + Key.THAN,), ()))
-    np(clause.than, out)
+        return [plain]
+    more: list[Token] = [("more", (key + Key.MORE,), ()), plain]
+    if " " not in adjective.comparative:
+        more = [(adjective.comparative, (key + Key.PREDICATE, key + Key.MORE), ())]
+    return more + _np(clause.than, "than", key + Key.THAN)
 
 
-def _group(clause: Clause, inverted: bool) -> tuple[Token | None, list[Token]]:
-    """The operator, which stands before the subject of a question, and the rest of the verb."""
+def _group(clause: Clause, inverted: bool) -> tuple[list[Token], list[Token]]:
+    """The operator, if any, which stands before the subject of a question, and the rest of the verb."""
     key, tense, person = clause.key, clause.tense, clause.person
     third = person == THIRD
     auxiliary, main = (key + Key.AUXILIARY,), _lexical(clause)
+    passive = "been" if tense in PERFECTS else "be"
+    rest: list[Token] = [(passive, (key + Key.PASSIVE,), ()), main] if clause.passive else [main]
     if tense == "can" and clause.negated:
-        return ("cannot", (key + Key.MODAL, key + Key.NEGATION), ()), [*_passive(clause, "be"), main]
+        return [("cannot", (key + Key.MODAL, key + Key.NEGATION), ())], rest
     if tense in MODALS:
-        return (tense, (key + Key.MODAL,), ()), [*_passive(clause, "be"), main]
+        return [(tense, (key + Key.MODAL,), ())], rest
     if tense == "fut":
-        return ("will", auxiliary, ()), [*_passive(clause, "be"), main]
+        return [("will", auxiliary, ())], rest
     if tense in PERFECTS:
-        return (PERFECTS[tense][not third], auxiliary, ()), [*_passive(clause, "been"), main]
+        return [(PERFECTS[tense][not third], auxiliary, ())], rest
     if tense == "prog":
-        return (_be(person), auxiliary, ()), [main]
+        return [(_be(person), auxiliary, ())], [main]
     if clause.verb is BE:
-        return (_be(person, tense == "past"), (key + Key.VERB,), ()), []
+        return [(_be(person, tense == "past"), (key + Key.VERB,), ())], []
     if clause.passive:
-        return (_be(person, tense == "past"), (key + Key.PASSIVE,), ()), [main]
+        return [(_be(person, tense == "past"), (key + Key.PASSIVE,), ())], [main]
     ask = inverted or clause.negated
+    did = "did" if tense in ("past", "wanted") else "does" if third and tense != "imp" else "do"
+    operator: list[Token] = [(did, auxiliary, ())] if ask else []
     if tense in FULL_MODALS:
         form = "want" if ask else FULL_MODALS[tense][not third]
-        rest = [(form, (key + Key.MODAL,), ()), ("to", (key + Key.TO,), ()), main]
-        return (_do(clause), rest) if ask else (None, rest)
-    if ask:
-        return _do(clause), [(clause.verb.english[0], main[1], main[2])]
-    return None, [main]
-
-
-def _do(clause: Clause) -> Token:
-    word = "did" if clause.tense in ("past", "wanted") else "does" if clause.person == THIRD else "do"
-    return ("do" if clause.tense == "imp" else word, (clause.key + Key.AUXILIARY,), ())
-
-
-def _passive(clause: Clause, form: str) -> list[Token]:
-    return [(form, (clause.key + Key.PASSIVE,), ())] if clause.passive else []
+        return operator, [(form, (key + Key.MODAL,), ()), ("to", (key + Key.TO,), ()), main]
+    return operator, [(clause.verb.english[0], main[1], main[2])] if ask else [main]
 
 
 def _lexical(clause: Clause) -> Token:

@@ -172,6 +172,12 @@ def _verb(english: str, german: str, turkish: str, frame: str, flags: str) -> Ve
     )
 
 
+def _preposition(english: str, german: str, turkish: str, objects: str) -> Preposition:
+    word, case = german.split()
+    turkish_case, *postposition = turkish.split()
+    return Preposition(english, word, int(case), turkish_case, "".join(postposition), objects)
+
+
 def _cldr(names: str, code: str) -> list[str]:
     """What CLDR calls a language or a territory in English, German and Turkish."""
     return [getattr(Locale(locale), names)[code] for locale in ("en", "de", "tr")]
@@ -195,29 +201,10 @@ COUNTRIES = tuple(Name(*_cldr("territories", code)) for code in _words("territor
 BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), ("sein", "ist", "war", "gewesen"), "ol")
 COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), ("kosten", "kostet", "kostete", "gekostet"), "ol")
 
-IN = Preposition("in", "in", 2, "loc", "", "L")
-PLACES = (
-    IN,
-    Preposition("on", "auf", 2, "gen", "üstünde", "S"),
-    Preposition("under", "unter", 2, "gen", "altında", "U"),
-    Preposition("behind", "hinter", 2, "gen", "arkasında", "H"),
-    Preposition("next to", "neben", 2, "gen", "yanında", "H"),
-    Preposition("in front of", "vor", 2, "gen", "önünde", "H"),
-)
-BESIDE = (IN, *PLACES[3:])
-BETWEEN = Preposition("between", "zwischen", 2, "between", "arasında", "H")
-TO = Preposition("to", "zu", 2, "dat", "", "L")
-INTO = Preposition("to", "in", 1, "dat", "", "L")
-TO_COUNTRY = Preposition("to", "nach", 2, "dat", "")
-WITH = Preposition("with", "mit", 2, "ins", "", "P")
-WITHOUT = Preposition("without", "ohne", 1, "nom", "olmadan", "P")
-FOR = Preposition("for", "für", 1, "for", "için", "P")
-OCCASIONS = (
-    Preposition("after", "nach", 2, "abl", "sonra", "Z"),
-    Preposition("before", "vor", 2, "abl", "önce", "Z"),
-    Preposition("during", "während", 3, "nom", "sırasında", "Z"),
-    Preposition("because of", "wegen", 3, "nom", "yüzünden", "ZAV"),
-)
+PLACES = tuple(_preposition(*row) for row in rows("places"))
+OCCASIONS = tuple(_preposition(*row) for row in rows("occasions"))
+BETWEEN, TO, INTO, TO_COUNTRY, WITH, WITHOUT, FOR = (_preposition(*row) for row in rows("prepositions"))
+IN, BESIDE = PLACES[0], (PLACES[0], *PLACES[3:])
 
 PAST, NOW, LATER = ("past", "could", "wanted", "had"), ("pres", "prog", "can", "must", "want", "perf"), ("fut",)
 REASONS = ((PAST, PAST), (NOW, ("pres", "prog", "perf", "past", "can")), (LATER, ("fut", "pres", "prog", "want")))

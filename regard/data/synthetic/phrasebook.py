@@ -19,23 +19,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from regard.artifacts import replacing
 from regard.data.synthetic import english, german, turkish
+from regard.data.synthetic.corpus import SPLITS, check_split, write_splits
 from regard.data.synthetic.grammar import Grammar
 from regard.data.synthetic.syntax import Link, Sentence, Token, links
-from regard.errors import OutputError
 
 LANGUAGES: dict[str, str] = {"de": "German", "tr": "Turkish"}
-
-# How many eighths of all sentences each split owns.
-SPLITS: dict[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}
 
 _LINEARISERS: dict[str, Callable[[Sentence], list[Token]]] = {"de": german.sentence, "tr": turkish.sentence}
 _PUNCTUATION = frozenset(".,?!")
 _SHORTEST = 3
 # So many sentences in a row that were there already mean that hardly any is left.
 _PATIENCE = 300
-_REPORT_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,45 +86,24 @@ def write(
 
     A line is source, target and alignment with tabs between, or what `line` makes of a pair; files may have another
     `ending`. Each file appears when it is complete, never half written, and none that is there is replaced. `progress`
-    is told now and then how many pairs there are by now, of all splits together.
+    is called now and then with the number of pairs so far, of all splits together.
     """
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, language, split, words)
-    paths = {split: folder / f"{split}.{ending}" for split in sizes}
-    for path in paths.values():
-        if path.exists():
-            raise OutputError(f"{path} exists; give another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    done = 0
-    for split, size in sizes.items():
-        with replacing(paths[split]) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-            for pair in _pairs(size, language, split, words, seed):
-                file.write(f"{line(pair)}\n")
-                done += 1
-                if progress is not None and done % _REPORT_EVERY == 0:
-                    progress(done)
-    if progress is not None:
-        progress(done)
-    return paths
+    drawn = {split: map(line, _pairs(size, language, split, words, seed)) for split, size in sizes.items()}
+    return write_splits(folder, ending, drawn, progress)
 
 
 def _check(size: int, language: str, split: str, words: tuple[int, int]) -> None:
     if language not in LANGUAGES:
-        raise ValueError(f"unknown language {language!r}; the phrasebook has {_either(LANGUAGES)}")
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}; the phrasebook has {_either(SPLITS)}")
-    if size < 0:
-        raise ValueError(f"size ({size}) of {split} is negative; ask for 0 pairs or more")
+        raise ValueError(f"unknown language {language!r}; the phrasebook has {' and '.join(map(repr, LANGUAGES))}")
+    check_split(size, split, "the phrasebook has", "pairs")
     low, high = words
     if low < _SHORTEST:
         raise ValueError(f"words {words} start below the shortest sentence; try ({_SHORTEST}, {max(high, _SHORTEST)})")
     if high < low:
         raise ValueError(f"words {words} is an empty range; try ({high}, {low})")
-
-
-def _either(names: dict[str, str] | dict[str, range]) -> str:
-    return " and ".join(repr(name) for name in names)
 
 
 def _pairs(size: int, language: str, split: str, words: tuple[int, int], seed: int) -> Iterator[Pair]:

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from regard.artifacts import replacing
+from regard.data.synthetic.corpus import SPLITS, check_split, write_splits
 from regard.errors import OutputError, require
 
 Box = tuple[int, int, int, int]
@@ -55,9 +55,6 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 BACKGROUNDS = ((150, 150, 146), (170, 158, 138), (126, 144, 160), (138, 154, 132), (162, 140, 148))
 
-# How many eighths of all scenes each split owns.
-SPLITS: dict[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}
-
 _KINDS = tuple(product(SIZES, COLOURS, SHAPES))
 _HOW_MANY = (1, 2, 2, 3, 3, 3)
 # In 64ths of the picture: the border, the gap between things, and how much further they are apart on one axis.
@@ -65,7 +62,6 @@ _BORDER, _GAP, _MARGIN = 1, 3, 8
 _NOISE = 3
 _SMALLEST = 48
 _SUPERSAMPLING = 4
-_REPORT_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,45 +155,34 @@ def write(
 
     A line has the picture's path from `folder` as `source`, the caption as `target`, `boxes` as lists of first word,
     last word, x0, y0, x1, y1, and the picture's `width` and `height`. A .jsonl file appears when it and its pictures
-    are complete; nothing that is there is replaced. `progress` is told now and then how many scenes there are by now,
+    are complete; nothing that is there is replaced. `progress` is called now and then with the number of scenes so far,
     of all splits together.
     """
     require("PIL")
-    from PIL import Image
-
     sizes = {"train": train, "valid": valid, "test": test}
     for split, size in sizes.items():
         _check(size, split, picture)
-    paths = {split: folder / f"{split}.jsonl" for split in sizes}
-    for path in (*paths.values(), folder / "pictures"):
-        if path.exists():
-            raise OutputError(f"{path} exists; give another folder")
-    done = 0
-    for split, size in sizes.items():
-        (folder / "pictures" / split).mkdir(parents=True)
-        with replacing(paths[split]) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-            for number, scene in enumerate(_scenes(size, split, picture, seed), 1):
-                source = f"pictures/{split}/{number:06d}.png"
-                Image.fromarray(scene.render()).save(folder / source, compress_level=1)
-                file.write(json.dumps(_record(source, scene)) + "\n")
-                done += 1
-                if progress is not None and done % _REPORT_EVERY == 0:
-                    progress(done)
-    if progress is not None:
-        progress(done)
-    return paths
+    if (folder / "pictures").exists():
+        raise OutputError(f"{folder / 'pictures'} exists; give another folder")
+    lines = {split: _lines(folder, split, _scenes(size, split, picture, seed)) for split, size in sizes.items()}
+    return write_splits(folder, "jsonl", lines, progress)
 
 
-def _record(source: str, scene: Scene) -> dict[str, object]:
-    boxes = [[first, last, *box] for first, last, box in scene.boxes]
-    return {"source": source, "target": scene.caption, "boxes": boxes, "width": scene.side, "height": scene.side}
+def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
+    """The records of scenes, whose pictures are written before."""
+    from PIL import Image
+
+    (folder / "pictures" / split).mkdir(parents=True)
+    for number, scene in enumerate(scenes, 1):
+        source = f"pictures/{split}/{number:06d}.png"
+        Image.fromarray(scene.render()).save(folder / source, compress_level=1)
+        boxes = [[first, last, *box] for first, last, box in scene.boxes]
+        size = {"width": scene.side, "height": scene.side}
+        yield json.dumps({"source": source, "target": scene.caption, "boxes": boxes, **size})
 
 
 def _check(size: int, split: str, picture: int) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}; the scenes have {' and '.join(map(repr, SPLITS))}")
-    if size < 0:
-        raise ValueError(f"size ({size}) of {split} is negative; ask for 0 scenes or more")
+    check_split(size, split, "the scenes have", "scenes")
     if picture < _SMALLEST:
         raise ValueError(f"picture ({picture}) is too small to tell shapes apart; try {_SMALLEST} pixels or more")
 
