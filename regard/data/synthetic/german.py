@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from regard.data.synthetic import german_forms as forms
 from regard.data.synthetic.german_forms import DATIVE, GENITIVE, NOMINATIVE
-from regard.data.synthetic.lexicon import Preposition
+from regard.data.synthetic.lexicon import Noun
 from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.syntax import NP, PP, Clause, Complex, Fixed, Key, Keys, Sentence, Token, linearise
 
@@ -15,7 +15,6 @@ MODALS = {"can": ("können", False), "could": ("können", True), "must": ("müss
           "want": ("wollen", False), "wanted": ("wollen", True), "should": ("sollen", True)}  # fmt: skip
 DEFINITE = frozenset(("the", "this", "these", "my", "your", "his", "her", "our", "their"))
 QUESTIONS = {"where": "wo", "when": "wann", "why": "warum"}
-VON = Preposition("", "von", DATIVE, "", "")
 BARE_COMMA: Token = (",", (), ())
 
 
@@ -46,74 +45,58 @@ def _complex(part: Complex, out: list[Token]) -> None:
     inverted = bool(out) and out[-1][0] == "deshalb"
     subordinate: list[Token] = []
     if other is not None and part.conjunction is not None:
-        word = part.conjunction.german
-        if part.conjunction.turkish == "when" and other.tense == "past":
-            word = "als"
-        subordinate.append((word, (other.key + Key.LINKER,), ()))
-        _verb_last(other, subordinate)
+        then = part.conjunction.turkish == "when" and other.tense == "past"
+        word = "als" if then else part.conjunction.german
+        subordinate = [(word, (other.key + Key.LINKER,), ()), *_verb_last(other)]
         if part.first:
-            out += subordinate
-            out.append((",", (other.key + Key.COMMA,), ()))
+            out += [*subordinate, (",", (other.key + Key.COMMA,), ())]
             inverted = True
-    _adjuncts(out, part.polite)
+    out += _adjuncts(part.polite)
     if part.kind == "command":
-        _verb_first(main, out)
+        fields = _fields(main, last=False)
+        out += [fields.finite, *fields.middle, *fields.end, *fields.after]
     elif part.kind == "suggestion":
-        out += [("lass", (main.key + Key.LINKER,), ()), ("uns", (main.key + Key.MODAL,), ())]
         fields = _fields(main, last=True)
+        out += [("lass", (main.key + Key.LINKER,), ()), ("uns", (main.key + Key.MODAL,), ())]
         out += [*fields.middle, fields.finite, *fields.after]
     else:
-        _verb_second(main, inverted, out)
+        out += _verb_second(main, inverted)
     if subordinate and not part.first:
         out += [BARE_COMMA, *subordinate]
 
 
-def _verb_first(clause: Clause, out: list[Token]) -> None:
-    fields = _fields(clause, last=False)
-    out += [fields.finite, *fields.middle, *fields.end, *fields.after]
-
-
-def _verb_second(clause: Clause, inverted: bool, out: list[Token]) -> None:
+def _verb_second(clause: Clause, inverted: bool) -> list[Token]:
     """A main clause or a question; `inverted` says that the place before the verb is taken."""
     fields = _fields(clause, last=False)
     first: list[Token] = []
     if clause.question in QUESTIONS:
         first = [(QUESTIONS[clause.question], (clause.key + Key.LINKER,), ())]
-    elif clause.question == "object" and clause.object is not None:
-        _np(clause.object, clause.verb.german_case, first)
-    elif clause.front is not None and not inverted:
-        _adjuncts(first, clause.front)
-    subject: list[Token] = []
-    assert clause.subject is not None
-    _np(clause.subject, NOMINATIVE, subject)
-    if first or inverted or clause.question == "yes":
-        out += [*first, fields.finite, *subject]
-    else:
-        out += [*subject, fields.finite]
+    elif clause.question == "object":
+        first = _np(clause.object, clause.verb.german_case)
+    elif not inverted:
+        first = _adjuncts(clause.front)
+    subject = _np(clause.subject, NOMINATIVE)
+    after_verb = bool(first) or inverted or clause.question == "yes"
+    out = [*first, fields.finite, *subject] if after_verb else [*subject, fields.finite]
     out += [*fields.middle, *fields.end, *fields.after]
     if clause.also is not None:
         other = _fields(clause.also, last=False)
-        out.append(("und", (clause.also.key + Key.AND,), ()))
-        if clause.tense in SIMPLE:
-            out.append(other.finite)
+        out += [("und", (clause.also.key + Key.AND,), ()), *([other.finite] if clause.tense in SIMPLE else [])]
         out += [*other.middle, *other.end, *other.after]
+    return out
 
 
-def _verb_last(clause: Clause, out: list[Token]) -> None:
+def _verb_last(clause: Clause) -> list[Token]:
     """A subordinate clause after its conjunction or relative pronoun."""
-    if clause.subject is not None:
-        _np(clause.subject, NOMINATIVE, out)
     fields = _fields(clause, last=True)
-    out += [*fields.middle, *fields.end]
+    out = [*_np(clause.subject, NOMINATIVE), *fields.middle, *fields.end]
     if clause.also is None:
-        out += [fields.finite, *fields.after]
-        return
+        return [*out, fields.finite, *fields.after]
     other = _fields(clause.also, last=True)
+    joined = [("und", (clause.also.key + Key.AND,), ()), *other.middle, *other.end]
     if clause.tense in SIMPLE:
-        out.append(fields.finite)
-    out += [("und", (clause.also.key + Key.AND,), ()), *other.middle, *other.end]
-    out.append(other.finite if clause.tense in SIMPLE else fields.finite)
-    out += other.after
+        return [*out, fields.finite, *joined, other.finite, *other.after]
+    return [*out, *joined, fields.finite, *other.after]
 
 
 def _fields(clause: Clause, last: bool) -> Fields:
@@ -121,26 +104,22 @@ def _fields(clause: Clause, last: bool) -> Fields:
     finite, end = _verb(clause, last)
     after: list[Token] = []
     embedded = clause.embedded
-    if embedded is not None:
-        after.append(BARE_COMMA)
-        if clause.embedding == "to":
-            _infinitive(embedded, after)
-        else:
-            after.append(("dass" if clause.embedding == "that" else "ob", (embedded.key + Key.LINKER,), ()))
-            _verb_last(embedded, after)
-        after.append(BARE_COMMA)
+    if embedded is not None and clause.embedding == "to":
+        after = [BARE_COMMA, *_infinitive(embedded), BARE_COMMA]
+    elif embedded is not None:
+        linker = "dass" if clause.embedding == "that" else "ob"
+        after = [BARE_COMMA, (linker, (embedded.key + Key.LINKER,), ()), *_verb_last(embedded), BARE_COMMA]
     return Fields(finite, _middle(clause), end, after)
 
 
-def _infinitive(clause: Clause, out: list[Token]) -> None:
+def _infinitive(clause: Clause) -> list[Token]:
     key, verb = clause.key, clause.verb
-    fields = _fields(clause, last=True)
-    out += fields.middle
+    own = (key + Key.VERB, key + Key.PARTICLE)
+    verbs: list[Token] = [("zu", (key + Key.LINKER,), ()), (verb.german[0], own, ())]
     if verb.prefix:
-        out.append((f"{verb.prefix}zu{verb.german[0]}", (key + Key.VERB, key + Key.PARTICLE), (key + Key.LINKER,)))
-    else:
-        out += [("zu", (key + Key.LINKER,), ()), (verb.german[0], (key + Key.VERB, key + Key.PARTICLE), ())]
-    out += fields.after
+        verbs = [(f"{verb.prefix}zu{verb.german[0]}", own, (key + Key.LINKER,))]
+    fields = _fields(clause, last=True)
+    return [*fields.middle, *verbs, *fields.after]
 
 
 def _verb(clause: Clause, last: bool) -> tuple[Token, list[Token]]:
@@ -194,41 +173,37 @@ def _helper(clause: Clause) -> Token:
 
 def _middle(clause: Clause) -> list[Token]:
     """The middle field: pronouns, time, what is known, how often, what is new, negation, manner, place."""
-    out: list[Token] = []
     key, verb = clause.key, clause.verb
     thing = clause.object if clause.question != "object" else None
     negated = clause.negated
-    governed = bool(verb.german_preposition)
+    pronouns: list[Token] = []
     known: list[Token] = []
     new: list[Token] = []
     if clause.recipient is not None:
-        early = known if _definite(clause.recipient) else new
-        _np(clause.recipient, DATIVE, out if clause.recipient.kind == "pronoun" else early, to=True)
-    if thing is not None and not governed:
+        early = pronouns if clause.recipient.kind == "pronoun" else known if _definite(clause.recipient) else new
+        early += _np(clause.recipient, DATIVE, to=True)
+    if thing is not None and not verb.german_preposition:
         denied = negated and thing.kind == "noun" and thing.determiner in ("a", "")
-        negation = key + Key.NEGATION if denied else -1
-        early = known if _definite(thing) and not new else new
-        _np(thing, verb.german_case, out if thing.kind == "pronoun" else early, negation=negation)
+        early = pronouns if thing.kind == "pronoun" else known if _definite(thing) and not new else new
+        early += _np(thing, verb.german_case, negation=key + Key.NEGATION if denied else -1)
         negated = negated and not denied
-    _adjuncts(out, clause.late_time)
-    out += known
-    _adjuncts(out, clause.frequency)
-    out += new
+    out = [*pronouns, *_adjuncts(clause.late_time), *known, *_adjuncts(clause.frequency), *new]
     if negated:
         out.append(("nicht", (key + Key.NEGATION,), ()))
-    _adjuncts(out, clause.manner, clause.company)
+    out += _adjuncts(clause.manner, clause.company)
     if clause.agent is not None:
-        _prepositional(VON, clause.agent.key + Key.OF, clause.agent, out)
-    _adjuncts(out, clause.late_place)
-    if thing is not None and governed:
-        preposition = Preposition("", verb.german_preposition, verb.german_case, "", "")
-        _prepositional(preposition, key + Key.GOVERNED, thing, out)
-    _adjuncts(out, clause.complement)
-    if clause.predicate is not None:
-        _predicate(clause, out)
+        out += _prepositional("von", DATIVE, clause.agent.key + Key.OF, clause.agent)
+    out += _adjuncts(clause.late_place)
+    if thing is not None and verb.german_preposition:
+        out += _prepositional(verb.german_preposition, verb.german_case, key + Key.GOVERNED, thing)
+    out += _adjuncts(clause.complement)
+    if clause.predicate is not None and clause.than is not None:
+        more = (clause.predicate.german_comparative, (key + Key.PREDICATE, key + Key.MORE), ())
+        out += [more, ("als", (key + Key.THAN,), ()), *_np(clause.than, NOMINATIVE)]
+    elif clause.predicate is not None:
+        out.append((clause.predicate.german, (key + Key.PREDICATE,), ()))
     if clause.price is not None:
-        out += clause.price.spell("de")
-        out.append((EURO[1], (key + Key.PREDICATE,), ()))
+        out += [*clause.price.spell("de"), (EURO[1], (key + Key.PREDICATE,), ())]
     return out
 
 
@@ -238,63 +213,46 @@ def _definite(phrase: NP) -> bool:
     return phrase.noun is None or phrase.determiner in DEFINITE
 
 
-def _predicate(clause: Clause, out: list[Token]) -> None:
-    adjective, key = clause.predicate, clause.key
-    assert adjective is not None
-    if clause.than is None:
-        out.append((adjective.german, (key + Key.PREDICATE,), ()))
-        return
-    out.append((adjective.german_comparative, (key + Key.PREDICATE, key + Key.MORE), ()))
-    out.append(("als", (key + Key.THAN,), ()))
-    _np(clause.than, NOMINATIVE, out)
-
-
-def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
-    """Append the tokens of those that there are."""
+def _adjuncts(*items: Fixed | PP | None) -> list[Token]:
+    """The tokens of those that there are."""
+    out: list[Token] = []
     for item in items:
         if isinstance(item, Fixed):
             out += item.spell("de")
         elif item is not None:
-            _prepositional(item.preposition, item.key, item.np, out)
+            out += _prepositional(item.preposition.german, item.preposition.german_case, item.key, item.np)
+    return out
 
 
-def _prepositional(preposition: Preposition, key: int, phrase: NP, out: list[Token]) -> None:
+def _prepositional(preposition: str, case: int, key: int, phrase: NP) -> list[Token]:
     """A preposition and its noun phrase; "in dem" is "im" unless a relative clause stresses the article."""
-    start = len(out)
-    out.append((preposition.german, (key,), ()))
-    _np(phrase, preposition.german_case, out)
-    if phrase.determiner == "the" and phrase.relative is None:
-        article = out[start + 1]
-        contracted = forms.CONTRACTIONS.get(f"{preposition.german} {article[0]}")
-        if contracted is not None:
-            out[start : start + 2] = [(contracted, (key, *article[1]), article[2])]
+    first, *rest = _np(phrase, case)
+    contracted = forms.CONTRACTIONS.get(f"{preposition} {first[0]}")
+    if contracted is not None and phrase.determiner == "the" and phrase.relative is None:
+        return [(contracted, (key, *first[1]), first[2]), *rest]
+    return [(preposition, (key,), ()), first, *rest]
 
 
-def _np(phrase: NP, case: int, out: list[Token], *, to: bool = False, negation: int = -1) -> None:
-    """Append a noun phrase; `to` marks a recipient, whose dative perhaps translates "to"."""
+def _np(phrase: NP | None, case: int, *, to: bool = False, negation: int = -1) -> list[Token]:
+    """A noun phrase, if there is one; `to` marks a recipient, whose dative perhaps translates "to"."""
+    if phrase is None:
+        return []
     possible = (phrase.key + Key.OF,) if to or case == GENITIVE else ()
     if phrase.pair is not None:
-        _np(phrase.pair[0], case, out, to=to)
-        out.append(("und", (phrase.key,), ()))
-        _np(phrase.pair[1], case, out)
-    elif phrase.name is not None:
-        out.append((phrase.name.german, (phrase.key,), possible))
-    elif phrase.noun is None:
-        word = phrase.pronoun or phrase.kind
-        out.append((forms.PRONOUNS[word][case], (phrase.key,), possible))
-    else:
-        _noun_phrase(phrase, case, out, possible, negation)
+        return [*_np(phrase.pair[0], case, to=to), ("und", (phrase.key,), ()), *_np(phrase.pair[1], case)]
+    if phrase.noun is not None:
+        return _noun_phrase(phrase, phrase.noun, case, possible, negation)
+    word = phrase.name.german if phrase.name is not None else forms.PRONOUNS[phrase.pronoun or phrase.kind][case]
+    return [(word, (phrase.key,), possible)]
 
 
-def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: Keys, negation: int) -> None:
-    noun, key = phrase.noun, phrase.key
-    assert noun is not None
+def _noun_phrase(phrase: NP, noun: Noun, case: int, possible: Keys, negation: int) -> list[Token]:
+    key, determiner = phrase.key, phrase.determiner
     gender = forms.PLURAL if phrase.plural else noun.gender
-    determiner = phrase.determiner
     endings = forms.STRONG_ADJECTIVE
-    start = len(out)
+    out = _adjuncts(phrase.number)
     if phrase.number is not None:
-        out += phrase.number.spell("de")
+        determiner = ""
     elif negation >= 0:
         stem, table, endings = forms.DETERMINERS["not a"]
         out.append((stem + table[case][gender], (negation,), (key + Key.DETERMINER, *possible)))
@@ -307,34 +265,24 @@ def _noun_phrase(phrase: NP, case: int, out: list[Token], possible: Keys, negati
             out.append(("wie", (key + Key.DETERMINER,), ()))
         second = (key + Key.DETERMINER2, *possible) if determiner == "all" else possible
         out.append((stem + table[case][gender], (key + Key.DETERMINER,), second))
-    unarticled = len(out) == start or phrase.number is not None
-    ending = endings[case][gender]
-    out += [(adjective.stem + ending, (own,), ()) for own, adjective in phrase.adjectives]
-    out.append((noun.german[case + 4 * phrase.plural], (key,), possible if unarticled else ()))
+    articled = bool(determiner) or negation >= 0
+    out += [(adjective.stem + endings[case][gender], (own,), ()) for own, adjective in phrase.adjectives]
+    out.append((noun.german[case + 4 * phrase.plural], (key,), () if articled else possible))
+    if phrase.of is not None and phrase.of.name is not None:
+        return out + _prepositional("von", DATIVE, phrase.of.key + Key.OF, phrase.of)
     if phrase.of is not None:
-        if phrase.of.name is not None:
-            _prepositional(VON, phrase.of.key + Key.OF, phrase.of, out)
-        else:
-            _np(phrase.of, GENITIVE, out)
-    elif phrase.where is not None:
-        _adjuncts(out, phrase.where)
-    elif phrase.relative is not None:
-        _relative(phrase.relative, gender, out)
+        return out + _np(phrase.of, GENITIVE)
+    if phrase.where is not None:
+        return out + _adjuncts(phrase.where)
+    return out + _relative(phrase.relative, gender) if phrase.relative is not None else out
 
 
-def _relative(clause: Clause, gender: int, out: list[Token]) -> None:
+def _relative(clause: Clause, gender: int) -> list[Token]:
     key, verb = clause.key, clause.verb
-    out.append(BARE_COMMA)
-    case, before = NOMINATIVE, ""
-    if clause.gap == "object":
-        case, before = verb.german_case, verb.german_preposition
-    elif clause.gap == "recipient":
-        case = DATIVE
-    elif clause.gap == "place":
-        case, before = DATIVE, "in"
-    if before:
-        out.append((before, (key + Key.GOVERNED,), ()))
-    possible = () if before else (key + Key.GOVERNED,)
-    out.append((forms.relative_pronoun(case, gender), (key + Key.LINKER,), possible))
-    _verb_last(clause, out)
-    out.append(BARE_COMMA)
+    case, before = {
+        "object": (verb.german_case, verb.german_preposition), "recipient": (DATIVE, ""), "place": (DATIVE, "in"),
+    }.get(clause.gap, (NOMINATIVE, ""))  # fmt: skip
+    governed = (key + Key.GOVERNED,)
+    preposition: list[Token] = [(before, governed, ())] if before else []
+    pronoun = (forms.relative_pronoun(case, gender), (key + Key.LINKER,), () if before else governed)
+    return [BARE_COMMA, *preposition, pronoun, *_verb_last(clause), BARE_COMMA]
