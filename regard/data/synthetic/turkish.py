@@ -7,22 +7,10 @@ of the first and second person are dropped where the verb says who it is.
 
 from __future__ import annotations
 
+from regard.data.synthetic.lexicon import Noun
 from regard.data.synthetic.phrases import EURO
 from regard.data.synthetic.suffixes import CASES, lower, name_form, noun_form
-from regard.data.synthetic.syntax import (
-    NP,
-    PP,
-    THIRD,
-    WE,
-    Clause,
-    Complex,
-    Fixed,
-    Key,
-    Keys,
-    Sentence,
-    Token,
-    linearise,
-)
+from regard.data.synthetic.syntax import NP, PP, WE, Clause, Complex, Fixed, Key, Keys, Sentence, Token, linearise
 from regard.data.synthetic.tables import forms, rows
 from regard.data.synthetic.turkish_verbs import POSTPOSED, copula_tokens, copular, verb_tokens
 
@@ -47,80 +35,76 @@ def _complex(part: Complex, out: list[Token]) -> None:
     """A main clause; a subordinate one always stands before it."""
     main, other = part.main, part.subordinate
     if other is not None and part.conjunction is not None:
-        form = part.conjunction.turkish
-        link = (other.key + Key.LINKER,)
-        after = form in POSTPOSED or form in ("önce", "sonra")
-        _clause(other, form, "loc" if form == "when" else "nom", out, () if after else link)
-        if after:
-            out.append((form, link, ()))
-    _adjuncts(out, part.polite)
+        form, link = part.conjunction.turkish, (other.key + Key.LINKER,)
+        after = form in (*POSTPOSED, "önce", "sonra")
+        out += _clause(other, form, "loc" if form == "when" else "nom", () if after else link)
+        out += [(form, link, ())] if after else []
+    out += _adjuncts(part.polite)
     if part.kind == "suggestion":
-        _clause(main, "suggestion", "nom", out, (main.key + Key.LINKER, main.key + Key.MODAL))
+        out += _clause(main, "suggestion", "nom", (main.key + Key.LINKER, main.key + Key.MODAL))
     else:
         asked = part.kind == "question" and main.question == "yes"
-        _clause(main, "command" if part.kind == "command" else "question" if asked else "main", "nom", out)
+        out += _clause(main, "command" if part.kind == "command" else "question" if asked else "main", "nom")
 
 
-def _clause(clause: Clause, form: str, case: str, out: list[Token], sure: Keys = (), possible: Keys = ()) -> None:
-    """Append a clause whose verb takes `form`; the keys are those of words that its verb ending translates."""
-    _adjuncts(out, clause.front)
+def _clause(clause: Clause, form: str, case: str, sure: Keys = (), possible: Keys = ()) -> list[Token]:
+    """A clause whose verb takes `form`; the keys are those of words that its verb ending translates."""
+    out = _adjuncts(clause.front)
     subject = clause.subject
     if subject is not None and clause.question != "subject":
         if subject.kind == "pronoun" and subject.person in (0, 1, WE) and form not in IMPERSONAL:
             sure = (*sure, subject.key)
         else:
-            _np(subject, "gen" if form in GENITIVE_SUBJECTS else "nom", out)
+            out += _np(subject, "gen" if form in GENITIVE_SUBJECTS else "nom")
     if clause.also is not None:
-        _core(clause, "-ip", "nom", out, (clause.also.key + Key.AND,), ())
+        out += _core(clause, "-ip", "nom", (clause.also.key + Key.AND,), ())
         sure, possible = (*sure, clause.key + Key.MODAL), (*possible, clause.key + Key.AUXILIARY, clause.key + Key.TO)
         clause = clause.also
-    _core(clause, form, case, out, sure, possible)
+    return out + _core(clause, form, case, sure, possible)
 
 
-def _core(clause: Clause, form: str, case: str, out: list[Token], sure: Keys, possible: Keys) -> None:
+def _core(clause: Clause, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
     """Everything but the subject: adjuncts, arguments, and the verb."""
-    _adjuncts(out, clause.late_time, clause.frequency, clause.company, clause.late_place)
+    out = _adjuncts(clause.late_time, clause.frequency, clause.company, clause.late_place)
     if clause.agent is not None:
-        _np(clause.agent, _governed(clause.agent), out)
-        out.append(("tarafından", (clause.agent.key + Key.OF,), ()))
+        out += [*_np(clause.agent, _governed(clause.agent)), ("tarafından", (clause.agent.key + Key.OF,), ())]
     if clause.recipient is not None:
-        _np(clause.recipient, "dat", out, (clause.recipient.key + Key.OF,))
+        out += _np(clause.recipient, "dat", (clause.recipient.key + Key.OF,))
     late = clause.object is not None and (_unmarked(clause, clause.object) or clause.question == "object")
+    thing = _object(clause)
     if not late:
-        _object(clause, out)
-    _adjuncts(out, clause.complement, clause.manner)
+        out += thing
+    out += _adjuncts(clause.complement, clause.manner)
     if clause.question in QUESTIONS:
         out += [(word, (clause.key + Key.LINKER,), ()) for word in QUESTIONS[clause.question].split()]
     elif clause.question == "subject" and clause.subject is not None:
-        _np(clause.subject, "nom", out)
+        out += _np(clause.subject, "nom")
     if late:
-        _object(clause, out)
+        out += thing
     if clause.embedded is not None:
-        marked, link = clause.verb.turkish_case, (clause.embedded.key + Key.LINKER,)
-        meant = clause.embedding == "whether"
-        _clause(clause.embedded, clause.embedding, marked, out, link if meant else (), () if meant else link)
-    if copular(clause) and form != "-ip":
-        host = _predicate(clause, out)
-        out += copula_tokens(clause, host, form, case, sure, possible)
-    else:
-        out += verb_tokens(clause, form, case, sure, possible)
+        link = (clause.embedded.key + Key.LINKER,)
+        links = (link, ()) if clause.embedding == "whether" else ((), link)
+        out += _clause(clause.embedded, clause.embedding, clause.verb.turkish_case, *links)
+    if not copular(clause) or form == "-ip":
+        return out + verb_tokens(clause, form, case, sure, possible)
+    out += _predicate(clause)
+    host = out.pop()  # which takes the ending of the copula
+    return out + copula_tokens(clause, host, form, case, sure, possible)
 
 
-def _predicate(clause: Clause, out: list[Token]) -> Token:
-    """Append a predicate except for its last word, which is returned: it takes the ending of the copula."""
+def _predicate(clause: Clause) -> list[Token]:
+    """What is said by an adjective, a price, or "zorunda"; nothing where a place is said."""
     key = clause.key
     if clause.tense in ("must", "had"):
-        out += verb_tokens(clause, "to", "nom", (), (key + Key.TO,))
-        return ("zorunda", (key + Key.MODAL,), ())
+        return [*verb_tokens(clause, "to", "nom", (), (key + Key.TO,)), ("zorunda", (key + Key.MODAL,), ())]
     if clause.price is not None:
-        out += clause.price.spell("tr")
-        return (lower(EURO[2]), (key + Key.PREDICATE,), ())
+        return [*clause.price.spell("tr"), (lower(EURO[2]), (key + Key.PREDICATE,), ())]
     if clause.predicate is None:
-        return out.pop()
-    if clause.than is not None:
-        _np(clause.than, "abl", out, (key + Key.THAN,))
-        out.append(("daha", (key + Key.MORE,), ()))
-    return (clause.predicate.turkish, (key + Key.PREDICATE,), ())
+        return []
+    adjective: Token = (clause.predicate.turkish, (key + Key.PREDICATE,), ())
+    if clause.than is None:
+        return [adjective]
+    return [*_np(clause.than, "abl", (key + Key.THAN,)), ("daha", (key + Key.MORE,), ()), adjective]
 
 
 def _unmarked(clause: Clause, phrase: NP) -> bool:
@@ -133,18 +117,16 @@ def _unmarked(clause: Clause, phrase: NP) -> bool:
     return phrase.kind == "what" or (phrase.kind == "noun" and phrase.determiner in UNMARKED and phrase.of is None)
 
 
-def _object(clause: Clause, out: list[Token]) -> None:
-    phrase, case, key = clause.object, clause.verb.turkish_case, clause.key
-    if case == "about" and (phrase is not None or clause.gap == "object"):
-        if phrase is not None:
-            _np(phrase, _governed(phrase), out)
-        out.append(("hakkında", (key + Key.GOVERNED,), ()))
-    elif phrase is None:
-        return
-    elif case == "ins":
-        _np(phrase, case, out, (key + Key.GOVERNED,) if clause.verb.preposition else ())
-    else:
-        _np(phrase, "nom" if _unmarked(clause, phrase) else case, out)
+def _object(clause: Clause) -> list[Token]:
+    phrase, case, governed = clause.object, clause.verb.turkish_case, (clause.key + Key.GOVERNED,)
+    about: list[Token] = [("hakkında", governed, ())] if case == "about" else []
+    if phrase is None:
+        return about if clause.gap == "object" else []
+    if about:
+        return _np(phrase, _governed(phrase)) + about
+    if case == "ins":
+        return _np(phrase, case, governed if clause.verb.preposition else ())
+    return _np(phrase, "nom" if _unmarked(clause, phrase) else case)
 
 
 def _governed(phrase: NP) -> str:
@@ -152,67 +134,58 @@ def _governed(phrase: NP) -> str:
     return "gen" if phrase.kind == "pronoun" else "nom"
 
 
-def _adjuncts(out: list[Token], *items: Fixed | PP | None) -> None:
-    """Append the tokens of those that there are."""
+def _adjuncts(*items: Fixed | PP | None) -> list[Token]:
+    """The tokens of those that there are."""
+    out: list[Token] = []
     for item in items:
-        if isinstance(item, Fixed):
-            out += item.spell("tr")
-        elif item is not None:
-            _postpositional(item, out)
+        out += _postpositional(item) if isinstance(item, PP) else item.spell("tr") if item is not None else []
+    return out
 
 
-def _postpositional(item: PP, out: list[Token]) -> None:
+def _postpositional(item: PP) -> list[Token]:
     """A case ending, or a postposition after the case it governs."""
     word, case, phrase = item.preposition.turkish, item.preposition.turkish_case, item.np
+    postposition: list[Token] = [(word, (item.key,), ())] if word else []
     if case == "between" and phrase.pair is not None:
-        _np(phrase.pair[0], "nom", out)
-        out.append(("ile", (phrase.key,), ()))
-        _np(phrase.pair[1], "nom", out)
-    else:
-        _np(phrase, _governed(phrase) if case == "for" else case, out, () if word else (item.key,))
-    if word:
-        out.append((word, (item.key,), ()))
+        left, right = (_np(half, "nom") for half in phrase.pair)
+        return [*left, ("ile", (phrase.key,), ()), *right, *postposition]
+    return _np(phrase, _governed(phrase) if case == "for" else case, () if word else (item.key,)) + postposition
 
 
-def _np(phrase: NP, case: str, out: list[Token], sure: Keys = ()) -> None:
-    """Append a noun phrase; `sure` are the keys of the words that its case ending translates."""
+def _np(phrase: NP, case: str, sure: Keys = ()) -> list[Token]:
+    """A noun phrase; `sure` are the keys of the words that its case ending translates."""
     key = phrase.key
     if case == "gen":
         sure = (*sure, key + Key.OF)
     if phrase.pair is not None:
-        _np(phrase.pair[0], case, out, sure)
-        out.append(("ve", (key,), ()))
-        _np(phrase.pair[1], case, out, sure)
-    elif phrase.name is not None:
-        out.append((name_form(phrase.name.turkish, case), (key, *sure), ()))
-    elif phrase.noun is None:
-        word = PRONOUNS[phrase.pronoun or phrase.kind][case]
-        out.append((word, (key, *sure), ()))
-    else:
-        _noun_phrase(phrase, case, out, sure)
+        left, right = (_np(half, case, sure) for half in phrase.pair)
+        return [*left, ("ve", (key,), ()), *right]
+    if phrase.noun is not None:
+        return _noun_phrase(phrase, phrase.noun, case, sure)
+    name = phrase.name
+    word = PRONOUNS[phrase.pronoun or phrase.kind][case] if name is None else name_form(name.turkish, case)
+    return [(word, (key, *sure), ())]
 
 
-def _noun_phrase(phrase: NP, case: str, out: list[Token], sure: Keys) -> None:
-    noun, key, determiner = phrase.noun, phrase.key, phrase.determiner
-    assert noun is not None
+def _noun_phrase(phrase: NP, noun: Noun, case: str, sure: Keys) -> list[Token]:
+    key, determiner = phrase.key, phrase.determiner
     possessor = POSSESSORS.get(determiner, -1)
     possible: Keys = ()
+    out: list[Token] = []
     if phrase.of is not None:
-        possessor = THIRD
-        _np(phrase.of, "gen", out)
+        possessor = POSSESSORS["his"]
+        out += _np(phrase.of, "gen")
     elif determiner in ("his", "her", "their"):
         out.append(("onların" if determiner == "their" else "onun", (key + Key.DETERMINER,), ()))
     if phrase.where is not None:
-        _postpositional(phrase.where, out)
-        text, own, perhaps = out[-1]
-        out[-1] = (text + "ki", own, perhaps)
+        *before, (text, own, perhaps) = _postpositional(phrase.where)
+        out += [*before, (text + "ki", own, perhaps)]
     elif phrase.relative is not None:
         clause = phrase.relative
         form = "subject" if clause.gap == "subject" else "other"
-        _clause(clause, form, "nom", out, (), (clause.key + Key.LINKER, clause.key + Key.GOVERNED))
-    if phrase.number is not None:
-        out += phrase.number.spell("tr")
-    elif determiner in DETERMINERS:
+        out += _clause(clause, form, "nom", (), (clause.key + Key.LINKER, clause.key + Key.GOVERNED))
+    out += _adjuncts(phrase.number)
+    if determiner in DETERMINERS:
         out.append((DETERMINERS[determiner], (key + Key.DETERMINER,), ()))
     elif determiner in ("my", "your", "our"):
         sure = (*sure, key + Key.DETERMINER)
@@ -225,3 +198,4 @@ def _noun_phrase(phrase: NP, case: str, out: list[Token], sure: Keys) -> None:
         out.append(("bir", (key + Key.DETERMINER,), ()))
     plural = phrase.plural and determiner not in COUNTED
     out.append((noun_form(noun.turkish, noun.soft, plural, possessor, case), (key, *sure), possible))
+    return out

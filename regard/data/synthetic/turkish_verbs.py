@@ -21,7 +21,7 @@ ASKED_PERSONS = ("yIm", "sIn", "", "yIz", "", "")
 NOMINAL_PERSONS = ("Im", "In", "I", "ImIz", "", "I")
 NOMINAL_CASES = {"nom": ("", ""), "acc": ("I", "nI"), "dat": ("A", "nA"), "loc": ("DA", "nDA")}
 INFINITIVES = {"nom": "mAk", "acc": "mAyI", "dat": "mAyA"}
-POSTPOSED = {"için": "için", "halde": "halde"}
+POSTPOSED = ("için", "halde")
 HARMONY = {"a": "mı", "ı": "mı", "o": "mu", "u": "mu", "e": "mi", "i": "mi", "ö": "mü", "ü": "mü"}
 
 
