@@ -11,9 +11,9 @@ from functools import cache
 
 from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
-from regard.data.synthetic.lexicon import BE, COST, Adjective, Verb
+from regard.data.synthetic.lexicon import BE, COST, Verb
 from regard.data.synthetic.nominals import Nominals
-from regard.data.synthetic.syntax import NP, NP_KEYS, PLURAL, PP, THIRD, Clause, Fixed
+from regard.data.synthetic.syntax import CLAUSE_KEYS, NP, NP_KEYS, PLURAL, PP, THIRD, Clause, Fixed
 
 PAST = ("past", "could", "had")
 EMBEDDED = ("pres", "pres", "prog", "past", "past", "perf", "fut", "can", "must")
@@ -151,9 +151,7 @@ def _may_share(clause: Clause, site: Site) -> bool:
 
 def _trailing(clause: Clause) -> bool:
     """Whether an adjunct follows the arguments."""
-    after = clause.time is not None and clause.fronted != "time"
-    after = after or (clause.place is not None and clause.fronted != "place")
-    return after or clause.manner is not None or clause.company is not None
+    return any(x is not None for x in (clause.late_time, clause.late_place, clause.manner, clause.company))
 
 
 def _may_be_somewhere(clause: Clause, frame: str) -> bool:
@@ -169,7 +167,7 @@ class Clauses(Nominals):
         """A clause of about `budget` words, and how many it has."""
         subject_inside = site.role not in SUBJECTLESS and site.gap != "subject"
         verb, passive, tense = self._verb(budget - subject_inside, tenses, site)
-        clause = Clause(self.clause_keys(), verb, tense, site.person, passive=passive, gap=site.gap)
+        clause = Clause(self.keys(CLAUSE_KEYS), verb, tense, site.person, passive=passive, gap=site.gap)
         clause.antecedent, clause.question = site.antecedent, site.question
         if site.question == "object" and verb.frame != "object":
             clause.question = "yes"
@@ -209,8 +207,11 @@ class Clauses(Nominals):
             inner = Site("second", site.depth, person=clause.person, open_end=site.open_end)
             clause.also, used = self.clause(share + max(0, spare), (tense,), inner)
             spare += share - used
-        elif spare > 0:
-            spare = self._fill(clause, site, spare, closed)
+        slots = [] if share else ["time", "place", "manner", "company", "frequency"]
+        while slots and spare > 0:
+            slot = self.pick(slots)
+            slots.remove(slot)
+            spare -= self._adjoin(clause, site, slot, spare, closed)
         return clause, budget - spare
 
     def _verb(self, room: int, tenses: tuple[str, ...], site: Site) -> tuple[Verb, bool, str]:
@@ -268,39 +269,35 @@ class Clauses(Nominals):
 
     def _complete(self, clause: Clause, site: Site, frame: str, spare: int, depth: int) -> tuple[bool, int]:
         """Add the arguments; says whether the clause now ends in another one, and the words still unspent."""
-        room = _least(clause, frame) + max(0, spare)
-        before = room
-        closed = False
+        least = _least(clause, frame)
+        room, used = least + max(0, spare), 0
+        last: NP | None = None
         if frame == "object" and clause.gap != "object":
-            clause.object = self._object(clause, room, depth)
-            room -= clause.object.words
-            closed = clause.object.clausal
+            last = clause.object = self._object(clause, room, depth)
+            used = last.words
         elif frame == "give":
             if clause.gap != "object":
                 clause.object = self._object(clause, room - 2 * (clause.gap == ""), 0)
-                room -= clause.object.words
+                used = clause.object.words
             if clause.gap != "recipient":
-                clause.recipient = self.np(room - 1, "P", depth=depth, definite=clause.negated, avoid=clause.person)
-                room -= 1 + clause.recipient.words
-                closed = clause.recipient.clausal
+                size = room - used - 1
+                last = clause.recipient = self.np(size, "P", depth=depth, definite=clause.negated, avoid=clause.person)
+                used += 1 + last.words
         elif frame == "go":
             clause.complement = self.goal(2 if "Y" in clause.verb.objects else room, depth)
-            room -= clause.complement.words
-            closed = clause.complement.np.clausal
+            last, used = clause.complement.np, clause.complement.words
         elif frame == "be":
-            room, closed = self._predicate(clause, room, depth)
+            last, used = self._predicate(clause, room, depth)
         elif frame == "cost":
             clause.price = self.fixed(self._number(room - 1))
-            room -= clause.price.words + 1
+            used = clause.price.words + 1
         elif frame == "passive" and room > 2 and self.chance(0.6):
-            clause.agent = self.np(room - 1, clause.verb.subjects, depth=depth, avoid=clause.person)
-            room -= 1 + clause.agent.words
-            closed = clause.agent.clausal
+            last = clause.agent = self.np(room - 1, clause.verb.subjects, depth=depth, avoid=clause.person)
+            used = 1 + last.words
         elif frame in EMBEDDING:
             clause.embedded, used = self._embed(clause, site, room - 1)
-            room -= 1 + used
-            closed = True
-        return closed, spare - (before - room) + _least(clause, frame)
+            used += 1
+        return clause.embedded is not None or (last is not None and last.clausal), spare - used + least
 
     def _object(self, clause: Clause, room: int, depth: int) -> NP:
         verb = clause.verb
@@ -310,16 +307,16 @@ class Clauses(Nominals):
         return self.np(limit, verb.objects, depth=depth, negated=clause.negated, avoid=clause.person, bare=True,
                        pronoun=not verb.particle and verb.frame == "object")  # fmt: skip
 
-    def _predicate(self, clause: Clause, room: int, depth: int) -> tuple[int, bool]:
-        """What is said of the subject: that it is old, older than another, or somewhere."""
+    def _predicate(self, clause: Clause, room: int, depth: int) -> tuple[NP | None, int]:
+        """Say of the subject that it is old, older than another, or somewhere; the last noun phrase, and the words."""
         about = clause.subject if clause.gap != "subject" else clause.antecedent
         noun = about.noun if about is not None else None
         classes = "P" if noun is None else noun.classes
         adjectives = words.adjectives_of("P") if noun is None else words.adjectives(noun)
-        if about is not None and about.pair is not None:
-            kinds = [half.noun.classes if half.noun is not None else "P" for half in about.pair]
-            adjectives = tuple(a for a in words.adjectives_of(kinds[0]) if a in words.adjectives_of(kinds[1]))
         if about is not None:
+            if about.pair is not None:
+                first, second = (half.noun.classes if half.noun is not None else "P" for half in about.pair)
+                adjectives = tuple(a for a in words.adjectives_of(first) if a in words.adjectives_of(second))
             said = [adjective.opposite for _, adjective in about.adjectives]
             if about.relative is not None and about.relative.predicate is not None:
                 said.append(about.relative.predicate.opposite)
@@ -327,16 +324,14 @@ class Clauses(Nominals):
         movable = any(letter in "PATCMXVE" for letter in classes)
         if room > 1 and movable and (not adjectives or self.chance(0.35)):
             clause.complement = self.place(room, depth)
-            return room - clause.complement.words, clause.complement.np.clausal
-        adjective: Adjective = self.pick(adjectives or words.adjectives_of("P"))
-        clause.predicate = adjective
+            return clause.complement.np, clause.complement.words
+        clause.predicate = adjective = self.pick(adjectives or words.adjectives_of("P"))
         size = 1 + adjective.comparative.count(" ")
         if adjective.comparative and room > size + 2 and about is not None and about.pair is None and self.chance(0.7):
             same = next((letter for letter in classes if letter in adjective.classes), "P")
-            definite = clause.negated
-            clause.than = self.np(room - size - 1, same, depth=depth, definite=definite, pronoun=False)
-            return room - size - 1 - clause.than.words, clause.than.clausal
-        return room - 1, False
+            clause.than = self.np(room - size - 1, same, depth=depth, definite=clause.negated, pronoun=False)
+            return clause.than, size + 1 + clause.than.words
+        return None, 1
 
     def _embed(self, clause: Clause, site: Site, room: int) -> tuple[Clause, int]:
         clause.embedding = clause.verb.frame
@@ -346,15 +341,6 @@ class Clauses(Nominals):
         if clause.tense in ("past", "perf"):
             tenses = ("past",) if clause.embedding == "whether" else PAST
         return self.clause(room, tenses, Site(clause.embedding, site.depth - 1))
-
-    def _fill(self, clause: Clause, site: Site, spare: int, closed: bool) -> int:
-        """Spend the words that are left on adjuncts, in random order; returns what is still left."""
-        slots = ["time", "place", "manner", "company", "frequency"]
-        while slots and spare > 0:
-            slot = self.pick(slots)
-            slots.remove(slot)
-            spare -= self._adjoin(clause, site, slot, spare, closed)
-        return spare
 
     def _adjoin(self, clause: Clause, site: Site, slot: str, spare: int, closed: bool) -> int:
         """Add an adjunct if there is room and it would not seem to belong elsewhere; returns its words.

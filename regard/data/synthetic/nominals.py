@@ -15,7 +15,6 @@ from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
 from regard.data.synthetic.lexicon import Noun, Preposition
 from regard.data.synthetic.syntax import (
-    CLAUSE_KEYS,
     FIRST,
     NP,
     NP_KEYS,
@@ -74,19 +73,9 @@ class Nominals(ABC):
         """A relative clause and its words, or None where none fits."""
 
     def np(
-        self,
-        budget: int,
-        classes: str,
-        *,
-        depth: int = 0,
-        where: bool = False,
-        definite: bool = False,
-        negated: bool = False,
-        avoid: int = -1,
-        pronoun: bool = True,
-        bare: bool = False,
-        genitive: bool = False,
-    ) -> NP:
+        self, budget: int, classes: str, *, depth: int = 0, where: bool = False, definite: bool = False,
+        negated: bool = False, avoid: int = -1, pronoun: bool = True, bare: bool = False, genitive: bool = False,
+    ) -> NP:  # fmt: skip
         """A noun phrase of up to `budget` words (at least one, or two if no person is among `classes`).
 
         `depth` bounds the relative clauses inside one another, `where` allows "the dog in the garden", `avoid` is a
@@ -180,7 +169,8 @@ class Nominals(ABC):
                 phrase.words += size
                 phrase.clausal = True
         elif spare > 2 and where and self.chance(0.6) and any(letter in "PATCMXEJ" for letter in noun.classes):
-            phrase.where = self._in_building(spare, depth) if "J" in noun.classes else self.place(spare, depth)
+            inside = "J" in noun.classes
+            phrase.where = self._at(self.pick(words.BESIDE), spare, depth, "B") if inside else self.place(spare, depth)
             phrase.words += phrase.where.words
             phrase.clausal = phrase.where.np.clausal
         elif spare > 2 and phrase.determiner == "the" and not noun.mass:
@@ -190,34 +180,29 @@ class Nominals(ABC):
 
     def place(self, budget: int, depth: int) -> PP:
         """Where something is, in at least two words."""
-        key = self.keys(1)
         if budget < 3 or self.chance(0.08):
-            return PP(key, words.IN, self.country())
+            return PP(self.keys(1), words.IN, self.country())
         if budget > 5 and self.chance(0.1):
             left, right = (self.np(size, words.BETWEEN.objects, definite=True) for size in (2, budget - 4))
             if right.kind == "noun" and left.kind == "noun":
                 size = left.words + 1 + right.words
                 pair = NP("pair", self.keys(NP_KEYS), size, PLURAL, pair=(left, right), plural=True)
-                return PP(key, words.BETWEEN, pair)
-        preposition = words.IN if self.chance(0.5) else self.pick(words.PLACES)
-        if preposition.words + 2 > budget:
-            preposition = words.IN
-        return PP(key, preposition, self._in_place(budget, preposition, preposition.objects, depth))
+                return PP(self.keys(1), words.BETWEEN, pair)
+        return self._at(words.IN if self.chance(0.5) else self.pick(words.PLACES), budget, depth)
 
-    def _in_building(self, budget: int, depth: int) -> PP:
-        preposition = self.pick(words.BESIDE)
+    def _at(self, preposition: Preposition, budget: int, depth: int, classes: str = "") -> PP:
         if preposition.words + 2 > budget:
             preposition = words.IN
-        return PP(self.keys(1), preposition, self._in_place(budget, preposition, "B", depth))
+        phrase = self._in_place(budget, preposition, classes or preposition.objects, depth)
+        return PP(self.keys(1), preposition, phrase)
 
     def goal(self, budget: int, depth: int) -> PP:
         """Where someone goes, in at least two words."""
-        key = self.keys(1)
         if budget < 3 or self.chance(0.2):
-            return PP(key, words.TO_COUNTRY, self.country())
+            return PP(self.keys(1), words.TO_COUNTRY, self.country())
         phrase = self._in_place(budget, words.TO, words.TO.objects, depth)
         into = phrase.noun is not None and phrase.noun.to == "in"
-        return PP(key, words.INTO if into else words.TO, phrase)
+        return PP(self.keys(1), words.INTO if into else words.TO, phrase)
 
     def _in_place(self, budget: int, preposition: Preposition, classes: str, depth: int) -> NP:
         noun = self.pick(words.nouns(classes))
@@ -228,6 +213,3 @@ class Nominals(ABC):
 
     def country(self) -> NP:
         return NP("name", self.keys(NP_KEYS), 1, THIRD, name=self.pick(words.COUNTRIES))
-
-    def clause_keys(self) -> int:
-        return self.keys(CLAUSE_KEYS)

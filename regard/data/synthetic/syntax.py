@@ -203,19 +203,12 @@ def links(source: Sequence[Token], target: Sequence[Token]) -> tuple[tuple[Link,
     certain: dict[int, list[int]] = {}
     doubtful: dict[int, list[int]] = {}
     for j, (_, sure, possible) in enumerate(target):
-        for key in sure:
-            certain.setdefault(key, []).append(j)
-        for key in possible:
-            doubtful.setdefault(key, []).append(j)
+        for found, keys in ((certain, sure), (doubtful, possible)):
+            for key in keys:
+                found.setdefault(key, []).append(j)
     strong: set[Link] = set()
     weak: set[Link] = set()
     for i, (_, sure, possible) in enumerate(source):
-        for key in sure:
-            if key in certain:
-                strong.update([(i, j) for j in certain[key]])
-            if key in doubtful:
-                weak.update([(i, j) for j in doubtful[key]])
-        for key in possible:
-            if key in certain:
-                weak.update([(i, j) for j in certain[key]])
+        for made, keys, found in ((strong, sure, certain), (weak, sure, doubtful), (weak, possible, certain)):
+            made.update([(i, j) for key in keys for j in found.get(key, ())])
     return tuple(sorted(strong)), tuple(sorted(weak - strong))

@@ -11,7 +11,7 @@ from functools import cache
 
 from regard.data.synthetic import phrases
 from regard.data.synthetic.lexicon import BE, COST
-from regard.data.synthetic.suffixes import aorist, attach, last_vowel, stem_of, verb_form
+from regard.data.synthetic.suffixes import HARMONY, aorist, attach, last_vowel, stem_of, verb_form
 from regard.data.synthetic.syntax import PLURAL, THEY, THIRD, Clause, Key, Keys, Token
 
 # Personal endings by person (I, you, he, we, they, plural noun): of most tenses, of -DI and -sA, of -DIk and -AcAk.
@@ -20,9 +20,9 @@ PAST_PERSONS = ("m", "n", "", "k", "lAr", "")
 ASKED_PERSONS = ("yIm", "sIn", "", "yIz", "", "")
 NOMINAL_PERSONS = ("Im", "In", "I", "ImIz", "", "I")
 NOMINAL_CASES = {"nom": ("", ""), "acc": ("I", "nI"), "dat": ("A", "nA"), "loc": ("DA", "nDA")}
+ENDINGS = {"-ip": "(y)Ip", "subject": "(y)An", "önce": "mAdAn", "sonra": "DIktAn", "suggestion": "(y)AlIm"}
 INFINITIVES = {"nom": "mAk", "acc": "mAyI", "dat": "mAyA"}
 POSTPOSED = ("için", "halde")
-HARMONY = {"a": "mı", "ı": "mı", "o": "mu", "u": "mu", "e": "mi", "i": "mi", "ö": "mü", "ü": "mü"}
 
 
 def denied(clause: Clause) -> bool:
@@ -32,7 +32,7 @@ def denied(clause: Clause) -> bool:
 
 def copular(clause: Clause) -> bool:
     """Whether the clause has no verb of its own but endings on its predicate: "old", "forty euros", "must"."""
-    return clause.verb is BE or clause.verb is COST or clause.tense in ("must", "had")
+    return clause.verb in (BE, COST) or clause.tense in ("must", "had")
 
 
 @cache
@@ -78,7 +78,7 @@ def _asked(stem: str, tense: str, negated: bool, person: int) -> tuple[str, str]
 
 def particle(word: str, ending: str) -> str:
     """The question particle in harmony with the word before it."""
-    return attach(HARMONY[last_vowel(word)], ending)
+    return attach("m" + HARMONY[last_vowel(word)][1], ending)
 
 
 @cache
@@ -97,6 +97,23 @@ def plain_tense(clause: Clause) -> str:
     if tense == "want" or (tense == "pres" and clause.verb.stative and not clause.passive):
         return "prog"
     return "pres" if tense == "can" else tense
+
+
+def _spelt(stem: str, form: str, tense: str, negated: bool, person: int, case: str) -> tuple[str, ...]:
+    """A verb in the form of its clause: one word, or two in questions and after "whether"."""
+    if form == "main":
+        return (_finite(stem, tense, negated, person),)
+    if form == "question":
+        return _asked(stem, tense, negated, person)
+    if form == "if":
+        return (_conditional(stem, tense == "prog", negated, person),)
+    if form == "while":
+        return (aorist(stem) + "ken",)
+    if form == "whether":
+        return verb_form(stem, "(y)Ip"), nominal(stem_of(stem, False, False, True), tense == "fut", person, case)
+    if form in ("that", "other", "when", *POSTPOSED):
+        return (nominal(stem, tense == "fut", person, case),)
+    return (verb_form(stem, INFINITIVES[case] if form == "to" else ENDINGS.get(form, "")),)
 
 
 def verb_tokens(clause: Clause, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
@@ -119,67 +136,36 @@ def verb_tokens(clause: Clause, form: str, case: str, sure: Keys, possible: Keys
     never = (clause.frequency.key,) if negative and clause.frequency is not None else ()
     sure = (*own, *modal, *no, *sure)
     possible = (*possible, *never, *governed, key + Key.AUXILIARY, key + Key.PASSIVE)
-    tense, person = plain_tense(clause), clause.person
-    if form == "main":
-        out.append((_finite(stem, tense, negative, person), sure, possible))
-    elif form == "question":
-        word, asked = _asked(stem, tense, negative, person)
-        out += [(word, sure, possible), (asked, (), (key + Key.AUXILIARY,))]
-    elif form == "if":
-        out.append((_conditional(stem, tense == "prog", negative, person), sure, possible))
-    elif form == "while":
-        out.append((aorist(stem) + "ken", sure, possible))
-    elif form == "whether":
-        out.append((verb_form(stem, "(y)Ip"), sure, possible))
-        out.append((nominal(stem_of(stem, False, False, True), tense == "fut", person, case), sure, possible))
-    elif form in ("that", "other", "when", *POSTPOSED):
-        out.append((nominal(stem, tense == "fut", person, case), sure, possible))
-    elif form == "to":
-        out.append((verb_form(stem, INFINITIVES[case]), sure, possible))
-    else:
-        endings = {"-ip": "(y)Ip", "subject": "(y)An", "önce": "mAdAn", "sonra": "DIktAn", "suggestion": "(y)AlIm"}
-        ending = endings.get(form, "")
-        out.append((verb_form(stem, ending) if ending else stem, sure, possible))
-    return out
+    words = _spelt(stem, form, plain_tense(clause), negative, clause.person, case)
+    if form == "question":
+        return [*out, (words[0], sure, possible), (words[1], (), (key + Key.AUXILIARY,))]
+    return out + [(word, sure, possible) for word in words]
 
 
 def copula_tokens(clause: Clause, host: Token, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
     """A predicate with the endings, or the forms of ol-, that make a clause of it."""
-    text, host_sure, host_possible = host
     key, person, past = clause.key, clause.person, clause.tense in ("past", "had")
     negative = denied(clause)
     no = (key + Key.NEGATION,) if clause.negated else ()
     if clause.frequency is not None and negative:
         possible = (*possible, clause.frequency.key)
-    be = (*possible, key + Key.VERB, key + Key.AUXILIARY) if clause.verb is BE or clause.verb is COST else possible
+    be = (*possible, key + Key.VERB, key + Key.AUXILIARY) if clause.verb in (BE, COST) else possible
     if form in ("main", "question", "if") and clause.tense != "fut":
         return _endings(host, form, person, past, negative, (sure, no, be))
-    stem = stem_of("ol", False, False, negative)
-    future = clause.tense == "fut"
-    own = (*sure, *no, key + Key.VERB) if clause.verb is BE or clause.verb is COST else (*sure, *no)
+    words = _spelt(stem_of("ol", False, False, negative), form, clause.tense, negative, person, case)
+    own = (*sure, *no, key + Key.VERB) if clause.verb in (BE, COST) else (*sure, *no)
     possible = (*possible, key + Key.AUXILIARY)
-    words: tuple[str, ...]
-    if form == "main":
-        words = (_finite(stem, "fut", negative, person),)
-    elif form == "question":
-        words = _asked(stem, "fut", negative, person)
-    elif form == "subject":
-        words = (verb_form(stem, "(y)An"),)
-    elif form == "whether":
-        words = ("olup", nominal(stem_of("ol", False, False, True), future, person, case))
-    else:
-        words = (nominal(stem, future, person, case),)
-    return [(text, host_sure, host_possible), *((word, own, possible) for word in words)]
+    return [host, *((word, own, possible) for word in words)]
 
 
 def _endings(host: Token, form: str, person: int, past: bool, negative: bool, keys: tuple[Keys, ...]) -> list[Token]:
     """The copula as an ending: on the predicate, on "değil", or on the question particle."""
     text, host_sure, host_possible = host
     sure, no, possible = keys
-    asked = form == "question"
-    tail = "(y)sA" + PAST_PERSONS[person] if form == "if" else "(y)DI" + PAST_PERSONS[person] if past else ""
-    tail = tail or PERSONS[person]
-    if asked:
+    tail = PERSONS[person]
+    if form == "if" or past:
+        tail = ("(y)sA" if form == "if" else "(y)DI") + PAST_PERSONS[person]
+    if form == "question":
         if person == THEY and not past:
             text = attach(text, "lAr")
         ending = "y" + tail[3:] if past else ASKED_PERSONS[person]
