@@ -33,17 +33,9 @@ PASSIVE_TENSES = frozenset(("pres", "past", "perf", "fut", "can", "must", "shoul
 
 # Frames: their weight, and the fewest words they need for their verb and arguments.
 FRAMES = {
-    "plain": (3.0, 1),
-    "object": (7.0, 2),
-    "give": (2.0, 5),
-    "go": (2.0, 3),
-    "be": (4.0, 2),
-    "cost": (0.5, 3),
-    "passive": (1.6, 2),
-    "that": (1.6, 4),
-    "whether": (0.7, 4),
-    "to": (1.0, 3),
-}
+    "plain": (3.0, 1), "object": (7.0, 2), "give": (2.0, 5), "go": (2.0, 3), "be": (4.0, 2), "cost": (0.5, 3),
+    "passive": (1.6, 2), "that": (1.6, 4), "whether": (0.7, 4), "to": (1.0, 3),
+}  # fmt: skip
 EMBEDDING = frozenset(("that", "whether", "to"))
 ACTIONS = ("plain", "object", "give", "go")
 # The roles of clauses without be, cost, passive and embedded statements: what Turkish says there would be awkward.
@@ -134,8 +126,9 @@ def _human(phrase: NP | None) -> bool:
     return phrase.noun is None or phrase.noun.human
 
 
-def _least(clause: Clause, frame: str) -> int:
+def _least(clause: Clause) -> int:
     """The fewest words the arguments need."""
+    frame = clause.frame
     if frame == "object":
         return 0 if clause.gap == "object" else 1 if "P" in clause.verb.objects else 2
     if frame == "give":
@@ -154,10 +147,9 @@ def _trailing(clause: Clause) -> bool:
     return any(x is not None for x in (clause.late_time, clause.late_place, clause.manner, clause.company))
 
 
-def _may_be_somewhere(clause: Clause, frame: str) -> bool:
-    asked = clause.question == "where"
-    fits = frame in ("object", "passive") or (frame == "plain" and "P" in clause.verb.subjects)
-    return fits and clause.gap != "place" and not asked
+def _may_be_somewhere(clause: Clause) -> bool:
+    fits = clause.frame in ("object", "passive") or (clause.frame == "plain" and "P" in clause.verb.subjects)
+    return fits and clause.gap != "place" and clause.question != "where"
 
 
 class Clauses(Nominals):
@@ -175,8 +167,8 @@ class Clauses(Nominals):
             clause.person = site.antecedent.person
         if tense in NEGATABLE or site.role == "command":
             clause.negated = site.role not in POSITIVE_ROLES and self.chance(0.14)
-        frame = "passive" if passive else verb.frame
-        spare = budget - _group(clause, site.role) - _least(clause, frame)
+        frame = clause.frame
+        spare = budget - _group(clause, site.role) - _least(clause)
         classes = verb.objects if passive else verb.subjects
         least = 0 if not subject_inside else 1 if "P" in classes or site.question == "subject" else 2
         spare -= least + (site.question in ("where", "when", "why"))
@@ -193,7 +185,7 @@ class Clauses(Nominals):
                 if self.chance(probability):
                     spare -= self._adjoin(clause, site, slot, spare, heavy)
         if subject_inside:
-            clause.subject = self._subject(clause, site, classes, least, spare, frame)
+            clause.subject = self._subject(clause, site, classes, least, spare)
             clause.person = clause.subject.person
             spare -= clause.subject.words - least
         if share and not _human(clause.subject):
@@ -202,7 +194,7 @@ class Clauses(Nominals):
         ending = 0 if site.open_end or share or _trailing(clause) else site.depth
         if frame in ACTIONS and not share and self.chance(0.1):
             spare -= self._frequency(clause, site, spare)
-        closed, spare = self._complete(clause, site, frame, spare, ending)
+        closed, spare = self._complete(clause, site, spare, ending)
         if share:
             inner = Site("second", site.depth, person=clause.person, open_end=site.open_end)
             clause.also, used = self.clause(share + max(0, spare), (tense,), inner)
@@ -244,16 +236,16 @@ class Clauses(Nominals):
         verb = self.pick([verb for verb in found if _tenses(verb, False, tenses)])
         return verb, False, self.pick(_tenses(verb, False, tenses))
 
-    def _subject(self, clause: Clause, site: Site, classes: str, least: int, spare: int, frame: str) -> NP:
+    def _subject(self, clause: Clause, site: Site, classes: str, least: int, spare: int) -> NP:
         if site.question == "subject":
             return self._asked(classes, least + spare, subject=True)
-        room = spare if frame in ("plain", "be", "cost", "passive") else int(spare * self._draw())
+        room = spare if clause.frame in ("plain", "be", "cost", "passive") else int(spare * self._draw())
         if self.chance(0.5):
             room = int(room * self._draw())
         definite = clause.negated or site.gap != "" or site.role == "question"
         depth = max(0, site.depth - 1) if site.role != "relative" else 0
         # In "is the dog in the garden ..." nothing would tell the subject from what is said of it.
-        adrift = frame == "be" and site.role == "question"
+        adrift = clause.frame == "be" and site.role == "question"
         return self.np(least + max(0, room), classes, depth=0 if adrift else depth, where=not adrift, definite=definite)
 
     def _asked(self, classes: str, budget: int, subject: bool) -> NP:
@@ -267,9 +259,9 @@ class Clauses(Nominals):
         human = subject or "P" in classes
         return NP("who" if human else "what", key, 1, THIRD)
 
-    def _complete(self, clause: Clause, site: Site, frame: str, spare: int, depth: int) -> tuple[bool, int]:
+    def _complete(self, clause: Clause, site: Site, spare: int, depth: int) -> tuple[bool, int]:
         """Add the arguments; says whether the clause now ends in another one, and the words still unspent."""
-        least = _least(clause, frame)
+        frame, least = clause.frame, _least(clause)
         room, used = least + max(0, spare), 0
         last: NP | None = None
         if frame == "object" and clause.gap != "object":
@@ -347,7 +339,6 @@ class Clauses(Nominals):
 
         When the clause is (or will be) closed by another one, nothing can follow; time and place can still come first.
         """
-        frame = "passive" if clause.passive else clause.verb.frame
         if clause.predicate is not None and not clause.predicate.passing:
             return 0
         front = site.front and not clause.fronted and (closed or self.chance(0.45))
@@ -358,14 +349,14 @@ class Clauses(Nominals):
         if slot == "time" and site.role != "infinitive" and site.question != "when":
             clause.time = self._time(clause.tense, spare)
             size = clause.time.words if clause.time is not None else 0
-        elif slot == "place" and spare > 1 and _may_be_somewhere(clause, frame):
+        elif slot == "place" and spare > 1 and _may_be_somewhere(clause):
             clause.place = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
             size = clause.place.words
         elif slot == "manner" and _deliberate(clause) and site.question != "object":
             clause.manner = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
             return 1
         elif slot == "company" and spare > 1 and _deliberate(clause) and not clause.verb.preposition:
-            useful = frame == "object" and "P" not in clause.verb.objects
+            useful = clause.frame == "object" and "P" not in clause.verb.objects
             kind = words.FOR if useful and self.chance(0.3) else words.WITH
             kind = words.WITHOUT if self.chance(0.2) else kind
             company = self.np(min(3, spare - 1), kind.objects, definite=True, avoid=clause.person)

@@ -188,15 +188,11 @@ def _language(code: str) -> Noun:
     return Noun("G", english, english, True, GENDERS["n"], (german,) * 8, "", turkish, turkish)
 
 
-def _words(table: str) -> list[str]:
-    return rows(table)[0][0].split()
-
-
-NOUN_LIST = (*(_noun(*row) for row in rows("nouns")), *map(_language, _words("languages")))
+NOUN_LIST = (*(_noun(*row) for row in rows("nouns")), *(_language(code) for (code,) in rows("languages")))
 ADJECTIVE_LIST = tuple(_adjective(*row) for row in rows("adjectives"))
 VERB_LIST = tuple(_verb(*row[:3], frame, row[4]) for row in rows("verbs") for frame in row[3].split())
-PEOPLE = tuple(Name(name, name, name) for name in _words("names"))
-COUNTRIES = tuple(Name(*_cldr("territories", code)) for code in _words("territories"))
+PEOPLE = tuple(Name(name, name, name) for (name,) in rows("names"))
+COUNTRIES = tuple(Name(*_cldr("territories", code)) for (code,) in rows("territories"))
 
 BE = Verb("be", "PATCMXVFOLEWUQZD", "", ("be", "was", "been"), ("sein", "ist", "war", "gewesen"), "ol")
 COST = Verb("cost", "TCMXFVE", "", ("cost", "cost", "cost"), ("kosten", "kostet", "kostete", "gekostet"), "ol")

@@ -70,18 +70,10 @@ def pairs(
 
 
 def write(
-    folder: Path,
-    *,
-    language: str = "de",
-    train: int = 20000,
-    valid: int = 500,
-    test: int = 500,
-    words: tuple[int, int] = (5, 20),
-    seed: int = 1,
-    line: Callable[[Pair], str] = attrgetter("line"),
-    ending: str = "tsv",
-    progress: Callable[[int], None] | None = None,
-) -> dict[str, Path]:
+    folder: Path, *, language: str = "de", train: int = 20000, valid: int = 500, test: int = 500,
+    words: tuple[int, int] = (5, 20), seed: int = 1, line: Callable[[Pair], str] = attrgetter("line"),
+    ending: str = "tsv", progress: Callable[[int], None] | None = None,
+) -> dict[str, Path]:  # fmt: skip
     """Write `train.tsv`, `valid.tsv` and `test.tsv` into `folder`; returns where each split is.
 
     A line is source, target and alignment with tabs between, or what `line` makes of a pair; files may have another

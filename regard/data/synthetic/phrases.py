@@ -57,10 +57,7 @@ def _turkish(value: int, key: int, ending: str = "", more: str = "") -> str:
     parts = [num2words(part, lang="tr") for part in (value // 10 * 10, value % 10) if part]
     if ending:
         parts[-1] = attach(parts[-1], ending, SOFT_NUMBERS.get(parts[-1], ""))
-    spelt = [f"{part}/{key}" for part in parts]
-    if more:
-        spelt[-1] += more
-    return " ".join(spelt)
+    return " ".join(f"{part}/{key}" for part in parts) + more
 
 
 def _calendar(names: str) -> list[tuple[str, str, str]]:
@@ -112,20 +109,11 @@ def _dates() -> Iterable[Phrase]:
 
 def _clock() -> Iterable[Phrase]:
     for hour in range(1, 13):
-        english = num2words(hour)
-        full = {1: "ein"}.get(hour, num2words(hour, lang="de"))
-        german, later = num2words(hour, lang="de"), num2words(hour % 12 + 1, lang="de")
-        yield Phrase(f"at/0 {english}/1 o'clock/2", f"um/0 {full}/1 Uhr/2", f"saat/2 {_turkish(hour, 1, 'DA', '0')}")
-        yield Phrase(
-            f"at/0 half/1 past/2 {english}/3",
-            f"um/0 halb/1?2 {later}/3",
-            f"saat/?0 {_turkish(hour, 3)} buçukta/10?2",
-        )
-        yield Phrase(
-            f"at/0 a/?1 quarter/1 past/2 {english}/3",
-            f"um/0 Viertel/1 nach/2 {german}/3",
-            f"saat/?0 {_turkish(hour, 3, '(y)I')} çeyrek/1 geçe/2?0",
-        )
+        german, later = (num2words(n, lang="de") for n in (hour, hour % 12 + 1))
+        words = {"en": num2words(hour), "de": german, "full": "ein" if hour == 1 else german, "later": later}
+        words |= {"tr": _turkish(hour, 3), "at": _turkish(hour, 1, "DA", "0"), "past": _turkish(hour, 3, "(y)I")}
+        for frames in rows("clock"):
+            yield Phrase(*(frame.format(**words) for frame in frames))
 
 
 @cache

@@ -44,14 +44,9 @@ Box = tuple[int, int, int, int]
 SIZES: dict[str, tuple[int, int]] = {"big": (20, 23), "small": (12, 14)}
 # Far enough from 0 and 255 for the noise.
 COLOURS: dict[str, tuple[int, int, int]] = {
-    "red": (214, 36, 36),
-    "green": (24, 146, 52),
-    "blue": (34, 74, 222),
-    "yellow": (246, 216, 36),
-    "purple": (146, 44, 168),
-    "black": (20, 20, 20),
-    "white": (246, 246, 246),
-}
+    "red": (214, 36, 36), "green": (24, 146, 52), "blue": (34, 74, 222), "yellow": (246, 216, 36),
+    "purple": (146, 44, 168), "black": (20, 20, 20), "white": (246, 246, 246),
+}  # fmt: skip
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 BACKGROUNDS = ((150, 150, 146), (170, 158, 138), (126, 144, 160), (138, 154, 132), (162, 140, 148))
 
@@ -142,15 +137,9 @@ def scenes(size: int, *, split: str = "train", picture: int = 64, seed: int = 1)
 
 
 def write(
-    folder: Path,
-    *,
-    train: int = 6000,
-    valid: int = 300,
-    test: int = 300,
-    picture: int = 64,
-    seed: int = 1,
+    folder: Path, *, train: int = 6000, valid: int = 300, test: int = 300, picture: int = 64, seed: int = 1,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, Path]:
+) -> dict[str, Path]:  # fmt: skip
     """Write `train.jsonl`, `valid.jsonl`, `test.jsonl` and their pictures into `folder`; returns where each split is.
 
     A line has the picture's path from `folder` as `source`, the caption as `target`, `boxes` as lists of first word,

@@ -148,6 +148,10 @@ class Clause:
     also: Clause | None = None  # a second verb phrase: "opens the door and laughs"
 
     @property
+    def frame(self) -> str:
+        return "passive" if self.passive else self.verb.frame
+
+    @property
     def front(self) -> Fixed | PP | None:
         """The time or place that stands first, if any."""
         return self.time if self.fronted == "time" else self.place if self.fronted else None
