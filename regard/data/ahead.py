@@ -12,42 +12,39 @@ T = TypeVar("T")
 GRACE = 0.02  # seconds to wait for more of what arrives
 
 
-class _Line:
-    """Items that another thread takes from an iterator, up to `depth` of them."""
-
-    def __init__(self, items: Iterator[Any], depth: int) -> None:
-        self.items, self.stop = items, threading.Event()
-        self.ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
-        self.thread = threading.Thread(target=self._work, daemon=True)
-
-    def _put(self, item: Any, error: BaseException | None = None) -> None:
-        while not self.stop.is_set():
-            with suppress(queue.Full):
-                self.ready.put((item, error), timeout=0.1)
-                break
-
-    def _work(self) -> None:
-        try:
-            for item in self.items:
-                self._put(item)
-                if self.stop.is_set():
-                    return
-            self._put(None, StopIteration())
-        except BaseException as error:  # which the reader should see
-            self._put(None, error)
-
-
 @contextmanager
 def _line(items: Iterator[Any], depth: int, *, wait: bool = True) -> Iterator[queue.Queue[Any]]:
-    """Where items arrive, each as `(item, error)`; the last is an error, be it the end."""
-    line = _Line(items, depth)
-    line.thread.start()
+    """Where items that another thread takes from an iterator arrive, up to `depth` of them, each as `(item, error)`.
+
+    The last is an error, be it the end.
+    """
+    stop = threading.Event()
+    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
+
+    def put(item: Any, error: BaseException | None = None) -> None:
+        while not stop.is_set():
+            with suppress(queue.Full):
+                ready.put((item, error), timeout=0.1)
+                break
+
+    def work() -> None:
+        try:
+            for item in items:
+                put(item)
+                if stop.is_set():
+                    return
+            put(None, StopIteration())
+        except BaseException as error:  # which the reader should see
+            put(None, error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
-        yield line.ready
+        yield ready
     finally:
-        line.stop.set()
+        stop.set()
         if wait:
-            line.thread.join()
+            thread.join()
 
 
 def ahead(items: Iterator[T], depth: int = 8) -> Iterator[T]:

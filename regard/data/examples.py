@@ -92,17 +92,16 @@ class Form:
             return line
         cells = line.split("\t")
         if len(cells) != len(self.given):
-            what = f"has {len(cells)} of {len(self.given)} sources; they are parted by tabs"
-            raise BadLine(place, "malformed", what)
+            raise BadLine(place, "malformed", f"has {len(cells)} of {len(self.given)} sources; they are parted by tabs")
         return self.fields(cells, Path(), place)
 
     def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
         """The columns of each source, of the target, and of the alignment."""
         table, count = ending == "tsv", len(self.given)
-        usual: list[Name] = (
-            list(range(1, count + 1)) if table else ["source", *(f"source{i + 2}" for i in range(count))]
-        )
-        sources = [list(own or [usual[i]]) for i, own in enumerate(self.columns[:count])]
+        sources = [
+            list(own or [i if table else "source" if i == 1 else f"source{i}"])
+            for i, own in enumerate(self.columns[:count], 1)
+        ]
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
         if self.alignment is False or not count:
             return sources, target, None
@@ -172,10 +171,10 @@ def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
     for number, raw in lines:
         place = f"{name}:{number}"
         try:
-            line = SourceLine(number, raw, parse(decode(raw, place), place))
-        except BadLine as bad:
-            line = SourceLine(number, raw, form.empty, bad)
-        yield line
+            field, bad = parse(decode(raw, place), place), None
+        except BadLine as error:
+            field, bad = form.empty, error
+        yield SourceLine(number, raw, field, bad)
 
 
 def ending(path: Path) -> str:
@@ -225,79 +224,69 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
 def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
     """What makes an example of a line of a table or of records."""
     sources, target, gold = form.layout(ending(path))
-    folder = path.parent
-    names: list[Name] = [*(name for own in sources for name in own), target]
-    if ending(path) == "jsonl":
-        keys = [str(name) for name in names]
+    read = _reader(path, lines, [*sources, [target]], [*_side_names(sources), "target"], gold)
 
-        def from_record(line: str, place: str) -> Example:
-            record = _record(line, place, keys[0])
-            texts = [BETWEEN.join([_text(record, str(name), place) for name in own]) for own in sources]
-            found = None
-            try:
-                for part in form.given:
-                    found = found or part.read_gold(record)
-            except ValueError as error:
-                raise BadLine(place, "malformed", str(error)) from None
-            links = _alignment(record.get(str(gold)) if gold is not None else None, place)
-            return Example(form.fields(texts, folder, place), _text(record, keys[-1], place), place, links, found)
+    def parse(line: str, place: str) -> Example:
+        (*texts, text), links, record = read(line, place)
+        found = None
+        try:
+            for part in form.given if record else ():
+                found = found or part.read_gold(record)
+        except ValueError as error:
+            raise BadLine(place, "malformed", str(error)) from None
+        return Example(form.fields(texts, path.parent, place), text, place, _alignment(links, place), found)
 
-        return from_record
-    numbers = _column_numbers(path, [*names, *([] if gold is None else [gold])], lines)
-    aligned = numbers.pop() if gold is not None else None
-    wanted = iter(numbers)
-    columns = [list(islice(wanted, len(own))) for own in sources]
-    most = max(numbers)
-    sides = [*(side for i, own in enumerate(sources) for side in [_side(i, sources)] * len(own)), "target"]
-
-    def from_table(line: str, place: str) -> Example:
-        cells = line.split("\t")
-        if len(cells) < most:
-            raise _too_few(cells, place, numbers, sides)
-        texts = [BETWEEN.join([cells[number - 1] for number in own]) for own in columns]
-        links = _alignment(cells[aligned - 1], place) if aligned is not None and aligned <= len(cells) else None
-        return Example(form.fields(texts, folder, place), cells[numbers[-1] - 1], place, links)
-
-    return from_table
+    return parse
 
 
 def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Field]:
     """What makes a source (or, where there is none, a prompt) of a line."""
+    if ending(path) not in ("tsv", "jsonl"):
+        return form.line
     sources, target, _ = form.layout(ending(path))
     sources = sources or [[target]]
-    folder = path.parent if form.given else Path()
+    read = _reader(path, lines, sources, _side_names(sources))
 
-    def fields(texts: list[str], place: str) -> Field:
-        return form.fields(texts, folder, place) if form.given else texts[0]
+    def parse(line: str, place: str) -> Field:
+        texts, *_ = read(line, place)
+        return form.fields(texts, path.parent, place) if form.given else texts[0]
 
-    match ending(path):
-        case "tsv":
-            numbers = _column_numbers(path, [name for own in sources for name in own], lines)
-            wanted = iter(numbers)
-            columns = [list(islice(wanted, len(own))) for own in sources]
-            sides = [side for i, own in enumerate(sources) for side in [_side(i, sources)] * len(own)]
-
-            def from_table(line: str, place: str) -> Field:
-                cells = line.split("\t")
-                if len(cells) < max(numbers):
-                    raise _too_few(cells, place, numbers, sides)
-                return fields([BETWEEN.join([cells[number - 1] for number in own]) for own in columns], place)
-
-            return from_table
-        case "jsonl":
-            keys = [[str(name) for name in own] for own in sources]
-
-            def from_record(line: str, place: str) -> Field:
-                record = _record(line, place, keys[0][0])
-                return fields([BETWEEN.join([_text(record, key, place) for key in own]) for own in keys], place)
-
-            return from_record
-        case _:
-            return form.line
+    return parse
 
 
-def _side(number: int, sources: Sequence[Any]) -> str:
-    return "source" if len(sources) == 1 else f"source {number + 1}"
+def _reader(
+    path: Path, lines: Iterator[tuple[int, bytes]], groups: list[list[Name]], sides: list[str], gold: Name | None = None
+) -> Callable[[str, str], tuple[list[str], object, dict[str, Any]]]:
+    """What reads a line: the text of each group of columns, the gold alignment, and the record it stands in, if any.
+
+    `sides` says what each group is.
+    """
+    names = [name for group in groups for name in group]
+
+    def from_record(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
+        record = _record(line, place, str(names[0]))
+        texts = [BETWEEN.join([_text(record, str(name), place) for name in group]) for group in groups]
+        return texts, record.get(str(gold)) if gold is not None else None, record
+
+    if ending(path) == "jsonl":
+        return from_record
+    numbers = _column_numbers(path, [*names, *([] if gold is None else [gold])], lines)
+    aligned = numbers.pop() if gold is not None else None
+    wanted, most = iter(numbers), max(numbers)
+    columns = [list(islice(wanted, len(group))) for group in groups]
+
+    def from_table(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
+        cells = line.split("\t")
+        if len(cells) < most:
+            raise _too_few(cells, place, columns, sides)
+        texts = [BETWEEN.join([cells[number - 1] for number in own]) for own in columns]
+        return texts, cells[aligned - 1] if aligned is not None and aligned <= len(cells) else None, {}
+
+    return from_table
+
+
+def _side_names(sources: Sequence[Any]) -> list[str]:
+    return ["source"] if len(sources) == 1 else [f"source {i + 1}" for i in range(len(sources))]
 
 
 def _column_numbers(path: Path, columns: Sequence[Name], lines: Iterator[tuple[int, bytes]]) -> list[int]:
@@ -316,16 +305,14 @@ def _column_numbers(path: Path, columns: Sequence[Name], lines: Iterator[tuple[i
     return [int(n) if is_number else names.index(n) + 1 for n, is_number in zip(wanted, digits, strict=True)]
 
 
-def _too_few(cells: list[str], place: str, numbers: list[int], sides: list[str]) -> BadLine:
-    """What to say of a line that lacks some of these columns; `sides` says what each is."""
+def _too_few(cells: list[str], place: str, columns: list[list[int]], sides: list[str]) -> BadLine:
+    """What to say of a line that lacks some of these columns; `sides` says what each group of them is."""
     if len(cells) == 1 and not cells[0].strip(BLANKS):
         return BadLine(place, "blank", "is blank; leave the line out")
-    number, side = next(both for both in zip(numbers, sides, strict=True) if both[0] > len(cells))
-    return BadLine(
-        place, "malformed",
-        f"has {len(cells)} column{'s' * (len(cells) != 1)}, so no column {number} for the {side}; columns are parted "
-        "by tabs",
-    )  # fmt: skip
+    grouped = zip(columns, sides, strict=True)
+    number, side = next((n, side) for own, side in grouped for n in own if n > len(cells))
+    count = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+    return BadLine(place, "malformed", f"has {count}, so no column {number} for the {side}; columns are parted by tabs")
 
 
 def _record(line: str, place: str, key: str) -> dict[str, Any]:
@@ -341,9 +328,8 @@ def _record(line: str, place: str, key: str) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits
         raise BadLine(place, "malformed", f"cannot be read as JSON ({error})") from None
     if not isinstance(record, dict):
-        raise BadLine(
-            place, "malformed", f'should be an object such as {{"{key}": …}}, not {type(record).__name__}'
-        )  # fmt: skip
+        what = f'should be an object such as {{"{key}": …}}, not {type(record).__name__}'
+        raise BadLine(place, "malformed", what)
     return record
 
 
@@ -372,9 +358,8 @@ def _alignment(text: object, place: str) -> Alignment | None:
             raise ValueError(f"an alignment should be text such as 0-0 1-2, not {type(text).__name__}")
         return Alignment.parse(text)
     except ValueError as error:
-        raise BadLine(
-            place, "malformed", f"has an odd alignment: {error}; or leave the column out with data.alignment=false"
-        ) from None  # fmt: skip
+        what = f"has an odd alignment: {error}; or leave the column out with data.alignment=false"
+        raise BadLine(place, "malformed", what) from None
 
 
 def _short(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.section import SideSettings, TokenSettings
+from regard.section import SideSettings
 
 Array = NDArray[Any]
 Item = Any  # one source or target as numbers: a list of token ids, an array of elements; of several sources, a tuple
@@ -49,8 +49,3 @@ class Side(ABC):
     def cost(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """What items of these lengths count in the budget of a batch."""
         return lengths + 1
-
-
-def tokens_of(side: SideSettings, common: TokenSettings) -> TokenSettings | None:
-    """How a side is cut into tokens, if it is text: in its own way, or as all others are."""
-    return (side.own_tokens or common) if side.text else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.data.modality import Modality, Picture
+from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.evaluation.alignment import Alignment
 
@@ -29,9 +28,6 @@ class Several(Modality):
     def digest(self, field: Field) -> str:
         found = [part.digest(one) for part, one in self._each(field)]
         return " ".join(found) if any(found) else ""
-
-    def read(self, field: str, folder: Path) -> str:
-        raise NotImplementedError("parts are read one by one")
 
     def _each(self, values: Sequence[Any]) -> list[tuple[Modality, Any]]:
         return list(zip(self._parts, values, strict=True))
@@ -76,9 +72,6 @@ class Several(Modality):
     def gold(self, example: Example) -> Alignment | None:
         """That of the first source, whose words come first."""
         return self._parts[0].gold(example)
-
-    def picture(self, item: Item) -> Picture | None:
-        return None
 
     def room(self, item: Item, ratio: float) -> int:
         return max(part.room(one, ratio) for part, one in self._each(item))

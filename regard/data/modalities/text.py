@@ -11,7 +11,7 @@ from pydantic import Field as Setting
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
-from regard.data.tokens import BOS, EOS, MARKS, SEP, Tokenizer
+from regard.data.tokens import EOS, MARKS, SEP, Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
@@ -123,6 +123,3 @@ class Text(Modality):
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
         return [draw.integers(len(MARKS), self.vocabulary, size=length).tolist() for length in lengths]
-
-
-FRAME = (BOS, EOS)  # the marks around what a head predicts from
