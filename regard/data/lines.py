@@ -46,45 +46,39 @@ def decode(raw: bytes, place: str) -> str:
     try:
         return raw.decode("utf-8").rstrip("\r\n").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise BadLine(
-            place, "undecodable",
-            f"is not UTF-8 (byte {error.start + 1}: 0x{raw[error.start]:02x}); "
-            "convert the file, e.g. iconv -f latin1 -t utf-8",
-        ) from None  # fmt: skip
-
-
-def raw_lines(path: Path) -> Iterator[bytes]:
-    """The undecoded lines of a file, gunzipped if it ends in .gz."""
-    with named(path), path.open("rb") as file:
-        opened = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file))) if path.suffix == ".gz" else file
-        yield from _bounded(opened, str(path))
-
-
-def _bounded(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[bytes]:
-    """The lines of an open file, if none is too long to be one."""
-    for number, raw in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
-        if len(raw) > LONGEST:
-            raise DataError(f"{name}:{number} goes on after {LONGEST // 2**20} MiB; is it a file of lines?")
-        yield raw
+        byte = f"byte {error.start + 1}: 0x{raw[error.start]:02x}"
+        what = f"is not UTF-8 ({byte}); convert the file, e.g. iconv -f latin1 -t utf-8"
+        raise BadLine(place, "undecodable", what) from None
 
 
 def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The undecoded lines of a file, numbered from 1."""
+    """The undecoded lines of a file (gunzipped if it ends in .gz, `-` is standard input), numbered from 1."""
     if str(path) == "-":
         yield from from_standard_input()
         return
     number = 0
-    for number, raw in enumerate(raw_lines(path), 1):
-        yield number, raw
+    with named(path), path.open("rb") as file:
+        opened = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file))) if path.suffix == ".gz" else file
+        for number, raw in _bounded(opened, str(path)):
+            yield number, raw
     if not number:
         raise DataError(f"{path} is empty; it should hold a sentence a line")
 
 
 def from_standard_input() -> Iterator[tuple[int, bytes]]:
+    """The undecoded lines of standard input, numbered from 1."""
     if sys.stdin is None or sys.stdin.closed:
         raise DataError("standard input is closed; name a file to read")
     with named(Path("standard input")):
-        yield from enumerate(_bounded(sys.stdin.buffer, "standard input"), 1)
+        yield from _bounded(sys.stdin.buffer, "standard input")
+
+
+def _bounded(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of an open file, numbered, if none is too long to be one."""
+    for number, raw in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
+        if len(raw) > LONGEST:
+            raise DataError(f"{name}:{number} goes on after {LONGEST // 2**20} MiB; is it a file of lines?")
+        yield number, raw
 
 
 @contextmanager

@@ -41,9 +41,8 @@ class Report:
         """What was left out, in a line and one for each of the first few; None if nothing was."""
         if not self.bad:
             return None
-        return (
-            f"{self.name}: left out {self._counted}: {self._kinds}; data.bad_lines=error stops instead{self._examples}"
-        )
+        what = f"left out {self._counted}: {self._kinds}; data.bad_lines=error stops instead"
+        return f"{self.name}: {what}{self._examples}"
 
     def check(self, data: Data) -> None:
         """An error if there is nothing left to use, or more is left out than the settings allow."""
@@ -55,12 +54,9 @@ class Report:
                 f"data.bad_lines=skip{self._examples}"
             )
         if self.bad > data.bad_limit * self.lines:
-            long = self.counts.most_common(1)[0][0] == "long"
-            advice = (
-                "raise max_length of source and target, or data.bad_limit"
-                if long
-                else "check source.column and target.column, or raise data.bad_limit"
-            )
+            advice = "check source.column and target.column, or raise data.bad_limit"
+            if self.counts.most_common(1)[0][0] == "long":
+                advice = "raise max_length of source and target, or data.bad_limit"
             raise DataError(
                 f"{self.name}: {self._counted} cannot be used, more than data.bad_limit={data.bad_limit:g} of them: "
                 f"{self._kinds}; {advice}{self._examples}"

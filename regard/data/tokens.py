@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +120,12 @@ class Subwords(Tokenizer):
         # other threads work meanwhile. Threads take so many lines each, whatever the machine: draws depend on that.
         sentencepiece.set_random_generator_seed(seed % 2**32)
         with ExitStack() as threads:
+            draw = partial(self.processor.encode, enable_sampling=True, alpha=sampling, nbest_size=-1, num_threads=1)
             parts = [
-                threads.enter_context(ThreadPoolExecutor(1)).submit(
-                    self._draw, cleaned[start : start + DRAWN], sampling
-                )
+                threads.enter_context(ThreadPoolExecutor(1)).submit(draw, cleaned[start : start + DRAWN])
                 for start in range(0, len(cleaned), DRAWN)
             ]
             return [ids for part in parts for ids in part.result()]
-
-    def _draw(self, texts: list[str], sampling: float) -> list[list[int]]:
-        return list(self.processor.encode(texts, enable_sampling=True, alpha=sampling, nbest_size=-1, num_threads=1))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([int(i) for i in ids]))
@@ -146,12 +143,9 @@ class Subwords(Tokenizer):
     def words(self, ids: Sequence[int]) -> list[int]:
         numbers, word = [], -1
         for i in map(int, ids):
-            piece = str(self.processor.id_to_piece(i))
-            if i < len(MARKS) and i != UNK:
-                numbers.append(-1)
-                continue
-            word += piece.startswith("▁") or word < 0
-            numbers.append(word)
+            text = i >= len(MARKS) or i == UNK
+            word += text and (word < 0 or str(self.processor.id_to_piece(i)).startswith("▁"))
+            numbers.append(word if text else -1)
         return numbers
 
     def save(self, folder: Path, name: str) -> None:
@@ -193,11 +187,9 @@ class Symbols(Tokenizer):
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         return Symbols(kind, ranked[: size - len(MARKS)] if kind == "word" else ranked)
 
-    def _cut(self, text: str) -> Sequence[str]:
-        return clean(text).split() if self.kind == "word" else clean(text)
-
     def encode(self, text: str) -> list[int]:
-        known = (self.ids.get(symbol, UNK) for symbol in self._cut(text))
+        symbols = clean(text).split() if self.kind == "word" else clean(text)
+        known = (self.ids.get(symbol, UNK) for symbol in symbols)
         return [i if i >= len(MARKS) else UNK for i in known]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -271,13 +263,11 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
             raise ValueError(f"it is of kind {content['kind']!r}")
         return Symbols(content["kind"], texts_of(content["symbols"]))
     except FileNotFoundError:
-        raise ModelError(
-            f"{folder} has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
-        ) from None
+        what = f"has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
+        raise ModelError(f"{folder} {what}") from None
     except (RuntimeError, ValueError, LookupError, TypeError, OSError) as error:  # RecursionError is a RuntimeError
-        raise ModelError(
-            f"the tokenizer '{name}' in {folder} cannot be read ({error}); the folder is damaged"
-        ) from None
+        what = f"cannot be read ({error}); the folder is damaged"
+        raise ModelError(f"the tokenizer '{name}' in {folder} {what}") from None
 
 
 def _load_subwords(model: bytes) -> Subwords:
