@@ -199,8 +199,8 @@ def test_german_main_clauses_have_the_verb_second() -> None:
     checked = 0
     for tree in trees(2500):
         part = tree.parts[0]
-        front = part.main.time if part.main.fronted == "time" else part.main.place
-        if part.main.fronted and not part.first and front is not None:
+        front = part.main.front
+        if not part.first and front is not None:
             tokens = german.sentence(tree)
             subject = part.main.subject
             assert subject is not None

@@ -87,7 +87,7 @@ class Book:
 
 def wakes_up(book: Book) -> Sentence:
     subject = book.np("the", "girl", "young")
-    return book.sentence(book.clause("wake up", "pres", subject, time=book.time("pres", "every day"), fronted="time"))
+    return book.sentence(book.clause("wake up", "pres", subject, front=book.time("pres", "every day")))
 
 
 def numbers(book: Book) -> Sentence:

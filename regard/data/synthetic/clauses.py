@@ -144,7 +144,7 @@ def _may_share(clause: Clause, site: Site) -> bool:
 
 def _trailing(clause: Clause) -> bool:
     """Whether an adjunct follows the arguments."""
-    return any(x is not None for x in (clause.late_time, clause.late_place, clause.manner, clause.company))
+    return any(x is not None for x in (clause.time, clause.place, clause.manner, clause.company))
 
 
 def _may_be_somewhere(clause: Clause) -> bool:
@@ -344,35 +344,34 @@ class Clauses(Nominals):
         front = site.front and not clause.fronted and (closed or self.chance(0.45))
         if slot == "frequency":
             return self._frequency(clause, site, spare)
-        if getattr(clause, slot) is not None or (closed and (slot in ("manner", "company") or not front)):
+        taken = getattr(clause, slot) is not None or clause.fronted == slot
+        if taken or (closed and (slot in ("manner", "company") or not front)):
             return 0
+        item: Fixed | PP | None = None
         if slot == "time" and site.role != "infinitive" and site.question != "when":
-            clause.time = self._time(clause.tense, spare)
-            size = clause.time.words if clause.time is not None else 0
+            item = self._time(clause.tense, spare)
         elif slot == "place" and spare > 1 and _may_be_somewhere(clause):
-            clause.place = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
-            size = clause.place.words
+            item = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
         elif slot == "manner" and _deliberate(clause) and site.question != "object":
-            clause.manner = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
-            return 1
+            item = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
         elif slot == "company" and spare > 1 and _deliberate(clause) and not clause.verb.preposition:
             useful = clause.frame == "object" and "P" not in clause.verb.objects
             kind = words.FOR if useful and self.chance(0.3) else words.WITH
             kind = words.WITHOUT if self.chance(0.2) else kind
-            company = self.np(min(3, spare - 1), kind.objects, definite=True, avoid=clause.person)
-            clause.company = PP(self.keys(1), kind, company)
-            return clause.company.words
-        else:
+            item = PP(self.keys(1), kind, self.np(min(3, spare - 1), kind.objects, definite=True, avoid=clause.person))
+        if item is None:
             return 0
-        if front and size:
-            clause.fronted = slot
-        return size
+        if front and slot in ("time", "place"):
+            clause.front, clause.fronted = item, slot
+        else:
+            setattr(clause, slot, item)
+        return item.words
 
     def _frequency(self, clause: Clause, site: Site, spare: int) -> int:
         """Often, always, never; not after a subject that ends in a clause, which the adverb would seem to end."""
         unfit = clause.negated or clause.tense in ("prog", "inf", "imp", "pluperf") or clause.frequency is not None
         hanging = clause.subject is not None and clause.subject.clausal
-        every_day = clause.tense == "pres" and clause.time is not None
+        every_day = clause.tense == "pres" and (clause.time is not None or clause.fronted == "time")
         if spare < 1 or unfit or hanging or every_day or clause.verb is COST or site.role == "second":
             return 0
         never = clause.tense in NEGATABLE and site.role not in POSITIVE_ROLES and _one(clause.subject)

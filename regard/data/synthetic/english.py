@@ -146,7 +146,7 @@ def _arguments(clause: Clause) -> list[Token]:
         out += [*clause.price.spell("en"), (EURO[0], (key + Key.PREDICATE,), ())]
     if clause.agent is not None:
         out += _np(clause.agent, "by", clause.agent.key + Key.OF)
-    out += _adjuncts(clause.manner, clause.company, clause.late_place, clause.late_time)
+    out += _adjuncts(clause.manner, clause.company, clause.place, clause.time)
     if clause.embedded is not None:
         out += [(clause.embedding, (clause.embedded.key + Key.LINKER,), ()), *_clause(clause.embedded)]
     return out

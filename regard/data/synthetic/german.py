@@ -187,13 +187,13 @@ def _middle(clause: Clause) -> list[Token]:
         early = pronouns if thing.kind == "pronoun" else known if _definite(thing) and not new else new
         early += _np(thing, verb.german_case, negation=key + Key.NEGATION if denied else -1)
         negated = negated and not denied
-    out = [*pronouns, *_adjuncts(clause.late_time), *known, *_adjuncts(clause.frequency), *new]
+    out = [*pronouns, *_adjuncts(clause.time), *known, *_adjuncts(clause.frequency), *new]
     if negated:
         out.append(("nicht", (key + Key.NEGATION,), ()))
     out += _adjuncts(clause.manner, clause.company)
     if clause.agent is not None:
         out += _prepositional("von", DATIVE, clause.agent.key + Key.OF, clause.agent)
-    out += _adjuncts(clause.late_place)
+    out += _adjuncts(clause.place)
     if thing is not None and verb.german_preposition:
         out += _prepositional(verb.german_preposition, verb.german_case, key + Key.GOVERNED, thing)
     out += _adjuncts(clause.complement)

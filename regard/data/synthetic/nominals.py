@@ -14,20 +14,7 @@ from typing import TypeVar
 from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
 from regard.data.synthetic.lexicon import Noun, Preposition
-from regard.data.synthetic.syntax import (
-    FIRST,
-    NP,
-    NP_KEYS,
-    PLURAL,
-    PP,
-    SECOND,
-    THEY,
-    THIRD,
-    WE,
-    Clause,
-    Fixed,
-    Phrase,
-)
+from regard.data.synthetic.syntax import FIRST, NP, NP_KEYS, PLURAL, PP, SECOND, THEY, THIRD, WE, Clause, Fixed, Phrase
 
 T = TypeVar("T")
 

@@ -141,7 +141,8 @@ class Clause:
     company: PP | None = None
     place: PP | None = None
     time: Fixed | PP | None = None
-    fronted: str = ""  # which of time and place stands first, if any
+    front: Fixed | PP | None = None  # a time or a place that stands first
+    fronted: str = ""  # which of the two it is
     gap: str = ""  # what a relative clause leaves out: subject, object, recipient, place
     antecedent: NP | None = None
     question: str = ""  # yes, subject, object, where, when, why
@@ -150,20 +151,6 @@ class Clause:
     @property
     def frame(self) -> str:
         return "passive" if self.passive else self.verb.frame
-
-    @property
-    def front(self) -> Fixed | PP | None:
-        """The time or place that stands first, if any."""
-        return self.time if self.fronted == "time" else self.place if self.fronted else None
-
-    @property
-    def late_time(self) -> Fixed | PP | None:
-        """The time, if it does not stand first."""
-        return self.time if self.fronted != "time" else None
-
-    @property
-    def late_place(self) -> PP | None:
-        return self.place if self.fronted != "place" else None
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ def _clause(clause: Clause, form: str, case: str, sure: Keys = (), possible: Key
 
 def _core(clause: Clause, form: str, case: str, sure: Keys, possible: Keys) -> list[Token]:
     """Everything but the subject: adjuncts, arguments, and the verb."""
-    out = _adjuncts(clause.late_time, clause.frequency, clause.company, clause.late_place)
+    out = _adjuncts(clause.time, clause.frequency, clause.company, clause.place)
     if clause.agent is not None:
         out += [*_np(clause.agent, _governed(clause.agent)), ("tarafından", (clause.agent.key + Key.OF,), ())]
     if clause.recipient is not None:
