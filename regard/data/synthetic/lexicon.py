@@ -121,17 +121,8 @@ def _noun(english: str, german: str, turkish: str) -> Noun:
     dative = plural if plural[-1] in "ns" else plural + "n"
     forms = (singular, oblique, oblique, genitive, plural, plural, dative, plural)
     stem, *soft = turkish.split()
-    return Noun(
-        classes,
-        one,
-        (many or [one + "s"])[0],
-        many == ["-"],
-        GENDERS[kind],
-        forms,
-        "".join(to),
-        stem,
-        (soft or [stem])[0],
-    )
+    many = many or [one + "s"]
+    return Noun(classes, one, many[0], many == ["-"], GENDERS[kind], forms, "".join(to), stem, "".join(soft) or stem)
 
 
 def _adjective(english: str, german: str, turkish: str) -> Adjective:
@@ -139,7 +130,7 @@ def _adjective(english: str, german: str, turkish: str) -> Adjective:
     base, *stem, more = german.split()
     opposite = next((row for (row,) in rows("opposites") if word in row.split()), word)
     comparative = comparative.replace("_", " ").strip("-")
-    return Adjective(classes, word, comparative, base, (stem or [base])[0], more, turkish, "t" in classes, opposite)
+    return Adjective(classes, word, comparative, base, "".join(stem) or base, more, turkish, "t" in classes, opposite)
 
 
 def _verb(english: str, german: str, turkish: str, frame: str, flags: str) -> Verb:
@@ -190,7 +181,11 @@ def _language(code: str) -> Noun:
 
 NOUN_LIST = (*(_noun(*row) for row in rows("nouns")), *(_language(code) for (code,) in rows("languages")))
 ADJECTIVE_LIST = tuple(_adjective(*row) for row in rows("adjectives"))
-VERB_LIST = tuple(_verb(*row[:3], frame, row[4]) for row in rows("verbs") for frame in row[3].split())
+VERB_LIST = tuple(
+    _verb(english, german, turkish, frame, flags)
+    for english, german, turkish, frames, flags in rows("verbs")
+    for frame in frames.split()
+)
 PEOPLE = tuple(Name(name, name, name) for (name,) in rows("names"))
 COUNTRIES = tuple(Name(*_cldr("territories", code)) for (code,) in rows("territories"))
 
@@ -243,10 +238,9 @@ def adjectives_of(classes: str) -> tuple[Adjective, ...]:
 @cache
 def verbs(frame: str, subjects: str = "", objects: str = "") -> tuple[Verb, ...]:
     """The verbs with this frame that can be said of some of `subjects` and of some of `objects` (empty: any)."""
-    return tuple(
-        verb
-        for verb in VERB_LIST
-        if verb.frame == frame
-        and (not subjects or any(c in verb.subjects for c in subjects))
-        and (not objects or any(c in verb.objects for c in objects))
-    )
+
+    def fit(wanted: str, classes: str) -> bool:
+        return not wanted or any(letter in classes for letter in wanted)
+
+    found = (verb for verb in VERB_LIST if verb.frame == frame and fit(subjects, verb.subjects))
+    return tuple(verb for verb in found if fit(objects, verb.objects))

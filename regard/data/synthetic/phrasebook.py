@@ -65,7 +65,14 @@ def pairs(
 
     Lengths spread evenly over that range. A larger `size` continues a smaller one.
     """
-    _check(size, language, split, words)
+    if language not in LANGUAGES:
+        raise ValueError(f"unknown language {language!r}; the phrasebook has {' and '.join(map(repr, LANGUAGES))}")
+    check_split(size, split, "the phrasebook has", "pairs")
+    low, high = words
+    if low < _SHORTEST:
+        raise ValueError(f"words {words} start below the shortest sentence; try ({_SHORTEST}, {max(high, _SHORTEST)})")
+    if high < low:
+        raise ValueError(f"words {words} is an empty range; try ({high}, {low})")
     return _pairs(size, language, split, words, seed)
 
 
@@ -81,21 +88,11 @@ def write(
     is called now and then with the number of pairs so far, of all splits together.
     """
     sizes = {"train": train, "valid": valid, "test": test}
-    for split, size in sizes.items():
-        _check(size, language, split, words)
-    drawn = {split: map(line, _pairs(size, language, split, words, seed)) for split, size in sizes.items()}
+    drawn = {
+        split: map(line, pairs(size, language=language, split=split, words=words, seed=seed))
+        for split, size in sizes.items()
+    }
     return write_splits(folder, ending, drawn, progress)
-
-
-def _check(size: int, language: str, split: str, words: tuple[int, int]) -> None:
-    if language not in LANGUAGES:
-        raise ValueError(f"unknown language {language!r}; the phrasebook has {' and '.join(map(repr, LANGUAGES))}")
-    check_split(size, split, "the phrasebook has", "pairs")
-    low, high = words
-    if low < _SHORTEST:
-        raise ValueError(f"words {words} start below the shortest sentence; try ({_SHORTEST}, {max(high, _SHORTEST)})")
-    if high < low:
-        raise ValueError(f"words {words} is an empty range; try ({high}, {low})")
 
 
 def _pairs(size: int, language: str, split: str, words: tuple[int, int], seed: int) -> Iterator[Pair]:

@@ -132,7 +132,9 @@ def scenes(size: int, *, split: str = "train", picture: int = 64, seed: int = 1)
 
     A sixth of them have one thing, a third two and half of them three.
     """
-    _check(size, split, picture)
+    check_split(size, split, "the scenes have", "scenes")
+    if picture < _SMALLEST:
+        raise ValueError(f"picture ({picture}) is too small to tell shapes apart; try {_SMALLEST} pixels or more")
     return _scenes(size, split, picture, seed)
 
 
@@ -149,11 +151,10 @@ def write(
     """
     require("PIL")
     sizes = {"train": train, "valid": valid, "test": test}
-    for split, size in sizes.items():
-        _check(size, split, picture)
+    drawn = {split: scenes(size, split=split, picture=picture, seed=seed) for split, size in sizes.items()}
     if (folder / "pictures").exists():
         raise OutputError(f"{folder / 'pictures'} exists; give another folder")
-    lines = {split: _lines(folder, split, _scenes(size, split, picture, seed)) for split, size in sizes.items()}
+    lines = {split: _lines(folder, split, drawn[split]) for split in drawn}
     return write_splits(folder, "jsonl", lines, progress)
 
 
@@ -168,12 +169,6 @@ def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
         boxes = [[first, last, *box] for first, last, box in scene.boxes]
         size = {"width": scene.side, "height": scene.side}
         yield json.dumps({"source": source, "target": scene.caption, "boxes": boxes, **size})
-
-
-def _check(size: int, split: str, picture: int) -> None:
-    check_split(size, split, "the scenes have", "scenes")
-    if picture < _SMALLEST:
-        raise ValueError(f"picture ({picture}) is too small to tell shapes apart; try {_SMALLEST} pixels or more")
 
 
 def _scenes(size: int, split: str, picture: int, seed: int) -> Iterator[Scene]:
@@ -248,12 +243,11 @@ def _mask(shape: str, side: int) -> npt.NDArray[np.int32]:
     image = Image.new("L", (last + 1, last + 1))
     pen = ImageDraw.Draw(image)
     match shape:
-        case "circle":
-            pen.ellipse((0, 0, last, last), fill=255)
-        case "ring":
+        case "circle" | "ring":
             pen.ellipse((0, 0, last, last), fill=255)
             rim = round(0.25 * last)
-            pen.ellipse((rim, rim, last - rim, last - rim), fill=0)
+            if shape == "ring":
+                pen.ellipse((rim, rim, last - rim, last - rim), fill=0)
         case "square":
             pen.rectangle((0, 0, last, last), fill=255)
         case "cross":
