@@ -73,8 +73,9 @@ class Form:
     @staticmethod
     def of(source: Modality, target: Any, data: Data) -> Form:
         """As the sides' settings say; `target` are those of the target."""
-        columns = tuple(_names(part.settings.column) for part in source.parts)
-        return Form(source, columns, target.column, data.alignment)
+        named = [part.settings.column for part in source.parts]
+        columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
+        return Form(source, tuple(columns), target.column, data.alignment)
 
     @property
     def given(self) -> list[Modality]:
@@ -120,10 +121,6 @@ class Form:
                 kind: BadKind = "malformed" if text.strip(BLANKS) else "blank"
                 raise BadLine(place, kind, str(error)) from None
         return tuple(found) if len(found) > 1 else found[0] if found else ""
-
-
-def _names(column: Any) -> tuple[Name, ...] | None:
-    return None if column is None else tuple(column) if isinstance(column, list) else (column,)
 
 
 def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:

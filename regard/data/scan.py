@@ -41,38 +41,29 @@ class Report:
         """What was left out, in a line and one for each of the first few; None if nothing was."""
         if not self.bad:
             return None
-        what = f"left out {self._counted}: {self._kinds}; data.bad_lines=error stops instead"
-        return f"{self.name}: {what}{self._examples}"
+        return self._told(f"{self.name}: left out {self._counted}", "; data.bad_lines=error stops instead")
 
     def check(self, data: Data) -> None:
         """An error if there is nothing left to use, or more is left out than the settings allow."""
+        unusable = f"{self.name}: {self._counted} cannot be used"
         if self.bad >= self.lines:
-            raise DataError(f"{self.name} has no line that can be used: {self._kinds}{self._examples}")
+            raise DataError(self._told(f"{self.name} has no line that can be used", ""))
         if self.bad and data.bad_lines == "error":
-            raise DataError(
-                f"{self.name}: {self._counted} cannot be used: {self._kinds}; mend or remove them, or set "
-                f"data.bad_lines=skip{self._examples}"
-            )
+            raise DataError(self._told(unusable, "; mend or remove them, or set data.bad_lines=skip"))
         if self.bad > data.bad_limit * self.lines:
-            advice = "check source.column and target.column, or raise data.bad_limit"
+            advice = "; check source.column and target.column, or raise data.bad_limit"
             if self.counts.most_common(1)[0][0] == "long":
-                advice = "raise max_length of source and target, or data.bad_limit"
-            raise DataError(
-                f"{self.name}: {self._counted} cannot be used, more than data.bad_limit={data.bad_limit:g} of them: "
-                f"{self._kinds}; {advice}{self._examples}"
-            )
+                advice = "; raise max_length of source and target, or data.bad_limit"
+            raise DataError(self._told(f"{unusable}, more than data.bad_limit={data.bad_limit:g} of them", advice))
 
     @property
     def _counted(self) -> str:
         return f"{self.bad:,} of {self.lines:,} lines"
 
-    @property
-    def _kinds(self) -> str:
-        return ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in self.counts.most_common())
-
-    @property
-    def _examples(self) -> str:
-        return "".join(f"\n  {bad}" for shown in self.first.values() for bad in shown)
+    def _told(self, what: str, advice: str) -> str:
+        """A message with how many lines of each kind there are, and the first few of them."""
+        kinds = ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in self.counts.most_common())
+        return f"{what}: {kinds}{advice}" + "".join(f"\n  {bad}" for shown in self.first.values() for bad in shown)
 
 
 KINDS: dict[BadKind, str] = {

@@ -35,8 +35,12 @@ class Sides:
         parts = []
         for number, settings in enumerate(config.sources):
             part: Modality = MODALITIES.get(settings.kind)(settings, config.stem(number))
-            if isinstance(part, Text):
-                _frame(part, config)
+            if isinstance(part, Text):  # the marks that a model wants around it
+                part.several |= not config.target.written or isinstance(settings.column, list)
+                if not config.target.written:
+                    part.before, part.after = BOS, EOS
+                elif config.model.decoder_only:
+                    part.after = None
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         return Sides(config, parts[0] if len(parts) == 1 else Several(parts), target)
@@ -124,16 +128,6 @@ class Sides:
         """Read tokens and labels that were saved."""
         self.use({vocabulary: load_tokenizer(folder, vocabulary) for vocabulary in self.vocabularies})
         self.target.load(folder)
-
-
-def _frame(part: Text, config: Config) -> None:
-    """The marks that a model wants around a source text."""
-    if not config.target.written:
-        part.before, part.after, part.several = BOS, EOS, True
-    elif config.model.decoder_only:
-        part.after = None
-    if isinstance(part.settings.column, list):
-        part.several = True
 
 
 FILES = ("source", "source[0-9]*", "target", SHARED, LABELS)  # names of what is saved beside the weights

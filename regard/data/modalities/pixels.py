@@ -26,10 +26,12 @@ PIXELS = 100_000_000  # more are refused before they are decoded
 def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
     """A picture as `side` scanlines of `side` pixels, `(side, 3 side)`, the way up that its EXIF data say."""
     require("PIL")
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     with _opened(path) as image:
-        _upright(image)
+        image.load()
+        with suppress(Exception):  # of EXIF data that cannot be read, which say nothing
+            ImageOps.exif_transpose(image, in_place=True)
         picture = _in_colour(image)
         if picture.size != (side, side):
             picture = picture.resize((side, side), Image.Resampling.LANCZOS)
@@ -73,15 +75,6 @@ def _opened(path: str | Path) -> Iterator[Image]:
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         what = str(error).replace(f" {os.fspath(path)!r}", "") or type(error).__name__
         raise DataError(f"{path} cannot be read as a picture ({what}); PNG and JPEG will do") from None
-
-
-def _upright(image: Image) -> None:
-    """Turn a picture as its EXIF data say."""
-    from PIL import ImageOps
-
-    image.load()
-    with suppress(Exception):  # of EXIF data that cannot be read, which say nothing
-        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _in_colour(image: Image) -> Image:
