@@ -20,7 +20,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from regard.data.synthetic import english, german, turkish
-from regard.data.synthetic.corpus import SPLITS, check_split, write_splits
+from regard.data.synthetic.corpus import SPLITS as SPLITS
+from regard.data.synthetic.corpus import check_split, write_splits
 from regard.data.synthetic.grammar import Grammar
 from regard.data.synthetic.syntax import Link, Sentence, Token, links
 

@@ -35,7 +35,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.synthetic.corpus import SPLITS, check_split, write_splits
+from regard.data.synthetic.corpus import SPLITS as SPLITS
+from regard.data.synthetic.corpus import check_split, write_splits
 from regard.errors import OutputError, require
 
 Box = tuple[int, int, int, int]

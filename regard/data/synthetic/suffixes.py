@@ -29,10 +29,9 @@ def attach(word: str, ending: str, soft: str = "") -> str:
     """`word` with `ending`; `soft` is the form of the word before a vowel, where it differs ("kitab" of "kitap")."""
     if not ending:
         return word
-    buffered = ending[0] == "("
-    if buffered and soft and word[-1] in VOWELS:
-        word, soft = soft, ""
-    if buffered:
+    if ending[0] == "(":
+        if soft and word[-1] in VOWELS:
+            word, soft = soft, ""
         buffer, ending = ending[1], ending[3:]
         if (word[-1] in VOWELS) != (buffer in "AI"):
             ending = buffer + ending
@@ -97,16 +96,13 @@ def stem_of(verb: str, passive: bool, able: bool, negated: bool) -> str:
 @cache
 def verb_form(stem: str, ending: str) -> str:
     """A verb stem with an ending; -iyor and the aorist, which change the stem, are written `Iyor` and `Ir`."""
-    soft = SOFT.get(stem, "")
-    if ending.startswith("Iyor"):
-        if stem[-1] in VOWELS:
-            cut = stem[:-1]
-            vowel = last_vowel(cut) if any(letter in VOWELS for letter in cut) else stem[-1]
-            return attach(cut + HARMONY[vowel][1], ending[1:])
-        return attach(stem, ending, soft)
+    if ending.startswith("Iyor") and stem[-1] in VOWELS:
+        cut = stem[:-1]
+        vowel = last_vowel(cut) if any(letter in VOWELS for letter in cut) else stem[-1]
+        return attach(cut + HARMONY[vowel][1], ending[1:])
     if ending.startswith("Ir"):
         return attach(aorist(stem), ending[2:])
-    return attach(stem, ending, soft)
+    return attach(stem, ending, SOFT.get(stem, ""))
 
 
 @cache
