@@ -284,5 +284,6 @@ def _relative(clause: Clause, gender: int) -> list[Token]:
     }.get(clause.gap, (NOMINATIVE, ""))  # fmt: skip
     governed = (key + Key.GOVERNED,)
     preposition: list[Token] = [(before, governed, ())] if before else []
-    pronoun = (forms.relative_pronoun(case, gender), (key + Key.LINKER,), () if before else governed)
+    word = "denen" if case == DATIVE and gender == forms.PLURAL else forms.DEFINITE[case][gender]
+    pronoun = (word, (key + Key.LINKER,), () if before else governed)
     return [BARE_COMMA, *preposition, pronoun, *_verb_last(clause), BARE_COMMA]

@@ -23,11 +23,6 @@ CONTRACTIONS = dict(rows("german_contractions"))
 IRREGULAR = forms("german_irregular")  # present and past: I, you, he, and the plural
 
 
-def relative_pronoun(case: int, gender: int) -> str:
-    """The relative pronoun: the article, except in the dative plural."""
-    return "denen" if case == DATIVE and gender == PLURAL else DEFINITE[case][gender]
-
-
 def auxiliary(infinitive: str, person: int, past: bool = False) -> str:
     """A form of an auxiliary or modal verb."""
     return IRREGULAR[infinitive][past][min(person, 3)]

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
-from regard.data.synthetic.lexicon import Noun, Preposition
+from regard.data.synthetic.lexicon import Name, Noun, Preposition
 from regard.data.synthetic.syntax import FIRST, NP, NP_KEYS, PLURAL, PP, SECOND, THEY, THIRD, WE, Clause, Fixed, Phrase
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Nominals(ABC):
                 if chosen is not None:
                     return chosen
             if not genitive or budget < 2:
-                return NP("name", self.keys(NP_KEYS), 1, THIRD, name=self.pick(words.PEOPLE))
+                return self._name(words.PEOPLE)
         if budget > 4 and not (negated or genitive) and self.chance(0.1) and words.broad(classes):
             return self._pair(budget, self.pick(words.broad(classes)), definite)
         noun = self.pick(words.nouns(classes))
@@ -92,12 +92,15 @@ class Nominals(ABC):
 
     def _pair(self, budget: int, classes: str, definite: bool) -> NP:
         """Two of a kind."""
-        key = self.keys(NP_KEYS)
         left = self.np(min(3, budget - 3), classes, definite=definite, pronoun=False)
         right = left
         while right.kind == "pair" or (right.noun is left.noun and right.name is left.name):
             right = self.np(min(4, budget - 1 - left.words), classes, definite=definite, pronoun=False)
-        return NP("pair", key, left.words + 1 + right.words, PLURAL, pair=(left, right), plural=True)
+        return self._joined(left, right)
+
+    def _joined(self, left: NP, right: NP) -> NP:
+        size = left.words + 1 + right.words
+        return NP("pair", self.keys(NP_KEYS), size, PLURAL, pair=(left, right), plural=True)
 
     def _head(self, noun: Noun, budget: int, definite: bool, negated: bool, bare: bool, genitive: bool) -> NP:
         key = self.keys(NP_KEYS)
@@ -168,13 +171,11 @@ class Nominals(ABC):
     def place(self, budget: int, depth: int) -> PP:
         """Where something is, in at least two words."""
         if budget < 3 or self.chance(0.08):
-            return PP(self.keys(1), words.IN, self.country())
+            return PP(self.keys(1), words.IN, self._name(words.COUNTRIES))
         if budget > 5 and self.chance(0.1):
             left, right = (self.np(size, words.BETWEEN.objects, definite=True) for size in (2, budget - 4))
             if right.kind == "noun" and left.kind == "noun":
-                size = left.words + 1 + right.words
-                pair = NP("pair", self.keys(NP_KEYS), size, PLURAL, pair=(left, right), plural=True)
-                return PP(self.keys(1), words.BETWEEN, pair)
+                return PP(self.keys(1), words.BETWEEN, self._joined(left, right))
         return self._at(words.IN if self.chance(0.5) else self.pick(words.PLACES), budget, depth)
 
     def _at(self, preposition: Preposition, budget: int, depth: int, classes: str = "") -> PP:
@@ -186,7 +187,7 @@ class Nominals(ABC):
     def goal(self, budget: int, depth: int) -> PP:
         """Where someone goes, in at least two words."""
         if budget < 3 or self.chance(0.2):
-            return PP(self.keys(1), words.TO_COUNTRY, self.country())
+            return PP(self.keys(1), words.TO_COUNTRY, self._name(words.COUNTRIES))
         phrase = self._in_place(budget, words.TO, words.TO.objects, depth)
         into = phrase.noun is not None and phrase.noun.to == "in"
         return PP(self.keys(1), words.INTO if into else words.TO, phrase)
@@ -198,5 +199,5 @@ class Nominals(ABC):
         self._modify(phrase, noun, room - phrase.words, depth, self.chance(0.5))
         return phrase
 
-    def country(self) -> NP:
-        return NP("name", self.keys(NP_KEYS), 1, THIRD, name=self.pick(words.COUNTRIES))
+    def _name(self, names: Sequence[Name]) -> NP:
+        return NP("name", self.keys(NP_KEYS), 1, THIRD, name=self.pick(names))

@@ -54,9 +54,6 @@ class TextTarget(Target):
     def sampled(self) -> float:
         return self.sampling
 
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
-
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
 
