@@ -13,7 +13,7 @@ from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
 from regard.data.synthetic.lexicon import BE, COST, Verb
 from regard.data.synthetic.nominals import Nominals
-from regard.data.synthetic.syntax import CLAUSE_KEYS, NP, NP_KEYS, PLURAL, PP, THIRD, Clause, Fixed
+from regard.data.synthetic.syntax import CLAUSE_KEYS, NP, NP_KEYS, PLURAL, PP, THIRD, Clause, Fixed, Tenses
 
 PAST = ("past", "could", "had")
 EMBEDDED = ("pres", "pres", "prog", "past", "past", "perf", "fut", "can", "must")
@@ -63,7 +63,7 @@ class Site:
 
 
 @cache
-def _tenses(verb: Verb, passive: bool, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def _tenses(verb: Verb, passive: bool, wanted: Tenses) -> Tenses:
     """Those of the wanted tenses that the verb has."""
     if verb is COST:
         return tuple(tense for tense in wanted if tense == "pres")
@@ -114,18 +114,6 @@ def _deliberate(clause: Clause) -> bool:
     return verb.frame in ACTIONS and not (clause.passive or verb.stative or verb.subjects.strip("PA"))
 
 
-def _one(subject: NP | None) -> bool:
-    """Whether a subject can be denied something without saying of how many: "every man never" is no good Turkish."""
-    return subject is None or (subject.pair is None and subject.determiner not in QUANTIFIERS)
-
-
-def _human(phrase: NP | None) -> bool:
-    """Whether a subject is one that a second verb phrase about people can share."""
-    if phrase is None or phrase.kind == "pair":
-        return False
-    return phrase.noun is None or phrase.noun.human
-
-
 def _least(clause: Clause) -> int:
     """The fewest words the arguments need."""
     frame = clause.frame
@@ -136,26 +124,10 @@ def _least(clause: Clause) -> int:
     return {"plain": 0, "passive": 0, "be": 1}.get(frame, 3 if frame in ("that", "whether") else 2)
 
 
-def _may_share(clause: Clause, site: Site) -> bool:
-    """Whether "opens the door and laughs" is possible here."""
-    plain = not (clause.negated or clause.passive or site.question) and clause.verb.frame in ACTIONS
-    return plain and site.role not in SUBJECTLESS and not site.gap and "P" in clause.verb.subjects
-
-
-def _trailing(clause: Clause) -> bool:
-    """Whether an adjunct follows the arguments."""
-    return any(x is not None for x in (clause.time, clause.place, clause.manner, clause.company))
-
-
-def _may_be_somewhere(clause: Clause) -> bool:
-    fits = clause.frame in ("object", "passive") or (clause.frame == "plain" and "P" in clause.verb.subjects)
-    return fits and clause.gap != "place" and clause.question != "where"
-
-
 class Clauses(Nominals):
     """Draws clauses."""
 
-    def clause(self, budget: int, tenses: tuple[str, ...], site: Site) -> tuple[Clause, int]:
+    def clause(self, budget: int, tenses: Tenses, site: Site) -> tuple[Clause, int]:
         """A clause of about `budget` words, and how many it has."""
         subject_inside = site.role not in SUBJECTLESS and site.gap != "subject"
         verb, passive, tense = self._verb(budget - subject_inside, tenses, site)
@@ -176,8 +148,10 @@ class Clauses(Nominals):
             least, spare = 2, spare - 1
         heavy = not site.open_end and site.depth > 0 and spare > 2 and frame != "plain" and self.chance(0.6)
         heavy = heavy or frame in EMBEDDING
-        share = 0
-        if not heavy and spare > 2 and tense in SHARED and _may_share(clause, site) and self.chance(0.25):
+        share = 0  # of the words, for a second verb phrase: "opens the door and laughs"
+        plain = not (clause.negated or site.question or site.gap) and frame in ACTIONS and "P" in verb.subjects
+        may_share = plain and subject_inside and tense in SHARED
+        if not heavy and spare > 2 and may_share and self.chance(0.25):
             share = 2 + int(self._draw() * (spare - 2))
             spare -= share + 1
         elif spare > 0 and frame not in ("be", "cost"):
@@ -188,10 +162,13 @@ class Clauses(Nominals):
             clause.subject = self._subject(clause, site, classes, least, spare)
             clause.person = clause.subject.person
             spare -= clause.subject.words - least
-        if share and not _human(clause.subject):
+        subject = clause.subject
+        human = subject is not None and subject.pair is None and (subject.noun is None or subject.noun.human)
+        if share and not human:
             spare += share + 1
             share = 0
-        ending = 0 if site.open_end or share or _trailing(clause) else site.depth
+        trailing = any(x is not None for x in (clause.time, clause.place, clause.manner, clause.company))
+        ending = 0 if site.open_end or share or trailing else site.depth
         if frame in ACTIONS and not share and self.chance(0.1):
             spare -= self._frequency(clause, site, spare)
         closed, spare = self._complete(clause, site, spare, ending)
@@ -206,7 +183,7 @@ class Clauses(Nominals):
             spare -= self._adjoin(clause, site, slot, spare, closed)
         return clause, budget - spare
 
-    def _verb(self, room: int, tenses: tuple[str, ...], site: Site) -> tuple[Verb, bool, str]:
+    def _verb(self, room: int, tenses: Tenses, site: Site) -> tuple[Verb, bool, str]:
         """A verb that suits its place, whether it is passive, and its tense."""
         noun = site.antecedent.noun if site.antecedent is not None else None
         classes = noun.classes if noun is not None else ""
@@ -329,7 +306,7 @@ class Clauses(Nominals):
         clause.embedding = clause.verb.frame
         if clause.embedding == "to":
             return self.clause(room, ("inf",), Site("infinitive", site.depth - 1, person=clause.person))
-        tenses: tuple[str, ...] = WHETHER if clause.embedding == "whether" else EMBEDDED
+        tenses: Tenses = WHETHER if clause.embedding == "whether" else EMBEDDED
         if clause.tense in ("past", "perf"):
             tenses = ("past",) if clause.embedding == "whether" else PAST
         return self.clause(room, tenses, Site(clause.embedding, site.depth - 1))
@@ -347,10 +324,11 @@ class Clauses(Nominals):
         taken = getattr(clause, slot) is not None or clause.fronted == slot
         if taken or (closed and (slot in ("manner", "company") or not front)):
             return 0
+        somewhere = clause.frame in ("object", "passive") or (clause.frame == "plain" and "P" in clause.verb.subjects)
         item: Fixed | PP | None = None
         if slot == "time" and site.role != "infinitive" and site.question != "when":
             item = self._time(clause.tense, spare)
-        elif slot == "place" and spare > 1 and _may_be_somewhere(clause):
+        elif slot == "place" and spare > 1 and somewhere and clause.gap != "place" and clause.question != "where":
             item = self.place(min(spare, 2 + int(self._draw() * spare)), 0)
         elif slot == "manner" and _deliberate(clause) and site.question != "object":
             item = self.fixed(self.pick(phrases.CALM if clause.verb.calm else phrases.MANNER))
@@ -370,11 +348,14 @@ class Clauses(Nominals):
     def _frequency(self, clause: Clause, site: Site, spare: int) -> int:
         """Often, always, never; not after a subject that ends in a clause, which the adverb would seem to end."""
         unfit = clause.negated or clause.tense in ("prog", "inf", "imp", "pluperf") or clause.frequency is not None
-        hanging = clause.subject is not None and clause.subject.clausal
+        subject = clause.subject
+        hanging = subject is not None and subject.clausal
         every_day = clause.tense == "pres" and (clause.time is not None or clause.fronted == "time")
         if spare < 1 or unfit or hanging or every_day or clause.verb is COST or site.role == "second":
             return 0
-        never = clause.tense in NEGATABLE and site.role not in POSITIVE_ROLES and _one(clause.subject)
+        # "Every man never" is no good Turkish.
+        counted = subject is not None and (subject.pair is not None or subject.determiner in QUANTIFIERS)
+        never = clause.tense in NEGATABLE and site.role not in POSITIVE_ROLES and not counted
         choice = phrases.NEVER if never and self.chance(0.2) else self.pick(phrases.FREQUENCY)
         clause.frequency = self.fixed(choice)
         return 1

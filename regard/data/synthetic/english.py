@@ -197,16 +197,8 @@ def _lexical(clause: Clause) -> Token:
     """The verb itself in the form its tense asks for; a second verb phrase has nothing else."""
     key, tense = clause.key, clause.tense
     base, past, participle = clause.verb.english
-    if clause.passive or tense in PERFECTS:
-        form = participle
-    elif tense == "prog":
-        form = progressive(base)
-    elif tense == "past":
-        form = past
-    elif tense == "pres" and clause.person == THIRD:
-        form = third_person(base)
-    else:
-        form = base
+    forms = {"prog": progressive(base), "past": past, "pres": third_person(base) if clause.person == THIRD else base}
+    form = participle if clause.passive or tense in PERFECTS else forms.get(tense, base)
     possible = (key + Key.PARTICLE,) if clause.verb.particle else ()
     sure = (key + Key.VERB,) if clause.verb.particle else (key + Key.VERB, key + Key.PARTICLE)
     return (form, sure, possible)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regard.data.synthetic import lexicon as words
 from regard.data.synthetic import phrases
 from regard.data.synthetic.clauses import Clauses, Site
-from regard.data.synthetic.syntax import SECOND, WE, Clause, Complex, Fixed, Sentence
+from regard.data.synthetic.syntax import SECOND, WE, Clause, Complex, Fixed, Sentence, Tenses
 
 STATEMENT = (
     *("pres", "pres", "pres", "pres", "prog", "past", "past", "past", "past", "perf", "fut", "fut"),
@@ -66,9 +66,7 @@ class Grammar(Clauses):
         main, used = self._main(size - 1 - more, kind, main_tenses, open_end=not first, front=front and not first)
         return Complex(kind, main, polite, conjunction, other, first), opening + 1 + more + used
 
-    def _main(
-        self, size: int, kind: str, tenses: tuple[str, ...], *, open_end: bool, front: bool
-    ) -> tuple[Clause, int]:
+    def _main(self, size: int, kind: str, tenses: Tenses, *, open_end: bool, front: bool) -> tuple[Clause, int]:
         if kind in ("command", "suggestion"):
             person = SECOND if kind == "command" else WE
             return self.clause(size, ("imp",), Site(kind, person=person, open_end=open_end))

@@ -18,6 +18,7 @@ from regard.data.synthetic.lexicon import Adjective, Conjunction, Name, Noun, Pr
 Keys = tuple[int, ...]
 Token = tuple[str, Keys, Keys]
 Link = tuple[int, int]
+Tenses = tuple[str, ...]
 
 
 class Key:
