@@ -34,22 +34,18 @@ def finite(verb: Verb, person: int, past: bool) -> str:
     infinitive, third, preterite, _ = verb.german
     if infinitive in IRREGULAR:
         return auxiliary(infinitive, person, past)
+    if past and person in (FIRST, THIRD):
+        return preterite
+    if past and person == SECOND:
+        return preterite + ("est" if preterite[-1] in "dtsß" else "st")
     if past:
-        return _preterite(preterite, person)
+        return preterite + ("n" if preterite[-1] == "e" else "en")
     if person == FIRST:
         return _e_form(infinitive)
     if person == SECOND:
         base = third[:-1]
         return base + ("t" if base[-1] in "sßz" else "st")
     return third if person == THIRD else infinitive
-
-
-def _preterite(form: str, person: int) -> str:
-    if person == SECOND:
-        return form + ("est" if form[-1] in "dtsß" else "st")
-    if person in (FIRST, THIRD):
-        return form
-    return form + ("n" if form[-1] == "e" else "en")
 
 
 def _e_form(infinitive: str) -> str:

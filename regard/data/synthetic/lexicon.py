@@ -174,12 +174,11 @@ def _cldr(names: str, code: str) -> list[str]:
     return [getattr(Locale(locale), names)[code] for locale in ("en", "de", "tr")]
 
 
-def _language(code: str) -> Noun:
-    english, german, turkish = _cldr("languages", code)
-    return Noun("G", english, english, True, GENDERS["n"], (german,) * 8, "", turkish, turkish)
-
-
-NOUN_LIST = (*(_noun(*row) for row in rows("nouns")), *(_language(code) for (code,) in rows("languages")))
+_LANGUAGES = (_cldr("languages", code) for (code,) in rows("languages"))
+NOUN_LIST = (
+    *(_noun(*row) for row in rows("nouns")),
+    *(Noun("G", en, en, True, GENDERS["n"], (de,) * 8, "", tr, tr) for en, de, tr in _LANGUAGES),
+)
 ADJECTIVE_LIST = tuple(_adjective(*row) for row in rows("adjectives"))
 VERB_LIST = tuple(
     _verb(english, german, turkish, frame, flags)
