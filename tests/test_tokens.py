@@ -120,6 +120,12 @@ def test_unknown_characters_and_words() -> None:
         assert UNK in train_tokenizer(LINES, kind, 400).encode("東")
 
 
+def test_words_are_learnt_as_they_are_encoded() -> None:
+    """A no-break space is no ASCII blank, but it ends a word."""
+    line = "ten\u00a0km or 3\u2009m"
+    assert UNK not in train_tokenizer([line], "word", 100).encode(line)
+
+
 def test_words_keep_the_most_frequent() -> None:
     tokenizer = train_tokenizer(["a a a b b c"], "word", len(MARKS) + 2)
     assert tokenizer.encode("a b c") == [len(MARKS), len(MARKS) + 1, UNK]

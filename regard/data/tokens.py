@@ -181,7 +181,7 @@ class Symbols(Tokenizer):
         """Collect symbols from lines; of words, as many as fit into `size`."""
         counts: Counter[str] = Counter()
         for text in texts:
-            counts.update(clean(text).split(" ") if kind == "word" else clean(text))
+            counts.update(clean(text).split() if kind == "word" else clean(text))
         for mark in ("", *MARKS):
             counts.pop(mark, None)
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
