@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import torch
 
 import regard
 from benchmarks.race import Case, Spread
+from regard.compare.runner import hardware
 
 PACKAGES = ("torch", "transformers", "joeynmt", "ctranslate2")
 ABSOLUTE = ("ms/step", "TFLOP/s")  # of a CPU they say most of how busy its machine was
@@ -138,17 +138,6 @@ def mean(values: Sequence[float], digits: int, deviation: Callable[[Sequence[flo
 def measured_on(device: torch.device) -> str:
     """Hardware and versions as a sentence."""
     return f"Measured on {hardware(device)}, with {', '.join(f'{x} {y}' for x, y in versions().items())}."
-
-
-def hardware(device: torch.device) -> str:
-    """Processor and threads, and the GPU where one was used."""
-    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cpu = f"{torch.get_num_threads()} threads on {cores} cores of a CPU ({model})"
-    return f"one {torch.cuda.get_device_name(device)}, {cpu}" if device.type == "cuda" else cpu
 
 
 def versions() -> dict[str, str]:

@@ -14,18 +14,31 @@ from typing import Any, TypeVar
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.artifacts import write_json
 from regard.compare import findings, page, plots
-from regard.compare.paired import paired_tests
-from regard.compare.results import Length, Measure, Pair, Point, Record, Results, Run, load, p_value, save
+from regard.compare.results import (
+    Length,
+    Measure,
+    Pair,
+    Point,
+    Record,
+    Results,
+    Run,
+    load,
+    p_value,
+    paired_tests,
+    save,
+)
 from regard.compare.tables import cells, code, escaped, markdown, table
 from regard.errors import ConfigError, DataError
 from regard.evaluation import bootstrap
 from regard.evaluation.labels import label_scores
 from regard.evaluation.metrics import Bleu, Chrf, Exact, Score
+from regard.explain import canvas
 
 GROUPS = ((1, 4), (5, 8), (9, 12), (13, 20))
 T = TypeVar("T", bound=Record)
@@ -700,9 +713,14 @@ def many(models: int = 9, count: int = 3) -> Results:
     )  # fmt: skip
 
 
-def drawn(draw: Callable[[Results], Figure], found: Results) -> Figure:
-    with matplotlib.rc_context(plots.SETTINGS):
-        figure = draw(found)
+Draw = Callable[[Figure, Results], None]
+
+
+def drawn(draw: Draw, found: Results) -> Figure:
+    with matplotlib.rc_context({**canvas.SETTINGS, **plots.SETTINGS}):
+        figure = Figure(figsize=(1, 1), dpi=canvas.DPI)
+        FigureCanvasAgg(figure)
+        draw(figure, found)
         figure.draw_without_rendering()
         return figure
 
@@ -716,7 +734,7 @@ DRAWINGS = [plots.length_figure, plots.cost_figure, plots.learning_figure]
 
 
 @pytest.mark.parametrize("draw", DRAWINGS)
-def test_every_model_has_one_line_one_name_and_the_same_look(draw: Callable[[Results], Figure]) -> None:
+def test_every_model_has_one_line_one_name_and_the_same_look(draw: Draw) -> None:
     found = many()
     figure = drawn(draw, found)
     reference = lines(drawn(plots.length_figure, found))
@@ -732,17 +750,18 @@ def test_every_model_has_one_line_one_name_and_the_same_look(draw: Callable[[Res
 
 
 @pytest.mark.parametrize("draw", DRAWINGS)
-def test_names_do_not_overlap_and_stay_on_the_paper(draw: Callable[[Results], Figure]) -> None:
+def test_names_do_not_overlap_and_stay_on_the_paper(draw: Draw) -> None:
     found = many(12)
     figure = drawn(draw, found)
+    paper = figure.get_tightbbox().transformed(figure.dpi_scale_trans).padded(0.5)  # what a file is cut to
     for axes in figure.axes:
         boxes = [x.get_window_extent() for x in axes.texts if x.get_text() in found.models]
         assert len(boxes) == 12
         for i, box in enumerate(boxes):
-            assert figure.bbox.x0 <= box.x0
-            assert box.x1 <= figure.bbox.x1
-            assert figure.bbox.y0 <= box.y0
-            assert box.y1 <= figure.bbox.y1
+            assert paper.x0 <= box.x0
+            assert box.x1 <= paper.x1
+            assert paper.y0 <= box.y0
+            assert box.y1 <= paper.y1
             assert not any(box.overlaps(other) for other in boxes[:i])
 
 
@@ -766,7 +785,7 @@ def test_what_is_longer_than_training_is_marked() -> None:
 
 
 @pytest.mark.parametrize("draw", [plots.length_figure, plots.learning_figure])
-def test_bands_are_drawn_only_where_there_is_a_spread(draw: Callable[[Results], Figure]) -> None:
+def test_bands_are_drawn_only_where_there_is_a_spread(draw: Draw) -> None:
     from matplotlib.collections import FillBetweenPolyCollection
 
     def bands(found: Results) -> int:
@@ -801,9 +820,9 @@ def test_loss_has_a_panel_of_its_own_if_there_is_one() -> None:
     ("draw", "message"),
     [(plots.length_figure, "by length"), (plots.cost_figure, "by cost"), (plots.learning_figure, "learning curve")],
 )
-def test_what_was_not_measured_cannot_be_drawn(draw: Callable[[Results], Figure], message: str) -> None:
+def test_what_was_not_measured_cannot_be_drawn(draw: Draw, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        draw(results(run("a", 1, 1.0, flops=0.0)))
+        drawn(draw, results(run("a", 1, 1.0, flops=0.0)))
 
 
 def test_one_run_and_equal_costs_can_be_drawn(tmp_path: Path) -> None:

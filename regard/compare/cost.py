@@ -60,16 +60,16 @@ def _saved_bytes(model: nn.Module, objective: Objective, batch: Batch) -> int:
     """Bytes that a batch's forward pass saves for its backward pass, weights not counted, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     # Weakly: what the forward pass lets go again is not saved, and the next tensor may come to lie at its address.
-    alive: weakref.WeakSet[_Saved] = weakref.WeakSet()
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
-    def pack(tensor: Tensor) -> _Saved:
-        saved = _Saved(tensor)
+    def pack(tensor: Tensor) -> Tensor:
+        saved = tensor.detach()
         alive.add(saved)
         return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
         loss = objective(batch, 0.5)
-    storages = [saved.tensor.untyped_storage() for saved in alive]
+    storages = [saved.untyped_storage() for saved in alive]
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in weights}
     del loss  # held until here, and with it what its backward pass would need
     return sum(sizes.values())
@@ -82,10 +82,3 @@ def _of_the_loss(
 ) -> int:  # fmt: skip
     """Operations of the products inside it, into which the counter does not see."""
     return 2 * math.prod(x) * weight[0] * (1 + for_x + for_weight)
-
-
-class _Saved:
-    """A tensor that autograd has saved."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor

@@ -1,7 +1,6 @@
-"""A comparison as pictures for print: quality by length of the source, by cost of training, and as training goes on.
+"""A comparison as figures: quality by length of the source, by cost of training, and as training goes on.
 
-A model has the same colour and marker in all of them. Figures are built on Matplotlib's objects, not on pyplot, and
-Matplotlib is imported only when one is drawn. The same results give the same file, byte for byte.
+A model has the same colour and marker in all of them. The same results give the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -14,66 +13,56 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.artifacts import replacing
 from regard.compare.results import Group, Numbers, Results, Trajectory
 from regard.compare.tables import flops, metric_name, span
-from regard.errors import ConfigError, require
-from regard.explain.space import arrange
+from regard.errors import ConfigError
+from regard.explain.canvas import GRID, INK, canvas, legible, shorten
+from regard.explain.space import label_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, QUIET, GRID, SHADE = "#22262e", "#6b7280", "#e4e6ea", "#f1f2f4"
-WIDTH, TEXT, SMALL, DPI = 7.2, 9.0, 8.0, 150  # inches, points, points: nine points are 12 px in a picture of 700 px
-LEFT, RIGHT, TOP, BOTTOM, GAP, LINE = 0.62, 0.12, 0.15, 0.55, 0.22, 0.18  # inches around axes; from label to label
-LEADER = 16  # pixels; a name that lies farther from its mark gets a line to it
-KEY = 0.42  # inches from the axes to the names: room for a leader and a marker
+QUIET, SHADE = "#6b7280", "#f1f2f4"
+TEXT, SMALL = 9.0, 8.0  # points: nine are 12 px in a picture of 700 px
+WIDTH, WIDE, GAP, LINE = 4.9, 6.4, 0.22, 0.18  # inches: axes beside names, and alone; between axes; between names
 # Paul Tol's muted scheme, which all common kinds of colour vision tell apart, and ink; neighbours far from each other.
 # There are ten colours and eleven markers, so that a hundred and ten models differ in one or the other.
 COLORS = ("#332288", "#cc6677", "#44aa99", "#882255", "#999933",
           "#88ccee", "#117733", "#aa4499", "#22262e", "#ddaa33")  # fmt: skip
 MARKERS = {"o": 1.0, "s": 0.95, "^": 1.1, "D": 0.85, "v": 1.1, "P": 1.15, "X": 1.15, "<": 1.15, ">": 1.15, "*": 1.35,
            "p": 1.0}  # sized so that all look as large as a circle  # fmt: skip
-SETTINGS: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans", "sans-serif"], "font.size": TEXT, "svg.fonttype": "none", "svg.hashsalt": "regard",
-    "text.usetex": False, "text.parse_math": False, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": QUIET,
-    "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "axes.unicode_minus": True, "axes.labelsize": TEXT, "xtick.color": QUIET, "ytick.color": QUIET,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
+SETTINGS: dict[str, Any] = {
+    "text.parse_math": False, "font.size": TEXT, "text.color": INK, "axes.labelcolor": INK, "axes.labelsize": TEXT,
+    "axes.edgecolor": QUIET, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.axisbelow": True, "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "grid.linewidth": 0.6,
+    "xtick.color": QUIET, "xtick.labelcolor": INK, "xtick.labelsize": SMALL, "xtick.major.size": 3,
+    "ytick.color": QUIET, "ytick.labelcolor": INK, "ytick.labelsize": SMALL, "ytick.major.size": 3,
+    "xtick.major.width": 0.7, "ytick.major.width": 0.7,
 }  # fmt: skip
 
 
-def write_figure(draw: Callable[[Results], Figure], results: Results, path: Path) -> None:
-    """Draw `length_figure`, `cost_figure` or `learning_figure` into a .png or .svg file."""
-    if path.suffix not in {".png", ".svg"}:
-        raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png or .svg")
-    require("matplotlib")
-    import matplotlib
-
-    with matplotlib.rc_context(SETTINGS), replacing(path) as temporary:
-        facts = {"Date": None} if path.suffix == ".svg" else {}
-        draw(results).savefig(temporary, dpi=DPI, metadata=facts, format=path.suffix.removeprefix("."))
+def write_figure(draw: Callable[[Figure, Results], None], results: Results, path: Path) -> None:
+    """Draw `length_figure`, `cost_figure` or `learning_figure` into a .png, .svg or .pdf file."""
+    with canvas(path, results.models, SETTINGS) as figure:
+        draw(figure, results)
 
 
-def length_figure(results: Results) -> Figure:
-    """The metric against the number of source words, beyond those of training too: where a bottleneck shows.
-
-    Call this and the others within Matplotlib's `rc_context(SETTINGS)` for their look.
-    """
+def length_figure(figure: Figure, results: Results) -> None:
+    """The metric against the number of source words, beyond those of training too: where a bottleneck shows."""
     groups = results.groups
     if not groups:
         raise ConfigError("there is no quality by length to draw: no run has scores of length groups")
-    figure, (axes,) = _figure(results, (4.3,))
+    (axes,) = _panels(figure, results, WIDTH, 3.6)
     x = np.array([(low + high) / 2 for low, high in groups])
     for model in results.models:
         known = [(at, m) for at, group in zip(x, groups, strict=True) if (m := results.measure(model, group=group))]
-        places, means, spreads = np.array([(at, m.mean, m.spread or 0.0) for at, m in known]).reshape(-1, 3).T
-        _line(axes, results, model, Trajectory(places, means, spreads if spreads.any() else None), 1)
+        if known:
+            places, means, spreads = np.array([(at, m.mean, m.spread or 0.0) for at, m in known]).T
+            _line(axes, results, model, Trajectory(places, means, spreads if spreads.any() else None), 1)
     room = 0.05 * (x[-1] - x[0]) or 1.0
-    axes.set_xlim(x[0] - room, x[-1] + room)
-    _from_zero(axes)
-    axes.set(xlabel="words of the source", ylabel=metric_name(results.metric))
+    axes.set(xlim=(x[0] - room, x[-1] + room), xlabel="words of the source", ylabel=metric_name(results.metric))
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     labels = [span(group) for group in groups]
     axes.set_xticks(x, labels)
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
@@ -82,27 +71,27 @@ def length_figure(results: Results) -> Figure:
     if results.trained is not None:
         _shade(axes, results.trained, groups)
     _name_lines(axes, results)
-    return figure
 
 
-def cost_figure(results: Results) -> Figure:
+def cost_figure(figure: Figure, results: Results) -> None:
     """The metric against the operations of training: a small mark for each run, a large one for their mean."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    figure, (axes,) = _figure(results, (4.7,), names=False)
+    (axes,) = _panels(figure, results, WIDE, 4.0)
     axes.set_xscale("log")
     means: dict[str, tuple[float, float]] = {}
     marks: list[tuple[float, float]] = []
     for model in results.models:
-        runs = [(run.flops, y) for run in results.of(model) if (y := run.score(results.metric)) is not None]
-        runs = [(x, y) for x, y in runs if x > 0]
+        scores = [(run.flops, run.score(results.metric)) for run in results.of(model)]
+        runs = [(x, y) for x, y in scores if x > 0 and y is not None]
         if not runs:
             continue
-        color, style = _look(results, model)
+        style = _look(results, model)
+        color, size = style["color"], style["markersize"]
         path = results.trajectory(model, "flops", "quality")
         if path is not None and len(path.x) > 1:
             axes.plot(path.x, path.mean, color=color, linewidth=1.0, alpha=0.3, zorder=1, label=f"_path {model}")
-        size, (x, y) = style.pop("markersize"), np.array(runs).T
+        x, y = np.array(runs).T
         axes.plot(x, y, linestyle="", marker=style["marker"], markersize=0.55 * size, color=color, alpha=0.55, zorder=3,
                   markeredgewidth=0, label=f"_runs {model}")  # fmt: skip
         style |= {"markersize": 1.35 * size, "markeredgewidth": 0.8}
@@ -125,13 +114,15 @@ def cost_figure(results: Results) -> Figure:
     axes.xaxis.set_major_locator(LogLocator(subs=many if high < 10 * low else some if high < 100 * low else few))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: flops(value).replace(".0e", "e")))
-    _name_points(axes, results, means, marks)
-    return figure
+    names, colors = [_short(model) for model in means], [_look(results, model)["color"] for model in means]
+    texts = label_points(axes, np.array(list(means.values())), names, colors, np.array(marks), fontsize=SMALL)
+    for text, color in zip(texts, colors, strict=True):
+        text.set_color(_dark(color))
 
 
-def learning_figure(results: Results) -> Figure:
+def learning_figure(figure: Figure, results: Results) -> None:
     """Validation quality, and loss if there is one, against the target tokens seen."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter
 
     quality = {x: path for x in results.models if (path := results.trajectory(x, "tokens", "quality"))}
     loss = {x: path for x in results.models if (path := results.trajectory(x, "tokens", "loss"))}
@@ -139,15 +130,14 @@ def learning_figure(results: Results) -> Figure:
     panels = [(name, paths) for name, paths in panels if paths]
     if not panels:
         raise ConfigError("there is no learning curve to draw: no run was validated as it trained")
-    figure, drawn = _figure(results, (3.6, 2.6)[: len(panels)])
+    drawn = _panels(figure, results, WIDTH, *(2.9, 1.9)[: len(panels)])
     for axes, (name, paths) in zip(drawn, panels, strict=True):
         for model, path in paths.items():
             _line(axes, results, model, path, max(1, len(path.x) // 6))
         axes.set(ylabel=name, xlim=(0, 1.01 * max(path.x[-1] for path in paths.values())))
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:g} M" if value else "0"))
+        axes.xaxis.set_major_formatter(EngFormatter())
         if paths is quality:
-            _from_zero(axes)
+            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         else:  # without the first fall of the loss, which is as high for all and would flatten what follows
             values = np.concatenate([path.mean[len(path.mean) // 6 :] for path in paths.values()])
             room = 0.06 * float(np.ptp(values)) or 0.1
@@ -155,64 +145,40 @@ def learning_figure(results: Results) -> Figure:
         axes.tick_params(labelbottom=axes is drawn[-1])
         _name_lines(axes, results)
     drawn[-1].set_xlabel("target tokens seen")
-    return figure
 
 
 # The frame
 
 
-def _figure(results: Results, heights: Sequence[float], *, names: bool = True) -> tuple[Figure, list[Axes]]:
-    """Axes one under the other, each of so many inches or more, with room on the right for the names of models."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    least = LINE * len(results.models) if names else 0.0
-    inner = [max(height - TOP - BOTTOM, least) for height in heights]
-    tall = sum(inner) + TOP + BOTTOM + GAP * (len(inner) - 1)
-    figure = Figure(figsize=(WIDTH, tall), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    right = RIGHT
-    if names:
-        probes = [figure.text(0, 0, _short(model), fontsize=SMALL) for model in results.models]
-        right = KEY + max(probe.get_window_extent().width for probe in probes) / DPI + 0.08
-        for probe in probes:
-            probe.remove()
-    drawn, top = [], tall - TOP
-    for height in inner:
-        box = (LEFT / WIDTH, (top - height) / tall, (WIDTH - LEFT - right) / WIDTH, height / tall)
-        drawn.append(figure.add_axes(box))
-        drawn[-1].grid(axis="y", color=GRID, linewidth=0.6)
-        drawn[-1].tick_params(length=3, width=0.7)
-        top -= height + GAP
-    return figure, drawn
+def _panels(figure: Figure, results: Results, width: float, *heights: float) -> list[Axes]:
+    """Axes one under the other, each of so many inches or more, so that the names of all models have room."""
+    drawn, top = [], 1.0
+    for height in heights:
+        tall = max(height, LINE * len(results.models))
+        drawn.append(figure.add_axes((0, top - tall, width, tall)))
+        top -= tall + GAP
+    return drawn
 
 
 def _short(name: str) -> str:
-    return textwrap.shorten(name, 28, placeholder="…") if " " in name else name if len(name) <= 28 else name[:27] + "…"
+    return shorten(legible(name), 28)
 
 
-def _look(results: Results, model: str) -> tuple[str, dict[str, Any]]:
-    """Colour and style of the marker: by the model's place in the list, so the same in every figure."""
+def _look(results: Results, model: str) -> dict[str, Any]:
+    """Colour and marker: by the model's place in the list, so the same in every figure."""
     place = results.models.index(model)
     color, (marker, size) = COLORS[place % len(COLORS)], list(MARKERS.items())[place % len(MARKERS)]
-    style = {"marker": marker, "markersize": 5.2 * size, "markeredgecolor": "white", "markeredgewidth": 0.6}
-    return color, style | {"color": color}
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.6}
+    return {"color": color, "marker": marker, "markersize": 5.2 * size, **edge}
 
 
 def _line(axes: Axes, results: Results, model: str, path: Trajectory, markevery: int) -> None:
     """The mean as a line, and a band of one standard deviation on either side of it."""
-    if not len(path.x):
-        return
-    color, style = _look(results, model)
+    style = _look(results, model)
     if path.spread is not None:
         low, high = path.mean - path.spread, path.mean + path.spread
-        axes.fill_between(path.x, low, high, color=color, alpha=0.14, linewidth=0, zorder=2)
+        axes.fill_between(path.x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=2)
     axes.plot(path.x, path.mean, linewidth=1.4, markevery=markevery, zorder=3, label=model, **style)
-
-
-def _from_zero(axes: Axes) -> None:
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(0.0, low), high)
 
 
 def _shade(axes: Axes, trained: Group, groups: Sequence[Group]) -> None:
@@ -234,25 +200,29 @@ def _shade(axes: Axes, trained: Group, groups: Sequence[Group]) -> None:
             label.set_text("\n".join(textwrap.wrap(words, 14)))
 
 
-# Names of lines
-
-
 def _name_lines(axes: Axes, results: Results) -> None:
     """The name of each line beside its end, with its marker, moved apart where lines end close together."""
     lines = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=np.float64) for line in axes.get_lines()}
     ends = sorted((float(lines[x][-1, 1]), float(lines[x][-1, 0]), x) for x in results.models if x in lines)
-    box, (low, high) = axes.get_window_extent(), axes.get_ylim()
+    box, (low, high) = axes.get_position(), axes.get_ylim()  # of a figure of one inch: inches
     wanted = np.clip([(y - low) / (high - low) for y, *_ in ends], 0, 1)
-    inch = DPI / box.width
+    inch = 1 / box.width
     from_axes: dict[str, Any] = {"transform": axes.transAxes}
-    for (y, x, model), place in zip(ends, spaced(wanted, LINE * DPI / box.height, 0.02, 0.98), strict=True):
-        color, style = _look(results, model)
-        leader = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 0}
+    for (y, x, model), place in zip(ends, spaced(wanted, LINE / box.height, 0.02, 0.98), strict=True):
+        style = _look(results, model)
+        leader = {
+            "arrowstyle": "-",
+            "color": style["color"],
+            "linewidth": 0.6,
+            "alpha": 0.6,
+            "shrinkA": 0,
+            "shrinkB": 0,
+        }
         axes.annotate("", xy=(x, min(max(y, low), high)), xycoords="data", xytext=(1 + 0.22 * inch, place),
                       textcoords="axes fraction", annotation_clip=False, zorder=1, arrowprops=leader)  # fmt: skip
         axes.plot([1 + 0.22 * inch, 1 + 0.36 * inch], [place, place], linewidth=1.4, markevery=[1], clip_on=False,
                   label=f"_key {model}", **style, **from_axes)  # fmt: skip
-        axes.text(1 + (KEY + 0.03) * inch, place, _short(model), va="center_baseline", fontsize=SMALL, **from_axes)
+        axes.text(1 + 0.45 * inch, place, _short(model), va="center_baseline", fontsize=SMALL, **from_axes)
 
 
 def spaced(wanted: Numbers, gap: float, low: float, high: float) -> Numbers:
@@ -272,31 +242,9 @@ def spaced(wanted: Numbers, gap: float, low: float, high: float) -> Numbers:
     return np.asarray(np.clip(level, low, low + max(room, 0.0)) + steps, dtype=np.float64)
 
 
-# Names of points
-
-
-def _name_points(axes: Axes, results: Results, means: dict[str, tuple[float, float]], marks: Sequence[Any]) -> None:
-    """A name beside each mean, in the nearest place that is free of marks and of other names."""
-    frame, pixels = axes.get_window_extent(), axes.transData
-    corner, room = np.array([frame.x0, frame.y0]), np.array([frame.width, frame.height])
-    style: dict[str, Any] = {"fontsize": SMALL, "zorder": 6, "va": "center", "ha": "center"}
-    texts = [axes.text(*at, _short(model), **style) for model, at in means.items()]
-    sizes = np.array([text.get_window_extent().size for text in texts])
-    dots, others = (pixels.transform(points) for points in (list(means.values()), marks))
-    found = arrange((dots - corner) / DPI, sizes / DPI, room / DPI, (others - corner) / DPI)  # in inches
-    for model, text, dot, place, size in zip(means, texts, dots, found * DPI + corner, sizes, strict=True):
-        color, _ = _look(results, model)
-        text.set(color=_dark(color), position=pixels.inverted().transform(place))
-        tip = np.clip(dot, place - size / 2, place + size / 2)
-        if np.hypot(*(tip - dot)) > LEADER:
-            leader = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
-            axes.annotate("", means[model], tuple(pixels.inverted().transform(tip)), zorder=2, arrowprops=leader)
-
-
-def _dark(color: str) -> str:
+def _dark(color: str) -> tuple[float, ...]:
     """The colour, dark enough to read words in."""
-    from matplotlib.colors import to_hex, to_rgb
+    from matplotlib.colors import to_rgb
 
     shade = np.array(to_rgb(color))
-    red, green, blue = shade * min(1.0, 0.42 / float(shade @ (0.30, 0.59, 0.11)))  # what each adds to lightness
-    return to_hex((float(red), float(green), float(blue)))
+    return tuple((shade * min(1.0, 0.42 / float(shade @ (0.30, 0.59, 0.11)))).tolist())  # what each adds to lightness

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from regard.artifacts import read_json, write_json
 from regard.errors import DamagedError, DataError
+from regard.evaluation.bootstrap import Numbers, resampled
 
 KIND = "comparison"  # what results.json says it is
 LOWER_IS_BETTER = {"aer", "perplexity", "ter"}
 LEVEL = 0.05  # significance level of every test
 MIDPOINTS = (np.arange(4096) + 0.5) / 4096  # of equal parts of the unit interval
 
-Numbers = NDArray[np.float64]
 Group = tuple[int, int]  # source words, shortest and longest
 
 
@@ -99,6 +99,25 @@ class Pair(Record):
     low: float
     high: float
     p: float
+
+
+def paired_tests(metric: str, found: Mapping[str, Sequence[Numbers]], group: Group | None) -> Iterator[Pair]:
+    """Paired bootstrap resampling (Koehn 2004), two-sided, of each pair of models, from the statistics of each of a
+    model's seeds on one test set: would a difference hold on other test sentences?
+
+    On each resample a model's seeds are scored one by one and averaged, so this is about sentences alone; what seeds
+    change is another test (`Measure.differs`). As in sacrebleu the resampled differences, centred, stand for what
+    chance gives where there is no difference.
+    """
+    scores = resampled(metric, [rows for seeds in found.values() for rows in seeds])
+    ends = np.cumsum([len(seeds) for seeds in found.values()])[:-1]
+    means = dict(zip(found, (part.mean(1) for part in np.split(scores, ends, axis=1)), strict=True))
+    for one, other in combinations(found, 2):
+        (real, *_), drawn = (difference := means[one] - means[other]), difference[1:]
+        beyond = np.abs(drawn - drawn.mean()) >= abs(real)
+        low, high = np.percentile(drawn, (2.5, 97.5))
+        yield Pair(one=one, other=other, group=group, difference=float(real), low=float(low), high=float(high),
+                   p=float((beyond.sum() + 1) / (len(drawn) + 1)))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,8 +22,7 @@ from pydantic import ValidationError
 import regard
 from regard.artifacts import LOCK, is_empty, locked, mark, read_json, read_mark, write_json
 from regard.compare.cost import Cost, count_cost
-from regard.compare.paired import paired_tests
-from regard.compare.results import Group, Length, Numbers, Pair, Point, Record, Results, Run
+from regard.compare.results import Group, Length, Numbers, Point, Record, Results, Run, paired_tests
 from regard.data.batches import Position
 from regard.data.examples import Example, Files, data_content, read_examples, read_files
 from regard.data.sides import Sides
@@ -33,7 +33,7 @@ from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statist
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
-from regard.system import System, choose_device
+from regard.system import System
 from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
 COMPARED = "compared.json"  # in a run's folder
@@ -76,7 +76,7 @@ class Sentences(Record):
 
 
 class Compared(Record):
-    """A finished run: what it was made from, where and when, its scores, and what paired tests need."""
+    """A finished run: what it was made from, where and when, its scores, and the statistics that paired tests need."""
 
     made_from: dict[str, Any]
     hardware: str
@@ -95,13 +95,13 @@ def compare(
 ) -> Results:  # fmt: skip
     """Train and score every model with every seed on the same data under the same budget, and test what differs.
 
-    Runs are kept in `folder`: called again, this resumes, and what is done already, from the very same, is taken as it
-    is. Of several processes in one folder each can work on other models or seeds. `train` trains one config, and `say`
-    hears of progress. `write_page` makes a page of what this returns.
+    Runs are stored in `folder`: called again, this resumes, and finished runs of the same settings and data are reused.
+    Several processes may work in one folder, on different models or seeds. `train` trains one config, `say` receives
+    progress messages. `write_page` makes a page of what this returns.
 
     Test sentences of many lengths are read from the file `lengths`, or else are the test data, and are scored by
-    `groups` of source words, from and to. What the page only tells: `title`, a line for each model (`ideas`), what the
-    `data` are, the source words in training (`trained`), and the `command` that makes it.
+    `groups` of source words, from and to. For the page alone: `title`, a line for each model (`ideas`), what the `data`
+    are, the source words in training (`trained`), and the `command` that makes it.
     """
     _check(models)
     first = next(iter(models.values()))
@@ -120,49 +120,46 @@ def compare(
                     say(f"{name}, seed {seed}: done before")
                 else:
                     config = _changed(own, seed=seed, patience=0).model_copy(update={"run": str(place)})
-                    if cost is None:
-                        cost = _count(config)
+                    if cost is None:  # of a target token, counted on a few batches of the training data
+                        task, batches = prepare(config)
+                        some = [batch for batch, _ in islice(batches.since(Position()), PROBES)]
+                        cost = count_cost(task, some, config.training)
                         say(_announced(name, own, budget, cost))
                     say(f"{name}, seed {seed}: {cost.parameters:,} parameters, {budget}")
                     system = train(_changed(config, **_limits(own, budget, cost)))
-                    scored = _score(name, system, cost, first.metric, lengths, groups)
-                    known = Compared(made_from=dict(made_from.parts), **_where(config), **scored)
+                    known = _score(name, system, cost, first.metric, lengths, groups, made_from)
                     write_json(place / COMPARED, known.model_dump(mode="json"))
             done[name].append(known)
-    runs = [x for found in done.values() for x in found]
+    runs, pairs = [x for found in done.values() for x in found], []
+    for i, sentences in enumerate(runs[0].sentences):
+        rows = {name: [np.array(x.sentences[i].rows) for x in found] for name, found in done.items()}
+        pairs += paired_tests(first.metric, rows, sentences.group)
     return Results(
         title=title, budget=str(budget), data=data, command=command, trained=trained, metric=first.metric,
         ideas=dict(ideas or {}), date=max(x.date for x in runs), gpu=all(x.gpu for x in runs),
         hardware="; ".join(dict.fromkeys(x.hardware for x in runs)),
         versions="; ".join(dict.fromkeys(x.versions for x in runs)), runs=tuple(x.run for x in runs),
-        pairs=tuple(_pairs(first.metric, done)), resamples=RESAMPLES,
+        pairs=tuple(pairs), resamples=RESAMPLES,
     )  # fmt: skip
 
 
-def _pairs(metric: str, done: Mapping[str, Sequence[Compared]]) -> Iterator[Pair]:
-    """Paired tests of all models on each set of sentences."""
-    for i, sentences in enumerate(next(iter(done.values()))[0].sentences):
-        rows = {name: [np.array(x.sentences[i].rows) for x in runs] for name, runs in done.items()}
-        yield from paired_tests(metric, rows, sentences.group)
-
-
 def claim(folder: Path) -> None:
-    """Make a comparison's folder, or see that it is one."""
+    """Make a comparison's folder, or check that it is one."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; give another --folder")
     folder.mkdir(parents=True, exist_ok=True)
     with in_turn(folder / LOCK, folder):
         found = read_mark(folder)
-        if found is None and not is_empty(folder):
-            raise OutputError(f"{folder} is not empty and is no comparison of Regard's; give another --folder")
         if found is not None and found["kind"] != "comparison":
             raise OutputError(f"{folder} is a {found['kind']} and no comparison; give another --folder")
         if found is None:
+            if not is_empty(folder):
+                raise OutputError(f"{folder} is not empty and is no comparison of Regard's; give another --folder")
             mark(folder, "comparison")
 
 
 def folder_name(name: str) -> str:
-    """What the folder of a model's runs is called."""
+    """The folder of a model's runs, by the model's name."""
     return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
@@ -188,7 +185,7 @@ def _check(models: Mapping[str, Config]) -> None:
 
 
 def _known(folder: Path, made_from: Fingerprint, say: Say) -> Compared | None:
-    """What was found out before, if it was made from the same; None if there is nothing yet."""
+    """The finished run in a folder, which has to be made from the same; None if there is none yet."""
     try:
         known = Compared.model_validate(read_json(folder / COMPARED))
     except FileNotFoundError:
@@ -203,7 +200,7 @@ def _known(folder: Path, made_from: Fingerprint, say: Say) -> Compared | None:
 
 
 def _made_from(config: Config, budget: Budget, groups: Sequence[Group], contents: dict[str, str]) -> Fingerprint:
-    """All that the scores of a model come from, whatever its seed."""
+    """Fingerprint of all that the scores of a model come from, apart from its seed."""
     parts = settings_of(config, without=FREE if budget.seconds else (*FREE, "training.validate_every"))
     for part in ("model", "encoder", "decoder"):
         if (start := getattr(config.start, part)) is not None:
@@ -228,14 +225,8 @@ def _changed(config: Config, **changes: Any) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update=changes)})
 
 
-def _count(config: Config) -> Cost:
-    """What a target token costs, counted on a few batches of the training data."""
-    task, batches = prepare(config)
-    return count_cost(task, [batch for batch, _ in islice(batches.since(Position()), PROBES)], config.training)
-
-
 def _limits(config: Config, budget: Budget, cost: Cost) -> dict[str, Any]:
-    """Training settings that have the budget as the end, and a dozen validations on the way."""
+    """Training settings that end at the budget, with a dozen validations on the way."""
     tokens = budget.tokens or math.ceil(budget.flops / cost.flops_per_token)
     every = config.training.validate_every
     if tokens:
@@ -245,22 +236,23 @@ def _limits(config: Config, budget: Budget, cost: Cost) -> dict[str, Any]:
 
 
 def _announced(name: str, config: Config, budget: Budget, cost: Cost) -> str:
-    """Which of a config's own settings do not hold here."""
-    own, now = config.training, _limits(config, budget, cost)
-    told = [f"{x}={getattr(own, x):g}" for x in ("steps", "tokens", "seconds", "patience") if getattr(own, x)]
-    told += [
-        f"{x}={getattr(own, x)} (here {now[x]})" for x in ("validate_every", "save_every") if getattr(own, x) != now[x]
-    ]
-    return f"{name}: training ends after {budget}; of its config these do not hold: training.{', training.'.join(told)}"
+    """Which of a config's own settings are overridden."""
+    own, now = vars(config.training), _limits(config, budget, cost)
+    unused = [f"{x}={own[x]:g}" for x in ("steps", "tokens", "seconds", "patience") if own[x]]
+    unused += [f"{x}={own[x]} (here {now[x]})" for x in ("validate_every", "save_every") if own[x] != now[x]]
+    return (
+        f"{name}: training ends after {budget}; of its config these do not hold: training.{', training.'.join(unused)}"
+    )
 
 
 # Scores
 
 
 def _score(
-    name: str, system: System, cost: Cost, metric: str, lengths: str | None, groups: Sequence[Group]
-) -> dict[str, Any]:
-    """The run, with scores on the test data and by length, and the statistics that the metric adds up from."""
+    name: str, system: System, cost: Cost, metric: str, lengths: str | None, groups: Sequence[Group],
+    made_from: Fingerprint,
+) -> Compared:  # fmt: skip
+    """Decode, and score on the test data and by length."""
     task, form = system.task, system.task.sides.form
     tested, test = system.test(), list(read_examples(system.config.data, "test", form))
     many = list(read_files(lengths, form)) if lengths else test
@@ -290,13 +282,22 @@ def _score(
             sentences.append(Sentences(group=(low, high), rows=here[metric].tolist()))
     progress = read_progress(checkpoints(system.folder / "checkpoints")[-1])
     written = sum(len(tokens) + 1 for tokens in task.target.encode_many(outputs))
+    log = map(json.loads, (system.folder / "log.jsonl").read_text().splitlines())
     run = Run(
         model=name, seed=system.config.training.seed, parameters=cost.parameters, tokens=progress.tokens,
         steps=progress.step, seconds=progress.seconds, flops=cost.flops_per_token * progress.tokens, memory=cost.memory,
         decode_speed=written / seconds, scores={x: score.value for x, score in tested.scores.items()},
-        lengths=tuple(by_length), curve=tuple(_curve(system.folder / "log.jsonl", cost, metric)),
+        lengths=tuple(by_length), curve=tuple(
+            Point(step=x["step"], tokens=x["tokens"], flops=x["tokens"] * cost.flops_per_token, seconds=x["seconds"],
+                  loss=x["valid_loss"], quality=x[f"valid_{metric}"])
+            for x in log if f"valid_{metric}" in x
+        ),
     )  # fmt: skip
-    return {"run": run, "sentences": sentences}
+    return Compared(
+        made_from=dict(made_from.parts), run=run, sentences=tuple(sentences), gpu=task.device.type == "cuda",
+        hardware=hardware(task.device), date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        versions=f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    )  # fmt: skip
 
 
 def _words(example: Example) -> int:
@@ -311,22 +312,11 @@ def _even_groups(examples: Sequence[Example]) -> list[Group]:
     return [(low, high - 1) for low, high in zip(edges, [*edges[1:], lengths[-1] + 1], strict=True)]
 
 
-def _curve(log: Path, cost: Cost, metric: str) -> Iterator[Point]:
-    for record in map(json.loads, log.read_text().splitlines()):
-        if f"valid_{metric}" in record:
-            yield Point(
-                step=record["step"], tokens=record["tokens"], flops=record["tokens"] * cost.flops_per_token,
-                seconds=record["seconds"], loss=record["valid_loss"], quality=record[f"valid_{metric}"],
-            )  # fmt: skip
-
-
-def _where(config: Config) -> dict[str, Any]:
-    """The machine, the versions and the date."""
-    device, info = choose_device(config.training.device), Path("/proc/cpuinfo")
+def hardware(device: torch.device) -> str:
+    """Processor and threads, and the GPU where one is used."""
+    info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
-    cpu = f"{torch.get_num_threads()} threads of a CPU ({names[0] if names else platform.machine()})"
-    versions = f"regard {regard.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    return {
-        "hardware": f"one {torch.cuda.get_device_name(device)}" if device.type == "cuda" else cpu,
-        "versions": versions, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "gpu": device.type == "cuda",
-    }  # fmt: skip
+    model = names[0] if names else platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpu = f"{torch.get_num_threads()} threads on {cores} cores of a CPU ({model})"
+    return f"one {torch.cuda.get_device_name(device)}, {cpu}" if device.type == "cuda" else cpu

@@ -11,7 +11,7 @@ import logging
 import math
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,12 @@ SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
+def canvas(path: Path, texts: Iterable[str], look: Mapping[str, Any] | None = None) -> Iterator[Figure]:
     """A figure of one inch square, whose axes lie in inches from its upper left corner; written to `path` at the end.
 
     Its own size does not matter, for the file is cut to what was drawn. `texts` are what the fonts must have; one
-    warning says what no installed font has, save in .svg, where text stays text.
+    warning says what no installed font has, save in .svg, where text stays text. `look` is further settings of
+    Matplotlib.
     """
     if path.suffix not in {".png", ".svg", ".pdf"}:
         raise ConfigError(f"cannot draw '{path.suffix}' ({path}); the ending may be .png, .svg or .pdf")
@@ -60,7 +61,7 @@ def canvas(path: Path, texts: Iterable[str]) -> Iterator[Figure]:
             f"CJK for Chinese, Japanese and Korean, or write .svg or .html, which are shown with the reader's fonts",
             stacklevel=3,  # where the picture is drawn
         )
-    with matplotlib.rc_context({**SETTINGS, "font.family": families}), _any_script():
+    with matplotlib.rc_context({**SETTINGS, "font.family": families, **(look or {})}), _any_script():
         figure = Figure(figsize=(1.0, 1.0), dpi=DPI, facecolor="white")  # texts that are measured are as large as drawn
         FigureCanvasAgg(figure)
         yield figure

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,18 @@ from numpy.typing import NDArray
 
 from regard.artifacts import write_text
 from regard.errors import ConfigError, OutputError
-from regard.explain.canvas import GRID, LABEL, QUIET, canvas, legible, style
+from regard.explain.canvas import DPI, GRID, LABEL, QUIET, canvas, legible, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 Points = NDArray[np.float64]  # (n, 2)
 
 FEWEST = 3  # two points always lie on a line, which says nothing about them
 WRAP, LINES = 26, 3  # a label's characters in a line, and its lines
 SIZE = LABEL - 2.5  # of a label, in points
+APART = 0.12  # inches; a label that lies farther from its point gets a line to it
 # Told apart with any kind of colour vision (Okabe and Ito 2008); after the last come the same with another mark.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 MARKS = "osD^v"
@@ -75,7 +78,8 @@ def space_plot(
         width = min(13.0, 7.0 + 0.15 * len(labels))  # inches
         axes = figure.add_axes((0.0, 1 - 0.72 * width, width, 0.72 * width))
         _scatter(axes, points, groups)
-        _label(axes, points, labels, np.array([width, 0.72 * width]))
+        wrapped, lines = [_wrapped(label) for label in labels], [QUIET] * len(labels)
+        label_points(axes, points, wrapped, lines, linespacing=1.1, **style(SIZE))
         for axis, name, share in zip((axes.xaxis, axes.yaxis), ("first", "second"), shares, strict=True):
             axis.set_label_text(f"{name} principal component ({share:.0%} of the variance)", **style(LABEL - 1))
     return path
@@ -86,16 +90,8 @@ def _scatter(axes: Axes, points: Points, groups: list[str] | None) -> None:
     for i, group in enumerate(dict.fromkeys(members)):
         chosen = points[[x == group for x in members]]
         color, mark = PALETTE[i % len(PALETTE)], MARKS[i // len(PALETTE) % len(MARKS)]
-        axes.scatter(
-            chosen[:, 0],
-            chosen[:, 1],
-            s=34,
-            color=color,
-            marker=mark,
-            label=legible(group) or " ",
-            zorder=3,
-            linewidths=0,
-        )
+        name = legible(group) or " "
+        axes.scatter(*chosen.T, s=34, color=color, marker=mark, label=name, zorder=3, linewidths=0)
     if groups is not None:
         legend = axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, borderaxespad=0)
         for text in legend.get_texts():
@@ -107,27 +103,26 @@ def _scatter(axes: Axes, points: Points, groups: list[str] | None) -> None:
     axes.spines[:].set_color(GRID)
 
 
-def _label(axes: Axes, points: Points, labels: list[str], room: Points) -> None:
-    """Write each label near its point, with a line to it; `room` is the size of the axes in inches."""
-    left, right = axes.get_xlim()
-    low, high = axes.get_ylim()
-    axes.set(xlim=(left, right), ylim=(low, high))
-    corner, scale = np.array([left, low]), room / np.array([right - left, high - low])
-    texts = []
-    for label, (x, y) in zip(labels, points, strict=True):
-        texts.append(
-            axes.text(x, y, _wrapped(label), ha="center", va="center", linespacing=1.1, zorder=4, **style(SIZE))
-        )
-    dots = (points - corner) * scale  # inches from the lower left
-    extents = [text.get_window_extent() for text in texts]
-    sizes = np.array([(box.width, box.height) for box in extents]) / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
-    places = arrange(dots, sizes, room)
-    for text, dot, place, size in zip(texts, dots, places, sizes, strict=True):
-        text.set_position(tuple(place / scale + corner))
-        nearest = np.clip(dot, place - size / 2, place + size / 2)  # the point of the label's edge that is nearest
-        if np.hypot(*(nearest - dot)) > 0.12:
-            line = np.stack([dot, nearest]) / scale + corner
-            axes.plot(*line.T, color=QUIET, linewidth=0.5, zorder=2)
+def label_points(
+    axes: Axes, points: Points, labels: Sequence[str], lines: Sequence[str], others: Points | None = None, **look: Any
+) -> list[Text]:
+    """Write each label near its point, free of points, `others` and labels as far as there is room, with a line of the
+    colour given in `lines` where the two are apart."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    frame, pixels = axes.get_window_extent(), axes.transData
+    style = {"ha": "center", "va": "center", "zorder": 6, **look}
+    texts = [axes.text(x, y, label, **style) for (x, y), label in zip(points, labels, strict=True)]
+    sizes = np.array([text.get_window_extent().size for text in texts])
+    dots = pixels.transform(points) - frame.p0
+    crowd = None if others is None else (pixels.transform(others) - frame.p0) / DPI
+    places = DPI * arrange(dots / DPI, sizes / DPI, frame.size / DPI, crowd)
+    for text, color, dot, place, size in zip(texts, lines, dots, places, sizes, strict=True):
+        tip = np.clip(dot, place - size / 2, place + size / 2)  # the point of the label's edge that is nearest
+        centre, *ends = pixels.inverted().transform(frame.p0 + np.array([place, dot, tip]))
+        text.set_position(tuple(centre))
+        if np.hypot(*(tip - dot)) > APART * DPI:
+            axes.plot(*np.array(ends).T, color=color, linewidth=0.6, zorder=2)
+    return texts
 
 
 def arrange(dots: Points, sizes: Points, room: Points, others: Points | None = None) -> Points:
