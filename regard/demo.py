@@ -7,11 +7,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from rich.rule import Rule
 
 from regard.config import merge, override_settings, parse, resolve_paths
@@ -23,65 +25,39 @@ from regard.settings import Config
 from regard.system import System
 from regard.tasks.task import Evaluation
 
-PAIRS = {"phrasebook": 20000, "text": 20000, "tags": 20000, "scenes": 16000}  # examples to train on
 WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # outputs to show and draw
-ENDINGS = {"phrasebook": "tsv", "text": "txt", "tags": "tsv", "scenes": "jsonl"}
 OTHERWISE = "give another --run, beside which a corpus can be"
+
+_DATA: dict[str, Any] = yaml.safe_load(files("regard").joinpath("demo.yaml").read_text(encoding="utf-8"))
+PAIRS: dict[str, int] = {name: corpus["train"] for name, corpus in _DATA["corpora"].items()}  # examples to train on
 
 Train = Callable[[Config], System]
 
 
 def corpus_settings(corpus: str) -> dict[str, Any]:
-    """The settings of the default model on a corpus, which lies beside the config."""
-    if corpus not in ENDINGS:
-        raise ConfigError(f"unknown corpus '{corpus}'; there are: {', '.join(ENDINGS)}")
-    training = {
-        "steps": 1500, "batch_tokens": 1024, "learning_rate": 4e-3, "warmup": 200, "schedule": "cosine",
-        "validate_every": 500, "validate_sentences": 100, "save_every": 250,
-    }  # fmt: skip
-    settings: dict[str, Any] = {
-        "data": {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")},
-        "model": {"dropout": 0.0},  # minutes are a few epochs: there is nothing to hold back from yet
-        "training": training,
-    }
-    match corpus:
-        case "phrasebook":
-            own = {"preset": "transformer-mini", "tokens": {"kind": "unigram", "size": 3500}}
-        case "text":
-            own = {"preset": "gpt-mini", "source": {"kind": "none"}, "tokens": {"kind": "unigram", "size": 2000}}
-        case "tags":
-            own = {
-                "preset": "bert-mini",
-                "source": {"kind": "text"},
-                "target": {"kind": "tags"},
-                "tokens": {"kind": "unigram", "size": 2000},
-                "training": {"steps": 300, "validate_every": 100, "warmup": 50, "learning_rate": 2e-3},
-            }
-        case _:
-            own = {
-                "preset": "xu2015",
-                "source": {"kind": "image"},
-                "tokens": {"kind": "word"},
-                "model": {"d_model": 128},
-                "training": {"batch_tokens": 2048, "learning_rate": 2e-3, "warmup": 100, "steps": 3600,
-                             "validate_every": 600, "metric": "exact", "label_smoothing": 0.0},
-            }  # fmt: skip
-    return merge(settings, own)
+    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`)."""
+    if corpus not in _DATA["corpora"]:
+        raise ConfigError(f"unknown corpus '{corpus}'; there are: {', '.join(_DATA['corpora'])}")
+    return merge(merge({"data": _files(corpus)}, _DATA["shared"]), _DATA["corpora"][corpus]["settings"])
+
+
+def _files(corpus: str) -> dict[str, str]:
+    return {split: f"{split}.{_DATA['corpora'][corpus]['ending']}" for split in ("train", "valid", "test")}
 
 
 def make_corpus(
     corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int], seed: int, *,
     force: bool | None = None, otherwise: str = "give another folder",
 ) -> dict[str, str]:  # fmt: skip
-    """The corpus in `folder`, made if it is not there already; which file is which split.
+    """Make a corpus in `folder` if it is not there already; returns the file of each split.
 
     `force` replaces another one that Regard made there (None: there is no such option); `otherwise` is what an error
     advises.
     """
     size = PAIRS[corpus] if size is None else size
     facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
-    names = {split: f"{split}.{ENDINGS[corpus]}" for split in ("train", "valid", "test")}
+    names = _files(corpus)
     write_corpus: Callable[..., object]
     if corpus == "scenes":
         require("PIL")  # before the work
@@ -99,7 +75,7 @@ def make_corpus(
         }
         write_corpus = partial(
             phrasebook.write, language=language, train=size, words=words, seed=seed, line=lines[corpus],
-            ending=ENDINGS[corpus],
+            ending=_DATA["corpora"][corpus]["ending"],
         )  # fmt: skip
 
     def write(new: Path) -> None:
@@ -120,19 +96,14 @@ def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> No
     from regard.data.synthetic import phrasebook
 
     corpus = run.with_name(f"phrasebook-{language}")
+    about = f"English to {phrasebook.LANGUAGES[language]}, sentences of {WORDS[0]} to {WORDS[1]} words"
+    other = "tr" if language == "de" else "de"
     show(Rule("1. a corpus with known word alignments", align="left"))
     made = make_corpus("phrasebook", corpus, language, None, WORDS, seed=1, otherwise=OTHERWISE)
-    typer.echo(f"{corpus}: English to {phrasebook.LANGUAGES[language]}, sentences of {WORDS[0]} to {WORDS[1]} words")
-    system, result = _train_and_score("phrasebook", made, run, overrides, train)
-    _show_outputs("translations", run, system, result)
-    regard = _program()
-    other = "tr" if language == "de" else "de"
-    first, second = (shlex.quote(example.source) for example in result.examples[:2])
-    typer.echo(f"  echo {first} | {regard} translate {run} --nbest 3 --scores")
-    typer.echo(f"  {regard} explain {run} {second} -o attention.html")
-    typer.echo(
-        f"  {regard} new runs/mine --corpus phrasebook --language {other} && {regard} train runs/mine/config.yaml"
-    )
+    typer.echo(f"{corpus}: {about}")
+    result = _train_and_show("phrasebook", "translations", made, run, overrides, train)
+    first, second = (example.source for example in result.examples[:2])
+    _advise(run, "translate", first, second, "runs/mine", f"--corpus phrasebook --language {other}")
 
 
 def run_captions(run: Path, overrides: list[str], train: Train) -> None:
@@ -142,18 +113,14 @@ def run_captions(run: Path, overrides: list[str], train: Train) -> None:
     show(Rule("1. pictures of things, with captions and the box of each thing named", align="left"))
     made = make_corpus("scenes", corpus, "de", None, WORDS, seed=1, otherwise=OTHERWISE)
     typer.echo(f"{corpus}: {PAIRS['scenes']:,} pictures to train on")
-    system, result = _train_and_score("scenes", made, run, overrides, train)
-    _show_outputs("captions", run, system, result)
-    regard = _program()
-    first = shlex.quote(result.examples[0].source)
-    typer.echo(f"  echo {first} | {regard} generate {run} --nbest 3 --scores")
-    typer.echo(f"  {regard} explain {run} {first} -o attention.html")
-    typer.echo(f"  {regard} new runs/hard --corpus scenes --preset xu2015-hard && {regard} train runs/hard/config.yaml")
+    first = _train_and_show("scenes", "captions", made, run, overrides, train).examples[0].source
+    _advise(run, "generate", first, first, "runs/hard", "--corpus scenes --preset xu2015-hard")
 
 
-def _train_and_score(
-    corpus: str, made: dict[str, str], run: Path, overrides: list[str], train: Train
-) -> tuple[System, Evaluation]:
+def _train_and_show(
+    corpus: str, outputs: str, made: dict[str, str], run: Path, overrides: list[str], train: Train
+) -> Evaluation:
+    """Train, score, show some outputs, and draw what was attended to."""
     show(Rule("2. training", align="left"))
     data = {split: str(Path(file).absolute()) for split, file in made.items()}
     settings = merge(corpus_settings(corpus), {"run": str(run), "data": data})
@@ -162,11 +129,7 @@ def _train_and_score(
     show(Rule("3. scores on what it has not seen", align="left"))
     result = system.test()
     show(score_table(result.scores, f"{len(result.examples)} test examples"))
-    return system, result
-
-
-def _show_outputs(what: str, run: Path, system: System, result: Evaluation) -> None:
-    show(Rule(f"4. {what}", align="left"))
+    show(Rule(f"4. {outputs}", align="left"))
     rows = [(x.source, output, x.target) for x, output in zip(result.examples, result.outputs, strict=True)][:SHOWN]
     show(side_by_side(rows))
     show(Rule("5. what it attended to", align="left"))
@@ -175,12 +138,15 @@ def _show_outputs(what: str, run: Path, system: System, result: Evaluation) -> N
         pictures = [save([x], run / "attention" / f"{i}.png") for i, x in enumerate(explained, 1)]
         page = save(explained, run / "attention.html")
         typer.echo(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")
-    show(Rule("next", align="left"))
+    return result
 
 
-def _program() -> str:
-    """How to call this program from here: by name if that finds it, else by its path."""
-    if shutil.which("regard"):
-        return "regard"
+def _advise(run: Path, command: str, first: str, second: str, new: str, options: str) -> None:
+    """Show commands to try next, with the program as it can be called from here: by name, or else by its path."""
     path = Path(sys.argv[0]).absolute()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    regard = "regard" if shutil.which("regard") else str(near)
+    show(Rule("next", align="left"))
+    typer.echo(f"  echo {shlex.quote(first)} | {regard} {command} {run} --nbest 3 --scores")
+    typer.echo(f"  {regard} explain {run} {shlex.quote(second)} -o attention.html")
+    typer.echo(f"  {regard} new {new} {options} && {regard} train {new}/config.yaml")

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -64,7 +65,7 @@ class TrainingDisplay(Watcher):
         plain = not self.quiet and not console.is_terminal
         if plain and now - self.spoke >= QUIET_SECONDS and update.done > self.first:
             left = (now - self.began) / (update.done - self.first) * (1.0 - update.done)
-            console.print(f"{update.done:.0%}  {facts}  {_clock(left)} left")
+            console.print(f"{update.done:.0%}  {facts}  {timedelta(seconds=int(left))} left")
             self.spoke = now
 
     def message(self, text: str) -> None:
@@ -86,11 +87,19 @@ def show(what: RenderableType) -> None:
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(what)
 
 
+def _table(texts: Sequence[str], numbers: Sequence[str], title: str | None = None) -> Table:
+    """A table with columns of texts, which may fold, and right-aligned ones of numbers."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in texts:
+        table.add_column(column, overflow="fold")
+    for column in numbers:
+        table.add_column(column, justify="right")
+    return table
+
+
 def score_table(scores: dict[str, Score], title: str) -> Table:
     """Scores with their signatures."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("score")
-    table.add_column("value", justify="right")
+    table = _table(["score"], ["value"], title)
     table.add_column("signature", overflow="fold", style="dim")
     for score in scores.values():
         digits = 3 if score.name == "AER" else 2
@@ -101,10 +110,7 @@ def score_table(scores: dict[str, Score], title: str) -> Table:
 
 def class_table(classes: Sequence[ClassScore]) -> Table:
     """Precision, recall and F1 of each label, in percent, and how often it is right."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("label", overflow="fold")
-    for column in ("precision", "recall", "F1", "support"):
-        table.add_column(column, justify="right")
+    table = _table(["label"], ["precision", "recall", "F1", "support"])
     for row in classes:
         shares = (f"{share:.2f}" for share in (row.precision, row.recall, row.f1))
         table.add_row(Text(row.label), *shares, f"{row.support:,}")  # a label is no markup, whatever is in it
@@ -113,10 +119,7 @@ def class_table(classes: Sequence[ClassScore]) -> Table:
 
 def model_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Models by name, with idea, paper and parameters."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "idea", "paper"):
-        table.add_column(column, overflow="fold")
-    table.add_column("parameters", justify="right")
+    table = _table(["name", "idea", "paper"], ["parameters"])
     for row in rows:
         table.add_row(row["name"], row["idea"], row["paper"], f"{row['parameters']:,}")
     return table
@@ -125,9 +128,7 @@ def model_table(rows: Sequence[dict[str, Any]]) -> Table:
 def exposure_table(exposure: Exposure) -> RenderableType:
     """Quality after true prefixes and in free running, by position in the reference."""
     title = f"after true prefixes {exposure.teacher_forced:.1f} %, in free running {exposure.free_running:.1f} %"
-    table = Table(box=None, pad_edge=False)
-    for column in ("position", "tokens", "true prefixes", "free running", "gap"):
-        table.add_column(column, justify="right")
+    table = _table([], ["position", "tokens", "true prefixes", "free running", "gap"])
     for stretch in exposure.stretches:
         shares = stretch.teacher_forced, stretch.free_running, stretch.teacher_forced - stretch.free_running
         place = f"{stretch.first}-{stretch.last}"
@@ -147,7 +148,3 @@ def side_by_side(rows: Sequence[tuple[str, str, str]]) -> Table:
         table.add_row("reference", reference, end_section=True)
         table.add_row("", "")
     return table
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from regard.evaluation.metrics import Score
 
 WORDS = 10_000  # a word that gold links and boxes name has a smaller number
-Links = frozenset[tuple[int, int]]
 Weights = NDArray[np.float32]
 Kind = Literal["cross", "encoder", "decoder"]  # what attends: target to source, source to itself, target to itself
 Link = tuple[int, int]  # source word, target word
@@ -23,8 +22,8 @@ Link = tuple[int, int]  # source word, target word
 class Alignment:
     """Gold links (source word, target word). A careful reader is sure of some; others are possible."""
 
-    sure: Links
-    possible: Links  # includes the sure ones
+    sure: frozenset[Link]
+    possible: frozenset[Link]  # includes the sure ones
 
     @staticmethod
     def parse(text: str) -> Alignment:

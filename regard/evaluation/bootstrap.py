@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.evaluation.metrics import Bleu, Chrf
+
 Numbers = NDArray[np.float64]
 BOOTSTRAPPED = ("bleu", "chrf", "exact", "accuracy")  # metrics whose statistics add up
 RESAMPLES = 1000
@@ -27,8 +29,8 @@ def statistics(
     """Sufficient statistics of each sentence, `(sentences, statistics)`; `references` is a list of lists, and `labels`
     cuts a text into what accuracy is counted in."""
     if metric in ("bleu", "chrf"):
-        metric_of = _sacrebleu(metric, tokenize)
-        return np.array(metric_of._extract_corpus_statistics(outputs, references), dtype=np.float64)
+        made = Bleu(tokenize).make() if metric == "bleu" else Chrf().make()
+        return np.array(made._extract_corpus_statistics(outputs, references), dtype=np.float64)
     if metric == "exact":
         right = [output in wanted for output, *wanted in zip(outputs, *references, strict=True)]
         return np.array([(hit, 1) for hit in right], dtype=np.float64)
@@ -41,15 +43,8 @@ def scorer(metric: str) -> Callable[[Numbers], float]:
     """The function from the sum of sentences' statistics to their score, in percent."""
     if metric not in ("bleu", "chrf"):
         return lambda sums: 100.0 * float(sums[0] / max(sums[1], 1.0))
-    compute = _sacrebleu(metric)._compute_score_from_stats
+    compute = (Bleu() if metric == "bleu" else Chrf()).make()._compute_score_from_stats
     return lambda sums: float(compute(sums.tolist()).score)
-
-
-def _sacrebleu(metric: str, tokenize: str | None = None) -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    return BLEU(force=True, tokenize=tokenize) if metric == "bleu" else CHRF()
 
 
 def resampled(metric: str, systems: Sequence[Numbers], resamples: int = RESAMPLES) -> Numbers:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from regard.evaluation.metrics import Score
 
 Rows = Sequence[Sequence[str]]
@@ -100,13 +102,6 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """The place of each when sorted; equal ones share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    found, start = [0.0] * len(values), 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in order[start : end + 1]:
-            found[place] = (start + end) / 2
-        start = end + 1
-    return found
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    places: list[float] = (counts.cumsum() - (counts + 1) / 2)[which].tolist()
+    return places

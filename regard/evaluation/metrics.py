@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,12 +48,15 @@ class Metric(ABC):
 class _Sacrebleu(Metric):
     """A metric of sacrebleu (Post 2018), with its signature."""
 
-    name: str
-    higher_is_better = True
+    name: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    options: Mapping[str, Any] = {}
 
     def make(self) -> Any:
         """Sacrebleu's own object."""
-        raise NotImplementedError
+        from sacrebleu import metrics
+
+        return getattr(metrics, self.name.upper())(**self.options)
 
     def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
         metric = self.make()
@@ -68,12 +71,7 @@ class Bleu(_Sacrebleu):
     name = "BLEU"
 
     def __init__(self, tokenize: str | None = None) -> None:
-        self.tokenize = tokenize
-
-    def make(self) -> Any:
-        from sacrebleu.metrics.bleu import BLEU
-
-        return BLEU(tokenize=self.tokenize, force=True)
+        self.options = {"tokenize": tokenize, "force": True}
 
 
 @register("chrf")
@@ -82,22 +80,12 @@ class Chrf(_Sacrebleu):
 
     name = "chrF"
 
-    def make(self) -> Any:
-        from sacrebleu.metrics.chrf import CHRF
-
-        return CHRF()
-
 
 @register("ter")
 class Ter(_Sacrebleu):
     """Snover et al. 2006."""
 
     name, higher_is_better = "TER", False
-
-    def make(self) -> Any:
-        from sacrebleu.metrics.ter import TER
-
-        return TER()
 
 
 @register("exact")
