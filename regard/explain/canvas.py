@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,17 +126,9 @@ def shorten(label: str, longest: int = LONGEST_LABEL) -> str:
 
 def legible(text: str) -> str:
     """The text, with something in place of each character that cannot be drawn."""
-    return "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    match unicodedata.category(character):
-        case "Cc":
-            return repr(character)[1:-1]
-        case "Cs":  # half of a character, as a byte tokenizer may leave behind; no font and no file can hold it
-            return "\N{REPLACEMENT CHARACTER}"
-        case _:
-            return character
+    # No font and no file can hold half of a character, as a byte tokenizer may leave behind.
+    whole = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
+    return "".join(repr(x)[1:-1] if unicodedata.category(x) == "Cc" else x for x in whole)
 
 
 def style(size: float = LABEL, color: str = INK) -> dict[str, Any]:

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from regard.explain.trace import Explanation, Layer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
 MAP, GAP, BAR = 4.5, 0.22, 0.14  # inches: a comfortable map, between maps, the width of the colour bar
@@ -65,8 +63,8 @@ def heat_map(explanation: Explanation, path: Path, *, layer: str | None = None, 
         pitch = _pitch(max(weights.shape), least=0.22, limit=LARGEST_SIDE)
         axes = _map(figure, weights, pitch, left=0.0, top=0.0)
         _part(axes, sides)
-        _label_rows(axes, sides, pitch)
-        _label_columns(axes, sides, pitch)
+        _label_axis(axes, sides, pitch, "y")
+        _label_axis(axes, sides, pitch, "x")
         axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
         _color_bar(figure, axes, left=weights.shape[1] * pitch + GAP)
 
@@ -86,9 +84,9 @@ def head_grid(explanation: Explanation, path: Path, *, layer: str | None = None)
             axes = _map(figure, chosen.weights[head], pitch, left=right * width, top=down * height)
             _part(axes, sides)
             if right == 0:
-                _label_rows(axes, sides, pitch)
+                _label_axis(axes, sides, pitch, "y")
             if down == 0:
-                _label_columns(axes, sides, pitch)
+                _label_axis(axes, sides, pitch, "x")
             if head == 0:
                 axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
             # Below the map: above it stand the labels of the columns, in the first line of maps only.
@@ -165,34 +163,21 @@ def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: fl
     return axes
 
 
-def _ticks(labels: list[str], pitch: float) -> tuple[list[float], list[str]]:
-    """Where labels stand and what they say; every one unless the lines would overlap."""
+def _label_axis(axes: Axes, sides: _Sides, pitch: float, axis: Literal["x", "y"]) -> None:
+    """Name the rows (y) or the columns (x): each of them, unless the lines would overlap; what was given in grey."""
+    pieces, name = (sides.rows, sides.names[0]) if axis == "y" else (sides.columns, sides.names[1])
     step = math.ceil(LABEL / 72 / pitch)
-    return [i + 0.5 for i in range(0, len(labels), step)], labels[::step]
-
-
-def _grey(ticks: Sequence[Text], places: list[float], given: int) -> None:
-    for tick, place in zip(ticks, places, strict=True):
-        if place < given:
+    places, side = np.arange(0, len(pieces), step) + 0.5, axes.yaxis if axis == "y" else axes.xaxis
+    turned = {"rotation": 60, "rotation_mode": "anchor", "ha": "left", "va": "center"} if axis == "x" else {}
+    if axis == "x":
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+    side.set_ticks(places, pieces[::step], **turned, **style())
+    for tick, place in zip(side.get_ticklabels(), places, strict=True):
+        if place < sides.given:
             tick.set_color(QUIET)
-
-
-def _label_rows(axes: Axes, sides: _Sides, pitch: float) -> None:
-    places, labels = _ticks(sides.rows, pitch)
-    axes.set_yticks(places, labels, **style())
-    _grey(axes.get_yticklabels(), places, sides.given)
-    axes.tick_params(axis="y", length=0, pad=4)
-    axes.set_ylabel(sides.names[0], fontsize=LABEL, color=INK, style="italic")
-
-
-def _label_columns(axes: Axes, sides: _Sides, pitch: float) -> None:
-    places, labels = _ticks(sides.columns, pitch)
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set_xticks(places, labels, rotation=60, rotation_mode="anchor", ha="left", va="center", **style())
-    _grey(axes.get_xticklabels(), places, sides.given)
-    axes.tick_params(axis="x", length=0, pad=6)
-    axes.set_xlabel(sides.names[1], fontsize=LABEL, color=INK, style="italic")
+    axes.tick_params(axis=axis, length=0, pad=4 if axis == "y" else 6)
+    side.set_label_text(name, fontsize=LABEL, color=INK, style="italic")
 
 
 def _color_bar(figure: Figure, axes: Axes, *, left: float) -> None:

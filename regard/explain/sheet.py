@@ -26,52 +26,49 @@ DARK, GLOW = 0.26, 0.3  # what is left of the picture where no one looked; how m
 
 
 def sheet(explanation: Explanation, path: Path, *, layer: str | None = None, head: int | None = None) -> None:
-    """Draw where one layer looked at each word of the target: one head (from 0), or the mean of all."""
+    """Draw where one layer looked at each word of the target: one head (from 0), or the mean of all.
+
+    First comes the picture, then a panel for each word, from left to right and line by line.
+    """
     words, looks = _looks(explanation, explanation.weights(layer, head))
+    height, width = size = _size(explanation, PANEL)
+    across = columns_for(len(words) + 1, width, height)
+    panels = [("", _plain(explanation)), *zip(words, _lit(explanation, looks), strict=True)]
     with canvas(path, words) as figure:
-        panels(figure, explanation, words, looks, explanation.title(layer, head))
+        for i, (word, pixels) in enumerate(panels):
+            down, right = divmod(i, across)
+            axes = _panel(figure, pixels, size, left=right * (width + GAP), top=down * (height + GAP + TITLE))
+            _caption(axes, word, width)
+            if (
+                i
+            ):  # Each panel has its own scale, or all but the surest would be black: say what the brightest cell has.
+                axes.text(1, -0.04, f"{looks[i - 1].max(initial=0):.0%}", transform=axes.transAxes, ha="right",
+                          va="top", **style(LABEL - 3, QUIET))  # fmt: skip
+        note = "Bright: where the model looked. Below: the weight of the brightest cell."
+        _heading(figure, explanation.title(layer, head), note)
 
 
 def head_sheet(explanation: Explanation, path: Path, *, layer: str | None = None) -> None:
-    """Draw where each head of a layer looked: a row for each head, a column for each word."""
+    """Draw where each head of a layer looked: the picture in the upper left, a row for each head, a column for each
+    word."""
     chosen = explanation.layer(layer)
     heads = [_looks(explanation, weights) for weights in chosen.weights]
     words = heads[0][0]
-    with canvas(path, words) as figure:
-        title = f"{chosen.name}, {len(heads)} head{'s' * (len(heads) > 1)}"
-        head_panels(figure, explanation, words, [looks for _, looks in heads], title)
-
-
-def panels(figure: Figure, explanation: Explanation, words: list[str], looks: Weights, title: str) -> None:
-    """The picture and a panel for each word, from left to right and line by line, below the title."""
-    height, width = size = _size(explanation, PANEL)
-    across = columns_for(len(words) + 1, width, height)
-    for i, (word, pixels) in enumerate([("", _plain(explanation)), *zip(words, _lit(explanation, looks), strict=True)]):
-        down, right = divmod(i, across)
-        axes = _panel(figure, pixels, size, left=right * (width + GAP), top=down * (height + GAP + TITLE))
-        _caption(axes, word, width)
-    for axes, look in zip(figure.axes[1:], looks, strict=True):
-        # Each panel has its own scale, or all but the surest would be black; so say what the brightest place has.
-        axes.text(1, -0.04, f"{look.max(initial=0):.0%}", transform=axes.transAxes, ha="right", va="top",
-                  **style(LABEL - 3, QUIET))  # fmt: skip
-    _heading(figure, title, "Bright: where the model looked. Below: the weight of the brightest cell.")
-
-
-def head_panels(figure: Figure, explanation: Explanation, words: list[str], looks: list[Weights], title: str) -> None:
-    """The picture in the upper left, and a row of panels for each head."""
-    room = LARGEST_SIDE / (max(len(words), len(looks)) + 2) - GAP / 2
+    room = LARGEST_SIDE / (max(len(words), len(heads)) + 2) - GAP / 2
     height, width = size = _size(explanation, min(SMALL, room))
-    whole = _panel(figure, _plain(explanation), _size(explanation, PANEL), left=0.0, top=0.0)
-    start = whole.get_position().width + 0.6  # of a figure of one inch: inches
-    for row, of_head in enumerate(looks):
-        for column, pixels in enumerate(_lit(explanation, of_head)):
-            left, top = start + column * (width + GAP / 2), row * (height + GAP / 2)
-            axes = _panel(figure, pixels, size, left=left, top=top)
-            if row == 0:
-                _caption(axes, words[column], width)
-            if column == 0:
-                axes.set_ylabel(f"head {row}", rotation=0, ha="right", va="center", labelpad=4, **style(LABEL - 1))
-    _heading(figure, title, "Bright: where each head looked, on a scale of its own for each panel.")
+    with canvas(path, words) as figure:
+        whole = _panel(figure, _plain(explanation), _size(explanation, PANEL), left=0.0, top=0.0)
+        start = whole.get_position().width + 0.6  # of a figure of one inch: inches
+        for row, (_, looks) in enumerate(heads):
+            for column, pixels in enumerate(_lit(explanation, looks)):
+                left, top = start + column * (width + GAP / 2), row * (height + GAP / 2)
+                axes = _panel(figure, pixels, size, left=left, top=top)
+                if row == 0:
+                    _caption(axes, words[column], width)
+                if column == 0:
+                    axes.set_ylabel(f"head {row}", rotation=0, ha="right", va="center", labelpad=4, **style(LABEL - 1))
+        title = f"{chosen.name}, {len(heads)} head{'s' * (len(heads) > 1)}"
+        _heading(figure, title, "Bright: where each head looked, on a scale of its own for each panel.")
 
 
 def light(picture: NDArray[np.uint8], look: Weights) -> NDArray[np.uint8]:

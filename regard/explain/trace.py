@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from regard.artifacts import write_text
 from regard.errors import ConfigError, DataError, OutputError, require
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
+from regard.explain.canvas import shorten
 
 FORMAT = "regard-explanation-1"
 PNG = "data:image/png;base64,"  # a picture in JSON is an address that a browser can show
@@ -72,9 +73,7 @@ class Explanation:
     inputs: list[str] = field(default_factory=list)  # what the decoder read; unless given, the target one place late
     picture: NDArray[np.uint8] | None = None  # (height, width, 3)
     given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
-    places: list[int] = field(
-        default_factory=list
-    )  # what was read that each target piece is predicted of; -1: the whole
+    places: list[int] = field(default_factory=list)  # the input each target piece is predicted of; -1: the whole
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
     parts: list[Part] = field(default_factory=list)  # of several sources
 
@@ -86,8 +85,9 @@ class Explanation:
 
     def __repr__(self) -> str:
         """One line: its weights would fill a screen."""
-        source = f"picture, {self.side} by {self.side} cells" if self.picture is not None else repr(_short(self.source))
-        return f"Explanation(source={source}, target={_short(self.target)!r}, layers={[x.name for x in self.layers]})"
+        source, target = (shorten(" ".join(pieces), 60) for pieces in (self.source, self.target))
+        seen = f"picture, {self.side} by {self.side} cells" if self.picture is not None else repr(source)
+        return f"Explanation(source={seen}, target={target!r}, layers={[x.name for x in self.layers]})"
 
     def _repr_html_(self) -> str:
         """The page, in a frame: what a notebook shows of an explanation."""
@@ -205,50 +205,38 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
         layers = [
-            {
-                "name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist(),
-                **({"part": x.part} if x.part else {}),
-            }
+            {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist(),
+             **_some(part=x.part)}
             for x in self.layers
         ]  # fmt: skip
-        plain = {
-            name: getattr(self, name) for name in ("source", "target", "source_word", "target_word", "inputs", "best")
-        }
-        plain |= {"log_probs": [round(x, 5) for x in self.log_probs], "layers": layers}
-        candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
         parts = [
-            {
-                "name": x.name,
-                "start": x.start,
-                "end": x.end,
-                **({} if x.picture is None else {"picture": _to_png(x.picture)}),
-            }
-            for x in self.parts
+            {"name": x.name, "start": x.start, "end": x.end, **_some(picture=_to_png(x.picture))} for x in self.parts
         ]
-        some = {"given": self.given, "places": self.places, "candidates": candidates, "parts": parts}
-        plain |= {name: value for name, value in some.items() if value}
-        return {"format": FORMAT, **plain, **({} if self.picture is None else {"picture": _to_png(self.picture)})}
+        candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
+        return {
+            "format": FORMAT, "source": self.source, "target": self.target, "source_word": self.source_word,
+            "target_word": self.target_word, "inputs": self.inputs, "best": self.best,
+            "log_probs": [round(x, 5) for x in self.log_probs], "layers": layers,
+            **_some(given=self.given, places=self.places, candidates=candidates, parts=parts,
+                    picture=_to_png(self.picture)),
+        }  # fmt: skip
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Explanation:
         """The inverse of `to_json`."""
         if data.get("format") != FORMAT:
             raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
-        layers = [
-            Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32), x.get("part", 0))
-            for x in data["layers"]
-        ]
-        plain = {name: data[name] for name in ("source", "target", "source_word", "target_word", "log_probs", "best")}
-        picture = _from_png(data["picture"]) if "picture" in data else None
-        candidates = [[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])]
+        same = ("source", "target", "source_word", "target_word", "log_probs", "best", "inputs", "given", "places")
         return Explanation(
-            layers=layers, inputs=data.get("inputs", []), picture=picture, given=data.get("given", 0),
-            places=data.get("places", []), candidates=candidates, **plain,
-            parts=[
-                Part(x["name"], x["start"], x["end"], _from_png(x["picture"]) if "picture" in x else None)
-                for x in data.get("parts", [])
+            layers=[
+                Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32), x.get("part", 0))
+                for x in data["layers"]
             ],
-        )  # fmt: skip
+            picture=_from_png(data.get("picture")),
+            candidates=[[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])],
+            parts=[Part(x["name"], x["start"], x["end"], _from_png(x.get("picture"))) for x in data.get("parts", [])],
+            **{name: data[name] for name in same if name in data},
+        )
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
         """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`.
@@ -294,12 +282,14 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 or share < 0.0005 else f"{share:.1%}"
 
 
-def _short(pieces: list[str], longest: int = 60) -> str:
-    text = " ".join(pieces)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def _some(**values: Any) -> dict[str, Any]:
+    """Those values that there are."""
+    return {name: value for name, value in values.items() if value}
 
 
-def _to_png(picture: NDArray[np.uint8]) -> str:
+def _to_png(picture: NDArray[np.uint8] | None) -> str | None:
+    if picture is None:
+        return None
     require("PIL")
     from PIL import Image
 
@@ -308,7 +298,9 @@ def _to_png(picture: NDArray[np.uint8]) -> str:
     return PNG + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _from_png(text: str) -> NDArray[np.uint8]:
+def _from_png(text: str | None) -> NDArray[np.uint8] | None:
+    if text is None:
+        return None
     require("PIL")
     from PIL import Image
 
