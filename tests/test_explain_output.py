@@ -240,8 +240,8 @@ def test_a_full_disk_leaves_the_file_that_was_there(name: str, tmp_path: Path) -
     assert (tmp_path / name).stat().st_size > 400
 
 
-def told() -> Explanation:
-    """A text with a blank and a tag, as a masked model or a head of tags may tell it."""
+def predicted() -> Explanation:
+    """A text with a blank and a tag, as a masked model or a tagger predicts them."""
     layer = Layer("encoder.self", "encoder", np.full((1, 4, 4), 0.25, dtype=np.float32))
     candidates = [[("cat", 0.9), ("d<o>g", 0.0123)], [("sat", 0.6)]]
     return Explanation(
@@ -260,17 +260,17 @@ def continued() -> Explanation:
     )  # fmt: skip
 
 
-def test_what_is_told_stands_beside_its_piece_and_candidates_above(tmp_path: Path) -> None:
-    heat_map(told(), tmp_path / "a.svg")
+def test_predictions_stand_beside_their_pieces_and_candidates_above(tmp_path: Path) -> None:
+    heat_map(predicted(), tmp_path / "a.svg")
     drawn = texts(tmp_path / "a.svg")
     assert drawn["<mask> → cat"] == drawn["<mask> → sat"] == 1  # where it looks
     assert drawn["<mask>"] == 2  # where it is looked at
     assert {"<mask> 1: cat 90%, d<o>g 1.2%", "<mask> 2: sat 60%"} <= drawn.keys()
-    head_grid(told(), tmp_path / "a.svg")
+    head_grid(predicted(), tmp_path / "a.svg")
     assert {"<mask> → cat", "<mask> 2: sat 60%"} <= texts(tmp_path / "a.svg").keys()
 
 
-def test_what_was_given_and_what_was_written_are_told_apart(tmp_path: Path) -> None:
+def test_what_was_given_and_what_was_written_look_different(tmp_path: Path) -> None:
     heat_map(continued(), tmp_path / "a.svg")
     labels = {
         x.text: x.get("style", "")
@@ -285,7 +285,7 @@ def test_what_was_given_and_what_was_written_are_told_apart(tmp_path: Path) -> N
 
 
 def test_new_fields_are_read_back_and_old_files_have_none() -> None:
-    for before in (told(), continued()):
+    for before in (predicted(), continued()):
         after = Explanation.from_json(json.loads(json.dumps(before.to_json())))
         for name in ("given", "places", "candidates", "inputs"):
             assert getattr(after, name) == getattr(before, name), name
@@ -297,9 +297,9 @@ def test_new_fields_are_read_back_and_old_files_have_none() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script, and is not here")
-def test_the_page_puts_probabilities_and_what_is_told_in_their_places() -> None:
+def test_the_page_puts_probabilities_and_predictions_in_their_places() -> None:
     script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
-    parts = [r"^const sum = .*?;$", r"^const spoken = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
+    parts = [r"^const sum = .*?;$", r"^const readable = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
     found = [re.search(part, script, re.MULTILINE | re.DOTALL) for part in parts]
     program = (
         "\n".join(match[0] for match in found if match)
@@ -307,13 +307,13 @@ def test_the_page_puts_probabilities_and_what_is_told_in_their_places() -> None:
 for (const x of JSON.parse(require("fs").readFileSync(0)))
   for (const unit of ["pieces", "words"]) {
     const [query, key] = sides(x, x.layers[0], unit);
-    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.told?.text ?? null, p.given, p.turn]),
-      key.map((p) => p.told?.text ?? null)]));
+    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.predicted?.text ?? null, p.given, p.boundary]),
+      key.map((p) => p.predicted?.text ?? null)]));
   }
 """
     )
     single = replace(continued(), source=["▁a", "b"], source_word=[0, 0], inputs=["▁a", "b", "<sep>", "c", "▁d"])
-    data = json.dumps([x.to_json() for x in (told(), continued(), single)])
+    data = json.dumps([x.to_json() for x in (predicted(), continued(), single)])
     done = subprocess.run(["node", "-e", program], input=data, capture_output=True, text=True, check=True)
     blanks, _, pieces, words, _, one = map(json.loads, done.stdout.splitlines())
     assert [row[1:3] for row in blanks[0]] == [[None, None], [-0.1, "cat"], [-0.5, "sat"], [None, None]]

@@ -118,7 +118,7 @@ def test_one_of_several_sources_is_drawn_with_its_own_pieces(tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script, and is not here")
 def test_the_page_shows_one_of_several_sources_with_its_own_pieces() -> None:
     script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
-    parts = [r"^const sum = .*?;$", r"^const spoken = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
+    parts = [r"^const sum = .*?;$", r"^const readable = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
     found = [re.search(part, script, re.MULTILINE | re.DOTALL) for part in parts]
     program = "\n".join(match[0] for match in found if match) + """
 const x = JSON.parse(require("fs").readFileSync(0));

@@ -1,18 +1,18 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
-const KINDS = { // what looks, and what is looked at
-  cross: { group: "Target looks at source", query: "target", key: "source" },
-  encoder: { group: "Source looks at itself", query: "source", key: "source" },
-  decoder: { group: "Target looks at itself", query: "target so far", key: "target so far" },
+const KINDS = { // what attends, and what is attended to
+  cross: { group: "Target attends to source", query: "target", key: "source" },
+  encoder: { group: "Source attends to itself", query: "source", key: "source" },
+  decoder: { group: "Target attends to itself", query: "target so far", key: "target so far" },
 };
-const READ = { // of a text that is no other's source: it is continued, or something is told of it
-  encoder: { group: "Text looks at itself", query: "text", key: "text" },
-  decoder: { group: "Text looks at itself", query: "text so far", key: "text so far" },
+const READ = { // of a text that is no other's source: it is continued, or something is predicted of it
+  encoder: { group: "Text attends to itself", query: "text", key: "text" },
+  decoder: { group: "Text attends to itself", query: "text so far", key: "text so far" },
 };
-const DARK = 0.26, GLOW = 0.3; // what is left of a picture where no one looked; how much white is added where one did
+const DARK = 0.26, GLOW = 0.3; // what is left of a picture without attention; how much white is added with most of it
 const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null };
-let view; // what is on the screen: { way, kind, query: places, key: places, weights: [query][key], image, heads }
+let view; // what is on the screen: { mode, kind, query: places, key: places, weights: [query][key], image, heads }
 let map; // where the cells of the heat map lie: { left, top, cell, frame }, and the cell last shown: { q, k }
 
 /* ---- helpers ---- */
@@ -36,8 +36,8 @@ function radio(name, value, chosen, ...content) {
 const percent = (x) => (x >= 0.0995 || x < 0.0005 ? Math.round(100 * x) : (100 * x).toFixed(1)) + "%";
 const number = (x) => (x === -Infinity ? "−∞" : x.toFixed(2).replace("-", "−"));
 const sum = (list) => list.reduce((a, b) => a + b, 0);
-const spoken = (text) => text.replaceAll("▁", " ").trim() || "␣";
-const named = (place) => spoken(place.text) + (place.told ? ` → ${spoken(place.told.text)}` : "");
+const readable = (text) => text.replaceAll("▁", " ").trim() || "␣";
+const named = (place) => readable(place.text) + (place.predicted ? ` → ${readable(place.predicted.text)}` : "");
 const kinds = (x) => (x.given || x.places ? { ...KINDS, ...READ } : KINDS);
 
 // Spaces, and SentencePiece's mark for them, are to be seen but faintly; a control character as its escape.
@@ -51,36 +51,36 @@ function visible(text, tag) {
 
 // The places along one side: pieces as they are, or the pieces of a word together. A mark such as </s> belongs to no
 // word and stays by itself, so that attention to it remains in sight. The first `given` pieces were given, the others
-// written. Of some something is `told` (a tag, what fills a blank); a target piece may have `candidates`.
-function places(pieces, words, logs, unit, { given = 0, told = new Map(), candidates = [] } = {}) {
+// written. For some pieces something is `predicted` (a tag, what fills a blank); a target piece may have `candidates`.
+function places(pieces, words, logs, unit, { given = 0, predicted = new Map(), candidates = [] } = {}) {
   const out = [];
   pieces.forEach((piece, i) => {
     const joins = unit === "words" && i > 0 && i !== given && words[i] >= 0 && words[i] === words[i - 1];
-    const turn = given > 0 && i === given; // from here on it was written
-    if (!joins) out.push({ text: "", members: [], mark: words[i] < 0, given: i < given, turn });
+    const boundary = given > 0 && i === given; // from here on it was written
+    if (!joins) out.push({ text: "", members: [], mark: words[i] < 0, given: i < given, boundary });
     out.at(-1).text += joins ? piece.replace(/^·/, "") : piece; // the dot of a piece that goes on a word
     out.at(-1).members.push(i);
   });
   for (const place of out) {
-    if (unit === "words") place.text = spoken(place.text);
+    if (unit === "words") place.text = readable(place.text);
     const own = place.members.map((i) => logs?.[i]); // undefined: has none; null: minus infinity
     place.log = own.includes(undefined) ? undefined : own.includes(null) ? null : sum(own);
-    place.told = place.members.map((i) => told.get(i)).find(Boolean);
-    if (place.told) place.log = place.told.log;
-    place.candidates = place.told ? place.told.candidates : candidates[place.members[0]];
+    place.predicted = place.members.map((i) => predicted.get(i)).find(Boolean);
+    if (place.predicted) place.log = place.predicted.log;
+    place.candidates = place.predicted ? place.predicted.candidates : candidates[place.members[0]];
   }
   return out;
 }
 
 function sides(x, { kind, part }, unit) {
-  const { start, end } = part ? x.parts[part - 1] : {}; // one of several sources looks at itself
+  const { start, end } = part ? x.parts[part - 1] : {}; // one of several sources attends to itself
   const pieces = x.source.slice(start, end), own = x.source_word.slice(start, end);
   const source = places(pieces, own, null, unit);
   if (kind === "cross") return [places(x.target, x.target_word, x.log_probs, unit), source];
-  if (kind === "encoder" || x.places) { // what is told of a place stands where it looks, not where it is looked at
-    const told = new Map((x.places ?? []).map((place, i) =>
+  if (kind === "encoder" || x.places) { // predictions stand with the queries, not with the keys
+    const predicted = new Map((x.places ?? []).map((place, i) =>
       [place, { text: x.target[i], log: x.log_probs[i], candidates: x.candidates?.[i] }]));
-    return [places(pieces, own, null, unit, { told }), source];
+    return [places(pieces, own, null, unit, { predicted }), source];
   }
   // The decoder reads the target one place late; a single network reads what was given before it.
   const before = x.inputs.length - x.target.length + 1, alone = x.given || before > 1;
@@ -91,7 +91,7 @@ function sides(x, { kind, part }, unit) {
   return [read, read];
 }
 
-// A word looks as its pieces do on average, and gets the sum of what its pieces get.
+// The weights of a query word are the mean over its pieces, those of a key word the sum.
 const merge = (head, queries, keys) => queries.map((query) => keys.map((key) =>
   sum(query.members.map((i) => sum(key.members.map((j) => head[i][j])))) / query.members.length));
 
@@ -101,25 +101,25 @@ function combine(heads, choice) {
   return heads[0].map((row, i) => row.map((_, j) => of(heads.map((head) => head[i][j]))));
 }
 
-// As it reads, without marks but for those at places to be `kept`: blanks.
-const text = (pieces, words, kept = []) => places(pieces, words, null, "words")
-  .filter((x) => !x.mark || kept.includes(x.members[0])).map((x) => x.text).join(" ");
+// As it reads, without special tokens apart from the `blanks`.
+const text = (pieces, words, blanks = []) => places(pieces, words, null, "words")
+  .filter((x) => !x.mark || blanks.includes(x.members[0])).map((x) => x.text).join(" ");
 
 function probability({ log }) {
   if (log === undefined) return "";
   return log === null ? "probability 0" : `probability ${percent(Math.exp(log))} (log p ${number(log)})`;
 }
 
-const guesses = (candidates) => (candidates ?? []).map(([piece, share]) => `${spoken(piece)} ${percent(share)}`);
+const candidateTexts = (list) => (list ?? []).map(([piece, share]) => `${readable(piece)} ${percent(share)}`);
 
-// What a token looked at, or was looked at by: the strongest five, a line each.
+// What a token attends to, or is attended to by: the strongest five, a line each.
 function partners(side, index) {
   if (side === "target") return "";
   const weight = (i) => (side === "query" ? view.weights[index][i] : view.weights[i][index]);
   const list = view[side === "query" ? "key" : "query"].map((place, i) => ({ place, weight: weight(i) }))
     .filter((x) => x.weight >= 0.01).sort((a, b) => b.weight - a.weight).slice(0, 5);
   const lines = list.map((x) => `${percent(x.weight)} ${named(x.place)}`);
-  return lines.length ? [side === "query" ? "looks at" : "is looked at by", ...lines].join("\n") : "";
+  return lines.length ? [side === "query" ? "attends to" : "is attended to by", ...lines].join("\n") : "";
 }
 
 /* ---- drawing ---- */
@@ -127,8 +127,8 @@ function partners(side, index) {
 function draw() {
   const x = data[state.sentence];
   const layer = x.layers.find((l) => l.name === state.layer) ?? x.layers.find((l) => l.name === x.best) ?? x.layers[0];
-  const way = x.picture && layer?.kind === "cross" ? overPicture : overPieces;
-  const parts = layer ? ["choices", ...way.parts] : ["none"];
+  const mode = x.picture && layer?.kind === "cross" ? overPicture : overPieces;
+  const parts = layer ? ["choices", ...mode.parts] : ["none"];
   for (const id of ["none", "choices", "seen", "linked", "mapped"]) $(id).hidden = !parts.includes(id);
   $("tip").hidden = true;
   $("source").replaceChildren(given(x));
@@ -137,22 +137,23 @@ function draw() {
   $("total").textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
     "The bar under a token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
-  const names = x.candidates ? ["Text", "Filled in"] : x.places ? ["Text", "Told"] : x.given ? ["Given", "Written"]
+  const names = x.candidates ? ["Text", "Filled in"] : x.places ? ["Text", "Predicted"] : x.given ? ["Given", "Written"]
     : ["Source", "Target"];
   ["source-name", "target-name"].forEach((id, i) => { $(id).textContent = names[i]; });
   $("candidates").replaceChildren(...(x.candidates ?? []).map((list, i) => make("li", {},
-    `${x.source[x.places[i]]}: ${guesses(list).join(", ")}`)));
-  view = { way };
+    `${x.source[x.places[i]]}: ${candidateTexts(list).join(", ")}`)));
+  view = { mode };
   const target = places(x.target, x.target_word, x.log_probs, state.unit, { candidates: x.candidates });
   if (!layer) return fill($("target"), "target", target);
   const [query, key] = sides(x, layer, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
   if (state.head >= heads.length) state.head = "mean";
-  view = { way, kind: kinds(x)[layer.kind], query, key, weights: combine(heads, state.head), image: x.image, heads: [] };
+  const kind = kinds(x)[layer.kind], weights = combine(heads, state.head);
+  view = { mode, kind, query, key, weights, image: x.image, heads: [] };
   fill($("target"), "target", target);
   drawChoices(x, layer, heads);
-  for (const id of ["words", "links"]) $(id).replaceChildren(); // what the other way drew has the same names
-  way.draw();
+  for (const id of ["words", "links"]) $(id).replaceChildren(); // what the other mode drew has the same ids
+  mode.draw();
 }
 
 function drawChoices(x, layer, heads) {
@@ -166,26 +167,26 @@ function drawChoices(x, layer, heads) {
   $("units").lastChild.replaceChildren(...["pieces", "words"].map((unit) => radio("unit", unit, state.unit, unit)));
   $("heads").hidden = heads.length < 2;
   $("heads").lastChild.replaceChildren(...["mean", "max", ...heads.keys()].map((choice) =>
-    radio("head", choice, state.head, view.way.thumbnail(combine(heads, choice)), String(choice))));
+    radio("head", choice, state.head, view.mode.thumbnail(combine(heads, choice)), String(choice))));
 }
 
-/* Over pieces, the looks are links between two lines and cells of a map. */
+/* Attention to pieces is shown as links between two lines and as cells of a map. */
 const overPieces = {
   parts: ["linked", "mapped"],
   thumbnail,
   draw() { drawLinks(); drawMap(); },
-  about: partners,
-  tell,
-  light,
-  calm() {
+  describe: partners,
+  showTip,
+  highlight,
+  clearHighlight() {
     map?.frame.setAttribute("visibility", "hidden");
     $("links").classList.remove("busy");
     for (const token of document.querySelectorAll(".here, .lit")) token.classList.remove("here", "lit");
   },
-  rest() {},
+  reset() {},
 };
 
-/* Over a picture they are light. The word last pointed at stays, so that one can change the head and compare. */
+/* Attention to a picture is shown as light. The word last pointed at stays, to compare heads by. */
 const overPicture = {
   parts: ["seen"],
   thumbnail(weights) {
@@ -201,27 +202,28 @@ const overPicture = {
       token.prepend(canvas);
     });
     screen($("picture"), 768);
-    this.light("query", state.word);
+    this.highlight("query", state.word);
   },
-  about(_, index) {
+  describe(_, index) {
     const row = view.weights[index], most = Math.max(...row);
-    return `most of all at ${spoken(view.key[row.indexOf(most)].text)} (row, column): ${percent(most)}`;
+    return `most of all at ${readable(view.key[row.indexOf(most)].text)} (row, column): ${percent(most)}`;
   },
-  tell() {}, // the caption has told already
-  light(_, index) {
+  showTip() {}, // the caption says it already
+  highlight(_, index) {
     const place = view.query[index];
     state.word = place ? index : null;
     paint($("picture"), place && view.weights[index]);
     for (const { canvas, weights } of view.heads) paint(canvas, place ? weights[index] : overall(weights));
     for (const token of document.querySelectorAll(".here")) token.classList.remove("here");
     for (const side of place ? ["query", "target"] : []) $(`${side}-${index}`).classList.add("here");
-    const about = place ? [make("b", {}, spoken(place.text)), lines(probability(place), this.about("query", index))]
+    const details = place
+      ? [make("b", {}, readable(place.text)), lines(probability(place), this.describe("query", index))]
       : ["The picture as it is."];
-    $("word").replaceChildren(...about);
+    $("word").replaceChildren(...details);
     set($("picture"), { "aria-label": $("word").textContent });
   },
-  calm() {},
-  rest() { this.light("query", null); },
+  clearHighlight() {},
+  reset() { this.highlight("query", null); },
 };
 
 // The source, as it was given.
@@ -269,22 +271,24 @@ function thumbnail(weights) {
 // A line of tokens that can be pointed at, tapped, and walked along with the arrow keys.
 function fill(line, side, list) {
   line.replaceChildren(...list.map((place, i) => {
-    const about = lines(probability(place), ...guesses(place.candidates), view.way.about(side, i));
+    const details = lines(probability(place), ...candidateTexts(place.candidates), view.mode.describe(side, i));
     // <bdi> keeps a mark such as <s> from setting the direction of a line of Arabic or Hebrew.
     const token = make("li", { class: "token", id: `${side}-${i}`, role: "option", tabindex: i ? -1 : 0,
-      "aria-label": `${named(place)}: ${about.replaceAll("\n", ", ")}` },
+      "aria-label": `${named(place)}: ${details.replaceAll("\n", ", ")}` },
       make(place.mark ? "bdi" : "span", { class: place.mark ? "mark" : "" }, ...visible(place.text, "span")));
-    if (place.told) token.append(make("bdi", { class: "told" }, "→", ...visible(place.told.text, "span")));
-    for (const name of ["given", "turn"]) token.classList.toggle(name, Boolean(place[name]));
+    if (place.predicted) {
+      token.append(make("bdi", { class: "predicted" }, "→", ...visible(place.predicted.text, "span")));
+    }
+    for (const name of ["given", "boundary"]) token.classList.toggle(name, Boolean(place[name]));
     if (place.log !== undefined) {
       token.classList.add("scored");
       token.style.setProperty("--p", place.log === null ? 0 : Math.exp(place.log));
     }
     token.onpointerenter = token.onfocus = () => {
-      view.way.light(side, i);
-      view.way.tell(token, named(place), about);
+      view.mode.highlight(side, i);
+      view.mode.showTip(token, named(place), details);
     };
-    token.onpointerleave = token.onblur = () => { calm(); document.activeElement?.onfocus?.(); };
+    token.onpointerleave = token.onblur = () => { clearHighlight(); document.activeElement?.onfocus?.(); };
     return token;
   }));
   line.onkeydown = (event) => {
@@ -302,7 +306,7 @@ function fill(line, side, list) {
 function drawLinks() {
   const { kind } = view, box = $("links");
   const line = (label) => make("ol", { class: "tokens", dir: "auto", role: "listbox", "aria-label": label });
-  const lines = [line(`${kind.key}, looked at`), line(`${kind.query}, looking`)];
+  const lines = [line(`${kind.key}, attended to`), line(`${kind.query}, attending`)];
   box.className = "";
   box.replaceChildren(make("svg", { "aria-hidden": true }), ...lines);
   fill(lines[0], "key", view.key);
@@ -311,7 +315,7 @@ function drawLinks() {
   if (!fits()) box.className = "tight";
   if (!fits()) box.className = "columns";
   const columns = box.className === "columns";
-  $("ends").textContent = `The ${kind.query} (${columns ? "right" : "below"}) looks at the ${kind.key} ` +
+  $("ends").textContent = `The ${kind.query} (${columns ? "right" : "below"}) attends to the ${kind.key} ` +
     `(${columns ? "left" : "above"}). Point at a token, tap it, or walk there with the arrow keys.` +
     (view.query.some((place) => place.given) ? " What was given is grey; the rest was written." : "");
   const origin = box.getBoundingClientRect(); // only now: the words above may have pushed it down
@@ -332,11 +336,11 @@ function drawLinks() {
 
 function drawMap() {
   const { query, key, weights, kind } = view, svg = $("map");
-  $("sides").textContent = `Rows (${kind.query}) look at columns (${kind.key}).`;
+  $("sides").textContent = `Rows (${kind.query}) attend to columns (${kind.key}).`;
   const short = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
+  const predicted = ({ text }) => make("tspan", { class: "predicted" }, ` → ${short(readable(text))}`);
   const label = (place) => make("text", { class: place.mark || place.given ? "mark" : "" },
-    ...visible(short(place.text), "tspan"),
-    ...(place.told ? [make("tspan", { class: "told" }, ` → ${short(spoken(place.told.text))}`)] : []));
+    ...visible(short(place.text), "tspan"), ...(place.predicted ? [predicted(place.predicted)] : []));
   const rows = query.map(label), columns = key.map(label);
   svg.replaceChildren(...rows, ...columns);
   const widest = (list) => Math.max(0, ...list.map((x) => x.getComputedTextLength()));
@@ -355,10 +359,10 @@ function drawMap() {
   let grid = "";
   for (let q = 0; q <= query.length; q++) grid += `M${left} ${top + q * cell}h${width}`;
   for (let k = 0; k <= key.length; k++) grid += `M${left + k * cell} ${top}v${height}`;
-  const q = query.findIndex((place) => place.turn), k = key.findIndex((place) => place.turn);
-  const turn = q < 0 ? "" : `M0 ${top + q * cell}h${left + width}M${left + k * cell} 0v${top + height}`;
+  const q = query.findIndex((place) => place.boundary), k = key.findIndex((place) => place.boundary);
+  const boundary = q < 0 ? "" : `M0 ${top + q * cell}h${left + width}M${left + k * cell} 0v${top + height}`;
   const frame = make("rect", { class: "frame", visibility: "hidden" });
-  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "turn", d: turn }), frame);
+  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "boundary", d: boundary }), frame);
   set(svg, { width: left + width + long / 2, height: top + height + 2,
     "aria-label": `Heat map, ${query.length} rows, ${key.length} columns. Arrow keys move from cell to cell.` });
   map = { left, top, cell, frame, q: 0, k: 0 };
@@ -367,7 +371,7 @@ function drawMap() {
 /* ---- pointing ---- */
 
 // Light up a token and its partners in both views.
-function light(side, index) {
+function highlight(side, index) {
   if (side === "target") return;
   $("links").classList.add("busy");
   for (const path of $("links").firstChild.children) path.classList.toggle("on", path[side] === index);
@@ -381,9 +385,9 @@ function light(side, index) {
   frame(side === "query" ? index : null, side === "key" ? index : null);
 }
 
-function calm() {
+function clearHighlight() {
   $("tip").hidden = true;
-  view?.way.calm();
+  view?.mode.clearHighlight();
 }
 
 // Frame a row or a column of the heat map, or with both one cell.
@@ -394,17 +398,17 @@ function frame(q, k) {
 }
 
 function showCell(q, k) {
-  if (view.weights[q]?.[k] === undefined) return calm();
+  if (view.weights[q]?.[k] === undefined) return clearHighlight();
   Object.assign(map, { q, k });
   frame(q, k);
-  tell(map.frame, `${spoken(view.query[q].text)} looks at ${spoken(view.key[k].text)}`,
+  showTip(map.frame, `${readable(view.query[q].text)} attends to ${readable(view.key[k].text)}`,
     `weight ${view.weights[q][k].toFixed(3)}\n${probability(view.query[q])}`);
 }
 
-function tell(element, title, about) {
+function showTip(element, title, details) {
   const tip = $("tip"), r = element.getBoundingClientRect();
   tip.ariaLive = element === map?.frame ? "polite" : "off"; // a token has a label that says the same
-  tip.replaceChildren(make("b", {}, title), about.trim());
+  tip.replaceChildren(make("b", {}, title), details.trim());
   tip.hidden = false;
   // Away from the links: outside of a column, above the upper line, below all else.
   const key = element.id.startsWith("key"), beside = element.closest(".columns");
@@ -421,8 +425,8 @@ $("map").onpointermove = $("map").onpointerdown = (event) => {
   showCell(at(event.clientY - r.top - map.top), at(event.clientX - r.left - map.left));
 };
 // A finger that is lifted leaves too, but its owner still wants to read.
-$("map").onpointerleave = (event) => { if (event.pointerType === "mouse") calm(); };
-$("map").onblur = calm;
+$("map").onpointerleave = (event) => { if (event.pointerType === "mouse") clearHighlight(); };
+$("map").onblur = clearHighlight;
 $("map").onfocus = () => { if ($("map").matches(":focus-visible")) showCell(map.q, map.k); };
 $("map").onkeydown = (event) => {
   const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
@@ -433,8 +437,8 @@ $("map").onkeydown = (event) => {
 };
 document.onkeydown = (event) => {
   if (event.key !== "Escape") return;
-  calm();
-  view?.way.rest();
+  clearHighlight();
+  view?.mode.reset();
 };
 document.onchange = ({ target }) => {
   const value = /^\d+$/.test(target.value) ? Number(target.value) : target.value;
