@@ -128,6 +128,7 @@ class CTranslate2Engine(TextGeneration):
 
     model: Elsewhere  # type: ignore[assignment]  # nothing of a writer is left here
     folder: Path
+    quantization: str  # how weights are stored
     threads: int
     exact: bool  # gives what Regard gives; otherwise the fastest
     _translators: dict[int, Any] = field(default_factory=dict, repr=False)
@@ -410,7 +411,7 @@ def load_engine(
     """
     folder = Path(folder)
     try:
-        json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
+        stored = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ModelError(f"{folder} is no export: its {EXPORT} is not there or cannot be read") from None
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
@@ -421,4 +422,4 @@ def load_engine(
     elif device not in ("cpu", "cuda"):
         raise ConfigError(f"the engine ctranslate2 has no device '{device}'; try auto, cpu or cuda")
     threads = 1 if device == "cuda" else threads or torch.get_num_threads()
-    return CTranslate2Engine(sides, Elsewhere(), torch.device(device), folder, threads, exact)
+    return CTranslate2Engine(sides, Elsewhere(), torch.device(device), folder, stored, threads, exact)

@@ -1,12 +1,11 @@
 """Export to CTranslate2, checked against the model it was made from.
 
-    export(system, "runs/demo-ct2")            # float32: writes what Regard writes
+    export(system, "runs/demo-ct2")            # float32: the outputs of Regard
     export(system, "runs/demo-int8", "int8")   # smaller and faster; what that costs is in the report
     load_engine("runs/demo-ct2").outputs(…)    # without the Regard model; see ct2_engine.py
 
-An exported folder is whole: CTranslate2's own files, the tokenizers, `config.yaml`, and `export.json` with what it was
-made from and how it was checked. Its tokens have the names of SentencePiece's pieces, so other programs can use it too;
-the mark that ends a source is added by CTranslate2.
+An exported folder holds CTranslate2's own files, the tokenizers, `config.yaml`, and `export.json` with what it was made
+from and how it was checked. Its tokens have the names of SentencePiece's pieces, so other programs can use it too.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
-from regard.data.side import Item
 from regard.data.tokens import BOS, EOS, MARKS, UNK
 from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
-from regard.exchange.parity import Report as Report
-from regard.exchange.parity import compare
+from regard.exchange.parity import Report, compare
 from regard.fingerprint import content_of
 from regard.model_settings import TransformerSettings
 from regard.models.model import EncoderWithHead
@@ -38,11 +35,8 @@ from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
 from regard.nn.positions import Learned, Relative, Shaw
 from regard.search.ensemble import Ensemble
-from regard.search.limits import Hypothesis
-from regard.settings import Search
 from regard.system import CONFIG, System, load, token_files
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Tokens
 from regard.training.checkpoint import WEIGHTS
 
 KIND = "CTranslate2 export"
@@ -56,10 +50,10 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 def export(
     system: System, folder: str | Path, quantization: str | None = None, *, lines: int = 32, force: bool = False
 ) -> Report:
-    """Write a model as CTranslate2 reads it, and compare the two on some validation data.
+    """Write a model in CTranslate2's format, and compare the outputs of both on some validation data.
 
-    `quantization` is how weights are stored, float32 if not given, with which a folder that writes something else than
-    Regard is an error. `force` replaces an older export, and nothing else.
+    `quantization` is how weights are stored (float32); in float32, outputs that differ from Regard's are an error.
+    `force` replaces an older export, and nothing else.
     """
     folder, quantization = Path(folder), quantization or "float32"
     if quantization not in QUANTIZATIONS:
@@ -73,14 +67,11 @@ def export(
         facts = {"quantization": quantization, "made_from": made_from(system.folder), "regard": regard.__version__}
         write_text(new / EXPORT, json.dumps(facts, indent=1) + "\n")
         engine = load_engine(new, exact=True)
-
-        def decode(items: Sequence[Item], search: Search, prefixes: Sequence[Tokens]) -> list[list[Hypothesis]]:
-            return engine.search(items, search)
-
-        settings, computed_in = system.config.search.model_copy(update=COMPARED), engine.compute_type
         assert isinstance(task, TextGeneration), "which has an encoder and a decoder"
         report = compare(
-            task, decode, settings, lines, folder, new, quantization=quantization, computed_in=computed_in
+            task, lambda items, search, prefixes: engine.search(items, search),
+            system.config.search.model_copy(update=COMPARED), lines, folder, new, quantization=quantization,
+            computed_in=engine.compute_type,
         )  # fmt: skip
         write_text(new / EXPORT, json.dumps({**facts, "report": asdict(report)}, indent=1) + "\n")
     return report
@@ -93,9 +84,8 @@ def open_engine(
     """An engine for an export, or for a trained model, which is exported to `exports/` in its folder if need be."""
     folder = Path(folder) if (Path(folder) / EXPORT).exists() else exported(Path(folder), quantization)
     engine = load_engine(folder, device, threads, exact=exact)
-    stored = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["quantization"]
-    if quantization not in (None, stored):
-        raise ConfigError(f"{folder} is stored as {stored}, not {quantization}; export the model anew")
+    if quantization not in (None, engine.quantization):
+        raise ConfigError(f"{folder} is stored as {engine.quantization}, not {quantization}; export the model anew")
     return engine
 
 
@@ -115,13 +105,10 @@ def exported(model: Path, quantization: str | None = None) -> Path:
 
 
 def made_from(model: Path) -> str | None:
-    """A digest of what makes up a trained model (settings, tokens, weights) and of the CTranslate2 that exports it."""
+    """A digest of a trained model (settings, tokens, weights), and the version of the CTranslate2 that exports it."""
     if not (model / WEIGHTS).exists():
         return None
-    return (
-        content_of([model / CONFIG, model / WEIGHTS, *(model / name for name in token_files(model))])
-        + ct2().__version__
-    )
+    return content_of(model / name for name in (CONFIG, WEIGHTS, *token_files(model))) + str(ct2().__version__)
 
 
 # The network, part by part

@@ -202,22 +202,15 @@ def layout_of(task: TextGeneration) -> Layout:
 
 def facts(task: TextGeneration) -> dict[str, Any]:
     """What a runtime has to know beside the graphs: `runner.json`."""
-    search = task.config.search
     tokens = {side: name for name, sides in task.sides.vocabularies.items() for side in sides}
     source = {**(task.source.export() or {}), **({"tokens": tokens["source"]} if "source" in tokens else {})}
     return {
-        "format": 2,
-        "regard": regard.__version__,
-        "encoder": ENCODER if task.config.sources[0].given else None,
-        "step": STEP,
-        "source": source,
-        "target_tokens": tokens["target"],
-        "vocabulary": task.target.size,
+        "format": 2, "regard": regard.__version__, "encoder": ENCODER if task.config.sources[0].given else None,
+        "step": STEP, "source": source, "target_tokens": tokens["target"], "vocabulary": task.target.size,
         "marks": {"first": task.first, "end": EOS, "unknown": UNK, "forbidden": [PAD, UNK, BOS, SEP, MASK]},
-        "positions": task.longest,
-        "together": task.first == SEP,  # source and target share the positions
-        "search": {name: getattr(search, name) for name in SETTINGS},
-    }
+        "positions": task.longest, "together": task.first == SEP,  # source and target share the positions
+        "search": {name: getattr(task.config.search, name) for name in SETTINGS},
+    }  # fmt: skip
 
 
 def write_program(path: Path) -> None:

@@ -75,23 +75,17 @@ def compare(
         sides[beam] = [(one[0], other[0]) for one, other in zip(ours, theirs, strict=True)]
     greedy, beams = sides[1], sides[settings.beam]
     before, after = ([clean(task.target.decode(pair[k].tokens)) for pair in beams] for k in (0, 1))
+    equal = [[pair for pair in pairs if pair[0].tokens == pair[1].tokens] for pairs in (greedy, beams)]
     report = Report(
-        folder=str(folder),
-        bytes=sum(path.stat().st_size for path in made.iterdir()),
-        lines=len(items),
-        made_up=made_up,
-        greedy_matches=sum(one.tokens == other.tokens for one, other in greedy),
-        beam=settings.beam,
-        beam_matches=sum(one.tokens == other.tokens for one, other in beams),
-        difference=max((_apart(*pair) for pair in greedy + beams if pair[0].tokens == pair[1].tokens), default=0.0),
+        folder=str(folder), bytes=sum(path.stat().st_size for path in made.iterdir()), lines=len(items),
+        made_up=made_up, greedy_matches=len(equal[0]), beam=settings.beam, beam_matches=len(equal[1]),
+        difference=max((_apart(*pair) for pairs in equal for pair in pairs), default=0.0),
         chrf=Chrf()(after, before).value,
-        bleu=(Bleu()(before, references).value, Bleu()(after, references).value) if references else None,
-        **facts,
-    )
+        bleu=(Bleu()(before, references).value, Bleu()(after, references).value) if references else None, **facts,
+    )  # fmt: skip
     if report.quantization == "float32":
-        wrong = [
-            sum(not agree(task, item, *pair) for item, pair in zip(items, x, strict=True)) for x in (greedy, beams)
-        ]
+        both = (greedy, beams)
+        wrong = [sum(not agree(task, item, *pair) for item, pair in zip(items, x, strict=True)) for x in both]
         if wrong[0] or wrong[1] > max(1, len(items) // 10):  # beams may part at a near tie that neither output shows
             raise ModelError(f"the export does not write what the model writes, and is thrown away: {report}")
     return report
@@ -135,7 +129,8 @@ def samples(task: TextGeneration, settings: Search, count: int) -> tuple[list[It
         found = list(read_examples(task.config.data, "valid", task.sides.form))
         found = found[:: max(1, len(found) // count)][:count]
         read = zip(found, task.source.encode_many([x.source or x.target for x in found]), strict=True)
-        pairs = [(x, item) for x, item in read if _usable(task, item, settings)]
+        fits = [(x, item) for x, item in read if not task.source.problem(item, settings.max_source)]
+        pairs = [pair for pair in fits if not task.unfit(pair[1], []) and task.room([pair[1]], settings)[0] >= 1]
         if pairs:
             prefixes = [task.target.encode(x.target)[:begin] if alone else [] for x, _ in pairs]
             return [item for _, item in pairs], prefixes, [] if alone else [clean(x.target) for x, _ in pairs], False
@@ -146,8 +141,3 @@ def samples(task: TextGeneration, settings: Search, count: int) -> tuple[list[It
     lengths = draw.integers(begin + 1, size=count) if alone else [0] * count
     prefixes = [draw.integers(len(MARKS), task.target.size, size=length).tolist() for length in lengths]
     return list(task.source.made_up(draw, count, longest)), prefixes, [], True
-
-
-def _usable(task: TextGeneration, item: Item, settings: Search) -> bool:
-    problem = task.source.problem(item, settings.max_source) or task.unfit(item, [])
-    return problem is None and task.room([item], settings)[0] >= 1
