@@ -9,17 +9,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Self
 
+from rich import progress
 from rich.console import Console, Group, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -39,8 +31,8 @@ class TrainingDisplay(Watcher):
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.live = Progress(
-            TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[facts]}"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            TextColumn("training"), BarColumn(), progress.TaskProgressColumn(), TextColumn("{task.fields[facts]}"),
+            progress.TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=console, disable=quiet or not console.is_terminal,
         )  # fmt: skip
         self.task: TaskID | None = None
@@ -77,9 +69,9 @@ class TrainingDisplay(Watcher):
 def counting(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Progress]:
     """A bar for other long work; `progress.advance(progress.task_ids[0])` moves it. Silent without a terminal."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        progress.add_task(what, total=total)
-        yield progress
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        bar.add_task(what, total=total)
+        yield bar
 
 
 def show(what: RenderableType) -> None:

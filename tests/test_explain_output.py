@@ -307,8 +307,9 @@ def test_the_page_puts_probabilities_and_predictions_in_their_places() -> None:
 for (const x of JSON.parse(require("fs").readFileSync(0)))
   for (const unit of ["pieces", "words"]) {
     const [query, key] = sides(x, x.layers[0], unit);
-    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, p.predicted?.text ?? null, p.given, p.boundary]),
-      key.map((p) => p.predicted?.text ?? null)]));
+    const label = (p) => p.predicted?.text ?? null;
+    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, label(p), p.given, p.boundary]),
+      key.map(label)]));
   }
 """
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regard.errors import ConfigError, OutputError
+from regard.errors import ConfigError
 from regard.explain.space import arrange, project, space_plot
 
 SENTENCES = [f"sentence number {i} says that the {'cat' if i % 2 else 'dog'} sat on mat {i} ." for i in range(12)]
@@ -124,8 +124,3 @@ def test_what_cannot_be_drawn_is_refused_and_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="not finite"):
         space_plot(np.full((3, 2), np.nan), ["a", "b", "c"], None, folder / "a.png")
     assert not folder.exists()
-    old = tmp_path / "a.json"
-    old.write_text("old")
-    with pytest.raises(OutputError, match="exists"):
-        space_plot(vectors(), SENTENCES, None, old, overwrite=False)
-    assert old.read_text() == "old"

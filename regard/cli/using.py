@@ -289,7 +289,7 @@ def explain(
     form = system.task.sides.form
     explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
     with writing(output):
-        save(explained, output, layer=layer, head=head, grid=grid, overwrite=force)
+        save(explained, output, layer=layer, head=head, grid=grid)
     say(f"wrote {output}")
 
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.compare.results import Group, Numbers, Results, Trajectory
+from regard.compare.results import Group, Results, Trajectory
 from regard.compare.tables import flops, metric_name, span
 from regard.errors import ConfigError
-from regard.explain.canvas import GRID, INK, canvas, legible, shorten
+from regard.evaluation.bootstrap import Numbers
+from regard.explain.canvas import GRID, INK, canvas, shorten
 from regard.explain.space import label_points
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
 QUIET, SHADE = "#6b7280", "#f1f2f4"
 TEXT, SMALL = 9.0, 8.0  # points: nine are 12 px in a picture of 700 px
 WIDTH, WIDE, GAP, LINE = 4.9, 6.4, 0.22, 0.18  # inches: axes beside names, and alone; between axes; between names
+LONGEST = 28  # characters of a name
 # Paul Tol's muted scheme, which all common kinds of colour vision tell apart, and ink; neighbours far from each other.
 # There are ten colours and eleven markers, so that a hundred and ten models differ in one or the other.
 COLORS = ("#332288", "#cc6677", "#44aa99", "#882255", "#999933",
           "#88ccee", "#117733", "#aa4499", "#22262e", "#ddaa33")  # fmt: skip
 MARKERS = {"o": 1.0, "s": 0.95, "^": 1.1, "D": 0.85, "v": 1.1, "P": 1.15, "X": 1.15, "<": 1.15, ">": 1.15, "*": 1.35,
            "p": 1.0}  # sized so that all look as large as a circle  # fmt: skip
-SETTINGS: dict[str, Any] = {
+SETTINGS: dict[Any, Any] = {
     "text.parse_math": False, "font.size": TEXT, "text.color": INK, "axes.labelcolor": INK, "axes.labelsize": TEXT,
     "axes.edgecolor": QUIET, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
     "axes.axisbelow": True, "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "grid.linewidth": 0.6,
@@ -114,10 +116,10 @@ def cost_figure(figure: Figure, results: Results) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=many if high < 10 * low else some if high < 100 * low else few))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: flops(value).replace(".0e", "e")))
-    names, colors = [_short(model) for model in means], [_look(results, model)["color"] for model in means]
+    names, colors = [shorten(model, LONGEST) for model in means], [_look(results, model)["color"] for model in means]
     texts = label_points(axes, np.array(list(means.values())), names, colors, np.array(marks), fontsize=SMALL)
     for text, color in zip(texts, colors, strict=True):
-        text.set_color(_dark(color))
+        text.set(color=_dark(color))
 
 
 def learning_figure(figure: Figure, results: Results) -> None:
@@ -147,9 +149,6 @@ def learning_figure(figure: Figure, results: Results) -> None:
     drawn[-1].set_xlabel("target tokens seen")
 
 
-# The frame
-
-
 def _panels(figure: Figure, results: Results, width: float, *heights: float) -> list[Axes]:
     """Axes one under the other, each of so many inches or more, so that the names of all models have room."""
     drawn, top = [], 1.0
@@ -158,10 +157,6 @@ def _panels(figure: Figure, results: Results, width: float, *heights: float) -> 
         drawn.append(figure.add_axes((0, top - tall, width, tall)))
         top -= tall + GAP
     return drawn
-
-
-def _short(name: str) -> str:
-    return shorten(legible(name), 28)
 
 
 def _look(results: Results, model: str) -> dict[str, Any]:
@@ -222,7 +217,7 @@ def _name_lines(axes: Axes, results: Results) -> None:
                       textcoords="axes fraction", annotation_clip=False, zorder=1, arrowprops=leader)  # fmt: skip
         axes.plot([1 + 0.22 * inch, 1 + 0.36 * inch], [place, place], linewidth=1.4, markevery=[1], clip_on=False,
                   label=f"_key {model}", **style, **from_axes)  # fmt: skip
-        axes.text(1 + 0.45 * inch, place, _short(model), va="center_baseline", fontsize=SMALL, **from_axes)
+        axes.text(1 + 0.45 * inch, place, shorten(model, LONGEST), va="center_baseline", fontsize=SMALL, **from_axes)
 
 
 def spaced(wanted: Numbers, gap: float, low: float, high: float) -> Numbers:

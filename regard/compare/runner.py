@@ -22,14 +22,14 @@ from pydantic import ValidationError
 import regard
 from regard.artifacts import LOCK, is_empty, locked, mark, read_json, read_mark, write_json
 from regard.compare.cost import Cost, count_cost
-from regard.compare.results import Group, Length, Numbers, Point, Record, Results, Run, paired_tests
+from regard.compare.results import Group, Length, Pair, Point, Record, Results, Run, paired_tests
 from regard.data.batches import Position
 from regard.data.examples import Example, Files, data_content, read_examples, read_files
 from regard.data.sides import Sides
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
-from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statistics
+from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, Numbers, scorer, statistics
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
@@ -130,7 +130,7 @@ def compare(
                     known = _score(name, system, cost, first.metric, lengths, groups, made_from)
                     write_json(place / COMPARED, known.model_dump(mode="json"))
             done[name].append(known)
-    runs, pairs = [x for found in done.values() for x in found], []
+    runs, pairs = [x for found in done.values() for x in found], list[Pair]()
     for i, sentences in enumerate(runs[0].sentences):
         rows = {name: [np.array(x.sentences[i].rows) for x in found] for name, found in done.items()}
         pairs += paired_tests(first.metric, rows, sentences.group)
@@ -161,9 +161,6 @@ def claim(folder: Path) -> None:
 def folder_name(name: str) -> str:
     """The folder of a model's runs, by the model's name."""
     return "".join(c if c.isalnum() else "-" for c in name.lower())
-
-
-# What a run is made from
 
 
 def _check(models: Mapping[str, Config]) -> None:
@@ -217,9 +214,6 @@ def _contents(config: Config, lengths: str | None) -> dict[str, str]:
     return {f"{CONTENT}{name}": data_content(files, form) for name, files in given.items() if files is not None}
 
 
-# A training within the budget
-
-
 def _changed(config: Config, **changes: Any) -> Config:
     """The config with other training settings."""
     return config.model_copy(update={"training": config.training.model_copy(update=changes)})
@@ -237,15 +231,11 @@ def _limits(config: Config, budget: Budget, cost: Cost) -> dict[str, Any]:
 
 def _announced(name: str, config: Config, budget: Budget, cost: Cost) -> str:
     """Which of a config's own settings are overridden."""
-    own, now = vars(config.training), _limits(config, budget, cost)
+    own, now = dict(config.training), _limits(config, budget, cost)
     unused = [f"{x}={own[x]:g}" for x in ("steps", "tokens", "seconds", "patience") if own[x]]
     unused += [f"{x}={own[x]} (here {now[x]})" for x in ("validate_every", "save_every") if own[x] != now[x]]
-    return (
-        f"{name}: training ends after {budget}; of its config these do not hold: training.{', training.'.join(unused)}"
-    )
-
-
-# Scores
+    listed = ", ".join(f"training.{x}" for x in unused)
+    return f"{name}: training ends after {budget}; of its config these do not hold: {listed}"
 
 
 def _score(
@@ -271,8 +261,7 @@ def _score(
         known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
         everything = [known.get(x.place, [0.0] * len(scored[0])) for x in test]
         sentences.append(Sentences(group=None, rows=everything))
-    is_text = task.source.tokenizer is not None
-    for low, high in (groups or _even_groups(many)) if is_text else ():
+    for low, high in (groups or _even_groups(many)) if task.source.tokenizer is not None else ():  # lengths of texts
         members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
         names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
         here = {x: rows(x, *zip(*members, strict=True)) for x in names}

@@ -97,11 +97,7 @@ class Layout(ABC):
     """The tensors of a decoder's state, and the way from it to them and back."""
 
     shapes: dict[str, tuple[int | str, ...]]  # a word is a size that differs from call to call; `rows` are hypotheses
-
-    @property
-    def started(self) -> list[str]:
-        """Those that reading a source gives; others begin as zeros."""
-        return list(self.shapes)
+    started: list[str]  # those that reading a source gives; others begin as zeros
 
     @abstractmethod
     def tensors(self, state: State) -> dict[str, Tensor]:
@@ -130,6 +126,7 @@ class RecurrentLayout(Layout):
             heads = attention.heads or 1
             self.shapes["values"] = self.shapes["keys"] = ("sources", heads, "source", d_model // heads)
             self.shapes["mask"] = ("sources", "source")
+        self.started = list(self.shapes)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         assert isinstance(state, RecurrentState), "this is the state of another decoder"
@@ -157,10 +154,7 @@ class TransformerLayout(Layout):
         if self.cross:
             self.shapes |= {f"source_{i}": ("sources", "source", *self.shape) for i in layers}
             self.shapes["mask"] = ("sources", "source")
-
-    @property
-    def started(self) -> list[str]:
-        return [name for name, shape in self.shapes.items() if self.before or shape[0] == "sources"]
+        self.started = [name for name, shape in self.shapes.items() if before or shape[0] == "sources"]
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         assert isinstance(state, TransformerState), "this is the state of another decoder"

@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def canvas(path: Path, texts: Iterable[str], look: Mapping[str, Any] | None = None) -> Iterator[Figure]:
+def canvas(path: Path, texts: Iterable[str], look: dict[Any, Any] | None = None) -> Iterator[Figure]:
     """A figure of one inch square, whose axes lie in inches from its upper left corner; written to `path` at the end.
 
     Its own size does not matter, for the file is cut to what was drawn. `texts` are what the fonts must have; one
@@ -116,12 +116,13 @@ def fonts_for(text: str) -> tuple[list[str], set[str]]:
 
 def shown(piece: str) -> str:
     """A piece as a label: spaces and SentencePiece's mark as ␣, control characters as escapes, never too long."""
-    return shorten(legible("".join("␣" if x in "▁ \u00a0\u3000" else x for x in piece)))
+    return shorten("".join("␣" if x in "▁ \u00a0\u3000" else x for x in piece))
 
 
-def shorten(label: str, longest: int = LONGEST_LABEL) -> str:
-    """The label, or its beginning and an ellipsis."""
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+def shorten(text: str, longest: int = LONGEST_LABEL) -> str:
+    """The text as it can be drawn, or its beginning and an ellipsis."""
+    text = legible(text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def legible(text: str) -> str:

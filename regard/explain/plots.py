@@ -6,31 +6,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.evaluation.alignment import Weights
-from regard.explain.canvas import (
-    GRID,
-    INK,
-    LABEL,
-    LARGEST_SIDE,
-    QUIET,
-    canvas,
-    columns_for,
-    legible,
-    shorten,
-    shown,
-    style,
-)
+from regard.explain.canvas import GRID, INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, shorten, shown, style
 from regard.explain.sheet import head_sheet, sheet
 from regard.explain.trace import Explanation, Layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
@@ -50,63 +38,61 @@ def draw(
 
 
 def heat_map(explanation: Explanation, path: Path, *, layer: str | None = None, head: int | None = None) -> None:
-    """Draw who looked at whom in one layer: rows attend, columns are attended to.
+    """Draw the weights of one layer: rows attend, columns are attended to.
 
     `layer` is the best one over the source unless named, `head` (from 0) the mean of all unless given. The ending of
     `path` is .png, .svg or .pdf.
     """
-    chosen = explanation.layer(layer)
-    weights = explanation.weights(layer, head)
-    sides = _sides(explanation, chosen)
-    title = _title(explanation, explanation.title(layer, head))
-    with canvas(path, [title, *sides.rows, *sides.columns]) as figure:
-        pitch = _pitch(max(weights.shape), least=0.22, limit=LARGEST_SIDE)
-        axes = _map(figure, weights, pitch, left=0.0, top=0.0)
-        _part(axes, sides)
-        _label_axis(axes, sides, pitch, "y")
-        _label_axis(axes, sides, pitch, "x")
-        axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
-        _color_bar(figure, axes, left=weights.shape[1] * pitch + GAP)
+    weights = explanation.weights(layer, head)[None]
+    _maps(explanation, path, explanation.layer(layer), weights, explanation.title(layer, head), MAP, 0.22)
 
 
 def head_grid(explanation: Explanation, path: Path, *, layer: str | None = None) -> None:
     """Draw all heads of one layer as small maps over the same rows and columns, to see which does what."""
     chosen = explanation.layer(layer)
-    heads, rows, columns = chosen.weights.shape
-    across = columns_for(heads, rows, columns)
-    pitch = _pitch(max(rows, columns), least=0.16, limit=LARGEST_SIDE / across, comfortable=MAP / 2)
+    heads = len(chosen.weights)
+    title = f"{chosen.name}, {heads} head{'s' * (heads > 1)}"
+    _maps(explanation, path, chosen, chosen.weights, title, MAP / 2, 0.16, numbered=True)
+
+
+def _maps(
+    explanation: Explanation, path: Path, layer: Layer, maps: Weights, title: str, size: float, least: float, *,
+    numbered: bool = False,
+) -> None:  # fmt: skip
+    """Draw `(maps, rows, columns)` of one layer side by side, of about `size` inches, but labels `least` inches apart;
+    above them the title and, briefly, what was predicted."""
+    count, rows, columns = maps.shape
+    across, longest = columns_for(count, rows, columns), max(rows, columns, 1)
+    pitch = min(max(size / longest, least), 2 * least, LARGEST_SIDE / across / longest)  # inches from row to row
     width, height = columns * pitch + GAP, rows * pitch + 2 * GAP
-    sides = _sides(explanation, chosen)
-    title = _title(explanation, f"{chosen.name}, {heads} head{'s' * (heads > 1)}")
-    with canvas(path, [title, *sides.rows, *sides.columns]) as figure:
-        for head in range(heads):
-            down, right = divmod(head, across)
-            axes = _map(figure, chosen.weights[head], pitch, left=right * width, top=down * height)
-            _part(axes, sides)
+    (rows_name, columns_name), row_labels, column_labels, given = _labels(explanation, layer)
+    notes = [shorten(note, NOTE) for note in explanation.notes()]
+    title = "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
+    with canvas(path, [title, *row_labels, *column_labels]) as figure:
+        for i, weights in enumerate(maps):
+            down, right = divmod(i, across)
+            axes = _map(figure, weights, pitch, left=right * width, top=down * height)
+            if given:  # lines between what was given and what was written
+                axes.axhline(given, color=INK, linewidth=1.2)
+                axes.axvline(given, color=INK, linewidth=1.2)
             if right == 0:
-                _label_axis(axes, sides, pitch, "y")
+                _label_axis(axes.yaxis, row_labels, rows_name, pitch, given, pad=4)
             if down == 0:
-                _label_axis(axes, sides, pitch, "x")
-            if head == 0:
+                axes.xaxis.tick_top()
+                axes.xaxis.set_label_position("top")
+                turned = {"rotation": 60, "rotation_mode": "anchor", "ha": "left", "va": "center"}
+                _label_axis(axes.xaxis, column_labels, columns_name, pitch, given, pad=6, **turned)
+            if i == 0:
                 axes.set_title(title, loc="left", pad=10, **style(LABEL + 1))
-            # Below the map: above it stand the labels of the columns, in the first line of maps only.
-            axes.text(0.5, -0.06 / (rows * pitch), f"head {head}", transform=axes.transAxes,
-                      ha="center", va="top", fontsize=LABEL - 1, color=INK)  # fmt: skip
+            if numbered:  # below the map: above it stand the labels of the columns, in the first line of maps only
+                axes.text(0.5, -0.06 / (rows * pitch), f"head {i}", transform=axes.transAxes, ha="center", va="top",
+                          fontsize=LABEL - 1, color=INK)  # fmt: skip
         _color_bar(figure, figure.axes[0], left=across * width)
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """What is written beside a map: names of its sides, labels of its rows and columns, of which the first `given` were
-    given and the others written; 0 where they are not told apart."""
-
-    names: tuple[str, str]
-    rows: list[str]
-    columns: list[str]
-    given: int
-
-
-def _sides(explanation: Explanation, layer: Layer) -> _Sides:
+def _labels(explanation: Explanation, layer: Layer) -> tuple[tuple[str, str], list[str], list[str], int]:
+    """Names of both sides of a map, labels of its rows and columns, and how many of these were given rather than
+    written; 0 where that makes no difference."""
     pieces, columns = explanation.axes(layer)
     predicted = {} if layer.kind == "cross" else explanation.predicted
     rows = [shown(piece) + (f" → {shown(predicted[i])}" if i in predicted else "") for i, piece in enumerate(pieces)]
@@ -120,25 +106,7 @@ def _sides(explanation: Explanation, layer: Layer) -> _Sides:
             names = ("text so far (grey: given)",) * 2
         case "decoder":
             names = ("text so far" if explanation.given or explanation.places else "target so far",) * 2
-    return _Sides(names, rows, [shown(piece) for piece in columns], given)
-
-
-def _title(explanation: Explanation, title: str) -> str:
-    """What the map is of, and under it what was predicted, briefly."""
-    notes = [shorten(legible(note), NOTE) for note in explanation.notes()]
-    return "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
-
-
-def _part(axes: Axes, sides: _Sides) -> None:
-    """Lines between what was given and what was written."""
-    if sides.given:
-        axes.axhline(sides.given, color=INK, linewidth=1.2)
-        axes.axvline(sides.given, color=INK, linewidth=1.2)
-
-
-def _pitch(longest: int, *, least: float, limit: float, comfortable: float = MAP) -> float:
-    """Inches from one row to the next: few tokens get large cells, many get just room for a label, within `limit`."""
-    return min(max(comfortable / max(longest, 1), least), 2 * least, limit / max(longest, 1))
+    return names, rows, [shown(piece) for piece in columns], given
 
 
 def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: float) -> Axes:
@@ -163,21 +131,18 @@ def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: fl
     return axes
 
 
-def _label_axis(axes: Axes, sides: _Sides, pitch: float, axis: Literal["x", "y"]) -> None:
-    """Name the rows (y) or the columns (x): each of them, unless the lines would overlap; what was given in grey."""
-    pieces, name = (sides.rows, sides.names[0]) if axis == "y" else (sides.columns, sides.names[1])
+def _label_axis(
+    axis: XAxis | YAxis, labels: list[str], name: str, pitch: float, given: int, *, pad: int, **turned: Any
+) -> None:
+    """Name an axis and its rows or columns: each, unless the lines would overlap; what was given is grey."""
     step = math.ceil(LABEL / 72 / pitch)
-    places, side = np.arange(0, len(pieces), step) + 0.5, axes.yaxis if axis == "y" else axes.xaxis
-    turned = {"rotation": 60, "rotation_mode": "anchor", "ha": "left", "va": "center"} if axis == "x" else {}
-    if axis == "x":
-        axes.xaxis.tick_top()
-        axes.xaxis.set_label_position("top")
-    side.set_ticks(places, pieces[::step], **turned, **style())
-    for tick, place in zip(side.get_ticklabels(), places, strict=True):
-        if place < sides.given:
+    places = np.arange(0, len(labels), step) + 0.5
+    axis.set_ticks(places, labels[::step], **turned, **style())
+    for tick, place in zip(axis.get_ticklabels(), places, strict=True):
+        if place < given:
             tick.set_color(QUIET)
-    axes.tick_params(axis=axis, length=0, pad=4 if axis == "y" else 6)
-    side.set_label_text(name, fontsize=LABEL, color=INK, style="italic")
+    axis.set_tick_params(length=0, pad=pad)
+    axis.set_label_text(name, fontsize=LABEL, color=INK, style="italic")
 
 
 def _color_bar(figure: Figure, axes: Axes, *, left: float) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard.errors import require
 from regard.evaluation.alignment import Weights, merge_words
-from regard.explain.canvas import INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, legible, shorten, style
+from regard.explain.canvas import INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, shorten, style
 from regard.explain.trace import Explanation
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def light(picture: NDArray[np.uint8], look: Weights) -> NDArray[np.uint8]:
 def _looks(explanation: Explanation, weights: Weights) -> tuple[list[str], Weights]:
     """The words of the target and where each looked, `(words, cells)`."""
     words, numbers = explanation.steps()
-    return [shorten(legible(word)) for word in words], merge_words(
-        np.nan_to_num(weights), numbers, explanation.source_word
-    )
+    return [shorten(word) for word in words], merge_words(np.nan_to_num(weights), numbers, explanation.source_word)
 
 
 def _lit(explanation: Explanation, looks: Weights) -> list[NDArray[np.uint8]]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import write_text
-from regard.errors import ConfigError, OutputError
+from regard.errors import ConfigError
 from regard.explain.canvas import DPI, GRID, LABEL, QUIET, canvas, legible, style
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def project(vectors: NDArray[Any]) -> tuple[Points, NDArray[np.float64]]:
     return centred @ axes.T, variance[:2] / max(float(variance.sum()), np.finfo(np.float64).tiny)
 
 
-def space_plot(
-    vectors: NDArray[Any], labels: list[str], groups: list[str] | None, path: str | Path, *, overwrite: bool = True
-) -> Path:
+def space_plot(vectors: NDArray[Any], labels: list[str], groups: list[str] | None, path: str | Path) -> Path:
     """Write the sentences' points as a picture (.png, .svg, .pdf) or as data (.json), by the ending of `path`.
 
     `groups`, one for each sentence, give the colours.
@@ -66,8 +64,6 @@ def space_plot(
     for name, given in (("labels", labels), ("groups", groups)):
         if given is not None and len(given) != len(vectors):
             raise ConfigError(f"{len(vectors)} sentences but {len(given)} {name}; each sentence needs its own")
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or pass --force")
     points, shares = project(vectors)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
@@ -90,8 +86,8 @@ def _scatter(axes: Axes, points: Points, groups: list[str] | None) -> None:
     for i, group in enumerate(dict.fromkeys(members)):
         chosen = points[[x == group for x in members]]
         color, mark = PALETTE[i % len(PALETTE)], MARKS[i // len(PALETTE) % len(MARKS)]
-        name = legible(group) or " "
-        axes.scatter(*chosen.T, s=34, color=color, marker=mark, label=name, zorder=3, linewidths=0)
+        (x, y), name = chosen.T, legible(group) or " "
+        axes.scatter(x, y, s=34, color=color, marker=mark, label=name, zorder=3, linewidths=0)
     if groups is not None:
         legend = axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, borderaxespad=0)
         for text in legend.get_texts():
@@ -115,7 +111,7 @@ def label_points(
     sizes = np.array([text.get_window_extent().size for text in texts])
     dots = pixels.transform(points) - frame.p0
     crowd = None if others is None else (pixels.transform(others) - frame.p0) / DPI
-    places = DPI * arrange(dots / DPI, sizes / DPI, frame.size / DPI, crowd)
+    places = DPI * arrange(dots / DPI, sizes / DPI, np.array(frame.size) / DPI, crowd)
     for text, color, dot, place, size in zip(texts, lines, dots, places, sizes, strict=True):
         tip = np.clip(dot, place - size / 2, place + size / 2)  # the point of the label's edge that is nearest
         centre, *ends = pixels.inverted().transform(frame.p0 + np.array([place, dot, tip]))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import write_text
-from regard.errors import ConfigError, DataError, OutputError, require
+from regard.errors import ConfigError, DataError, require
 from regard.evaluation.alignment import Kind, Weights, links, merge_words
 from regard.explain.canvas import shorten
 
@@ -86,8 +86,8 @@ class Explanation:
     def __repr__(self) -> str:
         """One line: its weights would fill a screen."""
         source, target = (shorten(" ".join(pieces), 60) for pieces in (self.source, self.target))
-        seen = f"picture, {self.side} by {self.side} cells" if self.picture is not None else repr(source)
-        return f"Explanation(source={seen}, target={target!r}, layers={[x.name for x in self.layers]})"
+        seen = f"picture, {self.side} by {self.side} cells" if self.picture is not None else f"'{source}'"
+        return f"Explanation(source={seen}, target='{target}', layers={[x.name for x in self.layers]})"
 
     def _repr_html_(self) -> str:
         """The page, in a frame: what a notebook shows of an explanation."""
@@ -248,12 +248,10 @@ class Explanation:
 
 def save(
     explanations: list[Explanation], path: str | Path, *, layer: str | None = None, head: int | None = None,
-    grid: bool = False, overwrite: bool = True,
+    grid: bool = False,
 ) -> Path:  # fmt: skip
     """Write explanations: a page or the data hold any number, a picture holds one."""
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or pass --force")
     match path.suffix:
         case ".png" | ".svg" | ".pdf" if len(explanations) > 1:
             raise ConfigError(f"a picture shows one sentence, not {len(explanations)}; use .html, or one picture each")
