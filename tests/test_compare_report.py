@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.artifacts import write_json
-from regard.compare import findings, page, plots
+from regard.compare import page, plots
 from regard.compare.results import (
     Length,
     Measure,
@@ -352,7 +352,7 @@ def test_a_name_is_no_markup() -> None:
 
 
 def test_a_significant_winner_is_called_best() -> None:
-    said = findings.quality(results(*seeds("a", [80, 81, 82]), *seeds("b", [60, 61, 62])))
+    said = page.quality(results(*seeds("a", [80, 81, 82]), *seeds("b", [60, 61, 62])))
     assert said.strip() == (
         "By BLEU, `a` has 81.0 ± 1.0 and is best, 20.0 ahead of `b` (61.0 ± 1.0); it differs significantly from all "
         "others."
@@ -362,7 +362,7 @@ def test_a_significant_winner_is_called_best() -> None:
 def test_none_is_called_best_within_noise() -> None:
     found = results(*seeds("a", [80, 81, 82]), *seeds("b", [79, 80, 81]), *seeds("c", [70, 79, 88]),
                     *seeds("d", [20, 21, 22]))  # fmt: skip
-    said = findings.quality(found)
+    said = page.quality(found)
     assert said.strip() == (
         "By BLEU, `a` has 81.0 ± 1.0 and comes first, but does not differ significantly from `b` (80.0 ± 1.0) and `c` "
         "(79.0 ± 9.0); from the others it does. By their means: `a` ≈ `b` ≈ `c` > `d` (> stands where two neighbours "
@@ -373,7 +373,7 @@ def test_none_is_called_best_within_noise() -> None:
 
 def test_the_first_is_not_best_if_a_later_one_is_too_noisy_to_tell() -> None:
     found = results(*seeds("a", [80, 81, 82]), *seeds("b", [60, 61, 62]), *seeds("c", [0, 59, 110]))
-    said = findings.quality(found)
+    said = page.quality(found)
     assert "comes first, but does not differ significantly from `c` (56.3 ± 55.0); from the others it does." in said
     assert claims(said) == set()
 
@@ -389,7 +389,7 @@ def claims(said: str) -> set[str]:
 
 
 def every_finding(found: Results) -> str:
-    parts = (findings.quality, findings.by_length, findings.by_cost, findings.learning, findings.alignment)
+    parts = (page.quality, page.by_length, page.by_cost, page.learning, page.alignment)
     return " ".join(part(found) for part in parts)
 
 
@@ -418,7 +418,7 @@ def test_one_seed_gives_no_claim_anywhere_without_a_test() -> None:
 
 
 def test_those_who_are_level_are_called_that() -> None:
-    said = findings.quality(results(*seeds("a", [80, 82]), *seeds("b", [81, 81])))
+    said = page.quality(results(*seeds("a", [80, 82]), *seeds("b", [81, 81])))
     assert said.strip() == "By BLEU, all models are level at 81.0."
     zero = [run(x, seed, 0.0, lengths=(0, 0, 0, 0), curve=(0, 0, 0), flops=1e15 * (1 + (x == "b")))
             for x in "abc" for seed in (1, 2)]  # fmt: skip
@@ -429,12 +429,12 @@ def test_those_who_are_level_are_called_that() -> None:
 
 
 def test_a_difference_is_that_of_the_numbers_shown() -> None:
-    said = findings.quality(results(*seeds("a", [58.74] * 2), *seeds("b", [53.36] * 2)))
+    said = page.quality(results(*seeds("a", [58.74] * 2), *seeds("b", [53.36] * 2)))
     assert "58.7 ± 0.0 and is best, 5.3 ahead of `b` (53.4 ± 0.0)" in said
 
 
 def test_one_seed_says_that_nothing_can_be_told() -> None:
-    said = findings.quality(results(run("a", 1, 80.0), run("b", 1, 60.0), run("c", 1, 50.0)))
+    said = page.quality(results(run("a", 1, 80.0), run("b", 1, 60.0), run("c", 1, 50.0)))
     assert said.strip() == (
         "By BLEU, models have 50.0 to 80.0, which says nothing of who is better: with one seed for each model there is "
         "no spread to hold differences against."
@@ -442,15 +442,15 @@ def test_one_seed_says_that_nothing_can_be_told() -> None:
 
 
 def test_one_model_has_none_beside_it() -> None:
-    assert "there is no other to compare it with" in findings.quality(results(run("a", 1, 80.0)))
+    assert "there is no other to compare it with" in page.quality(results(run("a", 1, 80.0)))
 
 
 def test_who_leads_beyond_the_lengths_of_training_and_what_is_left_there() -> None:
-    said = findings.by_length(full())
+    said = page.by_length(full())
     assert said.startswith(
         "Among sentences of 13–20 words, longer than any in training, `a` has 72.0 ± 1.0 and is best"
     )
-    header, _, *rows = findings.length_table(full()).splitlines()
+    header, _, *rows = page.length_table(full()).splitlines()
     assert header == "| BLEU by source words | 1–4 | 5–8 | 9–12 | 13–20 | left of 9–12 at 13–20 |"
     assert rows[1] == "| b | 85.0 ± 0.0 | 80.0 ± 0.0 | 60.0 ± 0.0 | 4.0 ± 1.0 | 7% |"
     assert [row.split("|")[-2].strip() for row in rows] == ["84%", "7%", "80%"]
@@ -458,40 +458,40 @@ def test_who_leads_beyond_the_lengths_of_training_and_what_is_left_there() -> No
 
 def test_lengths_where_those_of_training_are_not_known() -> None:
     found = replace(full(), trained=None)
-    assert findings.landmarks(found) == ((13, 20), None)
-    assert "No group of test sentences is known to be" in findings.by_length(found)
-    assert findings.length_table(found).splitlines()[0] == "| BLEU by source words | 1–4 | 5–8 | 9–12 | 13–20 |"
+    assert page.landmarks(found) == ((13, 20), None)
+    assert "No group of test sentences is known to be" in page.by_length(found)
+    assert page.length_table(found).splitlines()[0] == "| BLEU by source words | 1–4 | 5–8 | 9–12 | 13–20 |"
 
 
 def test_a_group_that_straddles_the_limit_is_neither_within_nor_beyond() -> None:
-    assert findings.landmarks(replace(full(), trained=(1, 15))) == ((9, 12), None)
-    assert findings.landmarks(replace(full(), trained=(1, 4))) == ((1, 4), (13, 20))
-    assert findings.landmarks(replace(full(), trained=(30, 40))) == (None, None)
+    assert page.landmarks(replace(full(), trained=(1, 15))) == ((9, 12), None)
+    assert page.landmarks(replace(full(), trained=(1, 4))) == ((1, 4), (13, 20))
+    assert page.landmarks(replace(full(), trained=(30, 40))) == (None, None)
 
 
 def test_cost_tells_who_is_beaten_in_both() -> None:
-    assert findings.by_cost(full()) == (
+    assert page.by_cost(full()) == (
         "By their means these are `b` and `a`. Beaten significantly at no more cost: `c` by `b`."
     )
 
 
 def test_cost_says_where_noise_forbids_a_verdict() -> None:
     found = results(*seeds("a", [80, 82], flops=1e15), *seeds("b", [79, 81], flops=2e15))
-    assert findings.by_cost(found).endswith("Beaten significantly at no more cost: none.")
+    assert page.by_cost(found).endswith("Beaten significantly at no more cost: none.")
 
 
 def test_learning_tells_who_leads_early_and_late() -> None:
-    said = findings.learning(full())
+    said = page.learning(full())
     assert "After a quarter (250 tokens), in validation, `b` has 30.0 ± 0.0 and is best, 10.0 ahead of `a`" in said
     assert "At the end (1,000 tokens), in validation, `a` has 82.0 ± 1.0 and is best, 22.0 ahead of `b`" in said
     late = results(*(run(x, 1, 0.0, curve=(50.0,)) for x in "ab"))
-    assert "After a quarter" not in findings.learning(late)
+    assert "After a quarter" not in page.learning(late)
     silent = [replace(x, curve=[replace(p, quality=None) for p in x.curve]) for x in full().runs]
-    assert findings.learning(replace(full(), runs=silent)).startswith("Only the loss was followed")
+    assert page.learning(replace(full(), runs=silent)).startswith("Only the loss was followed")
 
 
 def test_alignment_against_quality() -> None:
-    said = findings.alignment(full())
+    said = page.alignment(full())
     assert "By alignment error rate, `a` has 0.200 ± 0.000 and is best, 0.100 below `b` (0.300 ± 0.000)" in said
     assert "in both AER and BLEU: 1 of 1; the lower AER goes with the higher BLEU in 1 of them." in said
 
@@ -588,7 +588,7 @@ def test_a_group_of_lengths_has_its_own_test() -> None:
     assert found.ranking(group=(13, 20)).differ("a", "b") is True
     assert found.ranking(group=(9, 12)).differ("a", "b") is None
     assert "`b` has 61.0 and is best, 1.0 ahead of `a` (60.0; 95 % interval of the difference 0.2 to 1.9); it" in (
-        findings.by_length(found)
+        page.by_length(found)
     )
 
 

@@ -203,18 +203,12 @@ def _name_lines(axes: Axes, results: Results) -> None:
     wanted = np.clip([(y - low) / (high - low) for y, *_ in ends], 0, 1)
     inch = 1 / box.width
     from_axes: dict[str, Any] = {"transform": axes.transAxes}
+    leader = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 0}
     for (y, x, model), place in zip(ends, spaced(wanted, LINE / box.height, 0.02, 0.98), strict=True):
         style = _look(results, model)
-        leader = {
-            "arrowstyle": "-",
-            "color": style["color"],
-            "linewidth": 0.6,
-            "alpha": 0.6,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        }
         axes.annotate("", xy=(x, min(max(y, low), high)), xycoords="data", xytext=(1 + 0.22 * inch, place),
-                      textcoords="axes fraction", annotation_clip=False, zorder=1, arrowprops=leader)  # fmt: skip
+                      textcoords="axes fraction", annotation_clip=False, zorder=1,
+                      arrowprops={**leader, "color": style["color"]})  # fmt: skip
         axes.plot([1 + 0.22 * inch, 1 + 0.36 * inch], [place, place], linewidth=1.4, markevery=[1], clip_on=False,
                   label=f"_key {model}", **style, **from_axes)  # fmt: skip
         axes.text(1 + 0.45 * inch, place, shorten(model, LONGEST), va="center_baseline", fontsize=SMALL, **from_axes)

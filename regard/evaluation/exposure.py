@@ -39,12 +39,8 @@ class Exposure:
         return self.teacher_forced - self.free_running
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "teacher_forced": self.teacher_forced,
-            "free_running": self.free_running,
-            "gap": self.gap,
-            "positions": [vars(stretch) for stretch in self.stretches],
-        }
+        shares = {name: getattr(self, name) for name in ("teacher_forced", "free_running", "gap")}
+        return {**shares, "positions": [vars(stretch) for stretch in self.stretches]}
 
 
 @dataclass

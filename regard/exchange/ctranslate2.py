@@ -230,8 +230,8 @@ def _cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) 
 
 def _feed_forward(spec: Any, part: FeedForward, norm: nn.Module) -> None:
     _norm(spec.layer_norm, norm)
-    _linear(spec.linear_0, part.inner.weight, part.inner.bias)
-    _linear(spec.linear_1, part.outer.weight, part.outer.bias)
+    for inner, layer in ((spec.linear_0, part.inner), (spec.linear_1, part.outer)):
+        _linear(inner, layer.weight, layer.bias)
     if part.gate is not None:
         _linear(spec.linear_0_noact, part.gate.weight, part.gate.bias)
 

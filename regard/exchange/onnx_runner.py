@@ -277,9 +277,8 @@ def main() -> None:
         sys.exit("usage: python runner.pyz [FOLDER] < input.txt")
     warnings.showwarning = lambda message, *_: print(f"runner: {message}", file=sys.stderr)
     try:
-        outputs = Runner(named[0] if named else Path(program).parent).generate(
-            [line.rstrip("\n") for line in sys.stdin]
-        )
+        runner = Runner(named[0] if named else Path(program).parent)
+        outputs = runner.generate([line.rstrip("\n") for line in sys.stdin])
     except MissingExtraError as error:
         sys.exit(f"runner: {str(error).partition(';')[0]}; pip install onnxruntime numpy sentencepiece pillow")
     except RegardError as error:

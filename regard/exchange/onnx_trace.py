@@ -89,10 +89,8 @@ class GraphRecurrence(nn.Module):
         super().__init__()
         self.plain, order = plain, GATES[plain.cell]
         for i, layer in enumerate(plain.layers):
-            w_x, w_h, *biases = (
-                torch.cat([weight.detach().chunk(len(order))[gate] for gate in order])
-                for weight in layer.all_weights[0]
-            )
+            gates = [weight.detach().chunk(len(order)) for weight in layer.all_weights[0]]
+            w_x, w_h, *biases = (torch.cat([parts[gate] for gate in order]) for parts in gates)
             for name, tensor in {"input": w_x, "hidden": w_h, "bias": torch.cat(biases)}.items():
                 self.register_buffer(f"{name}_{i}", tensor[None])
 
@@ -140,12 +138,11 @@ def quiet() -> Iterator[None]:
     """Inside this the exporter says nothing of what is none of the user's business."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.__trace", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
             yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -146,11 +146,8 @@ class Explanation:
         candidates for each blank, with their probabilities."""
         if self.places == [-1]:
             return [f"predicted: {self.target[0]}" + "".join(f" {percent(math.exp(x))}" for x in self.log_probs)]
-        return [
-            f"<mask>{f' {i}' if len(self.candidates) > 1 else ''}: "
-            + ", ".join(f"{piece} {percent(share)}" for piece, share in candidates)
-            for i, candidates in enumerate(self.candidates, 1)
-        ]
+        texts = [", ".join(f"{piece} {percent(share)}" for piece, share in row) for row in self.candidates]
+        return [f"<mask> {i}: {text}" if texts[1:] else f"<mask>: {text}" for i, text in enumerate(texts, 1)]
 
     def layer(self, name: str | None = None) -> Layer:
         """The named layer, or the best one over the source."""
