@@ -1,4 +1,4 @@
-"""A comparison as a Markdown page, from the template `page.md`: what was compared, tables, figures,
+"""A comparison as a Markdown page, from the template `page.md`: what was compared, tables, figures, findings.
 
 No difference is claimed that the tests do not find significant (`Ranking.differ`), and none at all where there is no
 test.

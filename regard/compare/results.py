@@ -22,6 +22,8 @@ LEVEL = 0.05  # significance level of every test
 MIDPOINTS = (np.arange(4096) + 0.5) / 4096  # of equal parts of the unit interval
 
 Group = tuple[int, int]  # source words, shortest and longest
+Over = Literal["tokens", "flops"]  # what a learning curve is over
+Of = Literal["loss", "quality"]  # and what of
 
 
 def _finite(value: float | None) -> float | None:
@@ -82,7 +84,7 @@ class Run(Record):
         found = (x.scores.get(metric) for x in self.lengths if (x.shortest, x.longest) == group and x.sentences)
         return next(found, None)
 
-    def path(self, over: Literal["tokens", "flops"], of: Literal["loss", "quality"]) -> Numbers:
+    def path(self, over: Over, of: Of) -> Numbers:
         """The learning curve, `(2, points)`: what training took so far, and the loss or quality there."""
         known = [(x, y) for p in self.curve if (x := getattr(p, over)) > 0 and (y := getattr(p, of)) is not None]
         return np.array(sorted(known), dtype=np.float64).reshape(-1, 2).T
@@ -250,9 +252,7 @@ class Results(Record):
         pairs = [x for x in self.pairs if x.group == group] if metric == self.metric else []
         return Ranking.of(metric, {x: self.measure(x, metric, group) for x in self.models}, pairs)
 
-    def trajectory(
-        self, model: str, over: Literal["tokens", "flops"], of: Literal["loss", "quality"]
-    ) -> Trajectory | None:
+    def trajectory(self, model: str, over: Over, of: Of) -> Trajectory | None:
         """A model's learning curve over its seeds, at the places where its first run was validated.
 
         Packed batches differ from seed to seed and so do these places: the other runs are interpolated to them.

@@ -74,19 +74,19 @@ def metric_name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-def number(value: float, metric: str, *, signed: bool = False) -> str:
+def number(value: float, metric: str) -> str:
     """A number with as many digits as the metric deserves."""
-    text = f"{value:{'+' if signed else ''}.{DIGITS.get(metric, 1)}f}"
-    return text.lstrip("+-") if not float(text) else text.replace("-", "−")
+    text = f"{value:.{DIGITS.get(metric, 1)}f}"
+    return text.lstrip("-") if not float(text) else text.replace("-", "−")
 
 
-def shown(measure: Measure | None, metric: str, *, runs: int = 0, signed: bool = False) -> str:
+def shown(measure: Measure | None, metric: str, *, runs: int = 0) -> str:
     """`62.1 ± 0.4`; with `runs`, it is said if some of these have no such score."""
     if measure is None:
         return DASH
     spread = "" if measure.spread is None else f" ± {number(measure.spread, metric)}"
     missing = f" ({measure.seeds} of {runs})" if measure.seeds < runs else ""
-    return number(measure.mean, metric, signed=signed) + spread + missing
+    return number(measure.mean, metric) + spread + missing
 
 
 def flops(value: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from regard.errors import ConfigError
+
 if TYPE_CHECKING:
     from regard.exchange.parity import Report
     from regard.system import System
@@ -18,8 +20,6 @@ def export(
 
     `quantization` is how CTranslate2 stores weights (float32); `force` replaces an earlier export there, nothing else.
     """
-    from regard.errors import ConfigError
-
     if to == "ctranslate2":
         from regard.exchange import ctranslate2
 
