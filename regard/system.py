@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
-from regard.data.examples import Files, read_files
+from regard.data.examples import Paths, read_files
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
@@ -210,7 +210,7 @@ class System:
         return self.task
 
     def evaluate(
-        self, files: Files, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
+        self, files: Paths, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None, **search: Any,
     ) -> Evaluation:  # fmt: skip
         """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how."""

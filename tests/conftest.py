@@ -46,7 +46,6 @@ FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise teste
 whole = pytest.mark.skipif(not FULL, reason="takes long; make test-all")
 
 
-
 def crossed(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """All combinations with `FULL` or on a GPU; else each value in one of a few."""
     if FULL or torch.cuda.is_available():

@@ -149,7 +149,8 @@ def chosen(name: str, paths: Sequence[str]) -> list[int]:
 
 
 def main(name: str, every: int = 1) -> None:
-    """Kill before each call, or before every so-manieth; print how many calls there are, before how many the job was killed, and where the end was another one."""
+    """Kill before each call, or before one of `every` so many; print how many calls there are, before how many the job
+    was killed, and where the end was another one."""
     torch.set_num_threads(1)
     job = JOBS[name]
     root = Path(tempfile.mkdtemp())

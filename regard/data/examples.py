@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from regard.fingerprint import content_of
 from regard.settings import Data
 
 Files = str | Sequence[str]
+Paths = Files | PathLike[str] | Sequence[PathLike[str]]
 Name = int | str  # of a column: its number from 1, or what the first line calls it; in .jsonl a key
 BETWEEN = " <sep> "  # texts that make up one source
 
@@ -138,13 +140,13 @@ def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = Non
     return read_files(files, form, on_bad)
 
 
-def read_files(files: Files, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
+def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
     """The examples of some files: one .tsv or .jsonl file, or a text file a side; any may be gzipped."""
     sides = len(form.given) + 1
-    if not isinstance(files, str):
+    if not isinstance(files, str | PathLike):
         if len(files) != sides:
             what = f"or {sides} text files, one a side" if sides > 1 else "or one text file"
-            raise DataError(f"data needs one .tsv or .jsonl file, {what}; got {len(files)}: {list(files)}")
+            raise DataError(f"data needs one .tsv or .jsonl file, {what}; got {len(files)}: {[*map(str, files)]}")
         return _read_aligned([Path(file) for file in files], form, on_bad)
     path = Path(files)
     if ending(path) in ("tsv", "jsonl"):

@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from regard.evaluation.metrics import Bleu, Chrf
+from regard.evaluation.metrics import Bleu, Chrf, Numbers, sacrebleu_statistics
 
-Numbers = NDArray[np.float64]
 BOOTSTRAPPED = ("bleu", "chrf", "exact", "accuracy")  # metrics whose statistics add up
 RESAMPLES = 1000
 SEED = 12345  # sacrebleu's
@@ -30,7 +28,7 @@ def statistics(
     cuts a text into what accuracy is counted in."""
     if metric in ("bleu", "chrf"):
         made = Bleu(tokenize).make() if metric == "bleu" else Chrf().make()
-        return np.array(made._extract_corpus_statistics(outputs, references), dtype=np.float64)
+        return sacrebleu_statistics(made, outputs, references)
     if metric == "exact":
         right = [output in wanted for output, *wanted in zip(outputs, *references, strict=True)]
         return np.array([(hit, 1) for hit in right], dtype=np.float64)

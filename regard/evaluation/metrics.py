@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.registry import METRICS, Family, register
+
+Numbers = NDArray[np.float64]
+HELD = 2000  # sentences whose n-grams are held at once
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,19 @@ class _Sacrebleu(Metric):
 
     def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
         metric = self.make()
-        value = metric.corpus_score(list(outputs), [list(references), *map(list, more)]).score
+        sums = sacrebleu_statistics(metric, outputs, [references, *more]).sum(0)
+        value = metric._compute_score_from_stats(sums.tolist()).score
         return Score(self.name, value, str(metric.get_signature()), self.higher_is_better)
+
+
+def sacrebleu_statistics(metric: Any, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Numbers:
+    """Sufficient statistics of each sentence, `(sentences, statistics)`. Sacrebleu holds the n-grams of all references
+    that it is given; so it is given some at a time."""
+    parts = [
+        metric._extract_corpus_statistics(list(outputs[i : i + HELD]), [list(x[i : i + HELD]) for x in references])
+        for i in range(0, len(outputs), HELD)
+    ]
+    return np.concatenate([np.array(part, np.float64) for part in parts])
 
 
 @register("bleu")

@@ -62,7 +62,7 @@ def _maps(
     """Draw `(maps, rows, columns)` of one layer side by side, of about `size` inches, but labels `least` inches apart;
     above them the title and, briefly, what was predicted."""
     count, rows, columns = maps.shape
-    across, longest = columns_for(count, rows, columns), max(rows, columns, 1)
+    across, longest = columns_for(count, columns, rows), max(rows, columns, 1)
     pitch = min(max(size / longest, least), 2 * least, LARGEST_SIDE / across / longest)  # inches from row to row
     width, height = columns * pitch + GAP, rows * pitch + 2 * GAP
     (rows_name, columns_name), row_labels, column_labels, given = _labels(explanation, layer)
