@@ -315,8 +315,7 @@ def gathered(x: Tensor, index: Tensor, back: Tensor, empty: Tensor | None = None
     """
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, index)
-    found: Tensor = _Gathered.apply(x, index, back, empty)
-    return found
+    return _Gathered.apply(x, index, back, empty)
 
 
 class _Gathered(torch.autograd.Function):

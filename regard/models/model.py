@@ -35,7 +35,7 @@ class Head(nn.Module):
 
 
 class AutoregressiveModel(nn.Module, ABC):
-    """What writes a token at a time: a decoder and an output layer, and something to begin from."""
+    """A decoder and an output layer, which write a token at a time."""
 
     decoder: Decoder
     head: Head
@@ -96,8 +96,7 @@ class EncoderDecoder(AutoregressiveModel):
         return self.decoder(inputs, self.encode(source))
 
     def encode(self, source: Source) -> Memory:
-        memory: Memory = self.encoder(source)
-        return memory
+        return self.encoder(source)
 
     def start(self, source: Source) -> State:
         return self.decoder.start(self.encode(source))
@@ -121,12 +120,11 @@ class DecoderOnly(AutoregressiveModel):
         return self.read(source, self.decoder.alone(source.rows))[1]
 
     def encode(self, source: Source) -> Memory:
-        """What the network has made of the source when it ends."""
         states = self.decoder(source, None)
         return Memory(states, states.last())
 
     def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
-        """Some more text at once, its outputs, and the state after it."""
+        """Some more text at once: its outputs, and the state after it."""
         return self.decoder.read(tokens, state)
 
 
@@ -150,18 +148,15 @@ class MaskedLanguageModel(nn.Module):
         return inputs.like(self.norm(F.gelu(self.transform(states))))
 
     def encode(self, source: Source) -> Memory:
-        memory: Memory = self.encoder(source)
-        return memory
+        return self.encoder(source)
 
 
 class EncoderWithHead(nn.Module):
-    """A body under a classification or regression head: predicts something of the whole source, or of each of its
-    words.
+    """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
     et al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the
-    vector at one of its pieces. Then `head(h)` are logits, or the number. The body, which may be a decoder alone
-    (`causal`), has the name that it has in other models, so that it can be kept and the head be changed.
+    vector at one of its pieces. The body has the name that it has in other models, so that it can be pretrained.
     """
 
     def __init__(
@@ -193,8 +188,7 @@ class EncoderWithHead(nn.Module):
 
     def encode(self, source: Source) -> Memory:
         if self.encoder is not None:
-            memory: Memory = self.encoder(source)
-            return memory
+            return self.encoder(source)
         assert self.decoder is not None, "a head stands on a body"
         states: Ragged = self.decoder(source, None)
         return Memory(states, states.last())

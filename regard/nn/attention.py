@@ -1,4 +1,4 @@
-"""Attention: weights, contexts, many heads, and `capture`, which shows the weights. The only room with fused kernels.
+"""Attention: weights, contexts, many heads, and `capture`, which records the weights.
 
 `α = softmax(e)`, `c_i = Σ_j α_ij v_j`. Weights lie in [0, 1] and sum to 1; padding gets exactly 0; a query that may
 attend nowhere gets a context of zeros.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -27,19 +26,6 @@ from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
 
-class Backend(Enum):
-    """How attention of many heads is computed."""
-
-    TRITON = "Regard's own kernels, which read packed rows and caches as they lie"
-    SDPA = "scaled_dot_product_attention, on rows that are padded with zeros"
-
-
-def choose_backend(device: torch.device, dtype: torch.dtype, d_head: int, *, adds: bool = False) -> Backend:
-    """The one place that says how attention is computed; `adds`: whether relative positions add to its scores."""
-    runs = kernels.available(device) and dtype in kernels.DTYPES
-    return Backend.TRITON if runs and d_head <= kernels.WIDEST and not adds else Backend.SDPA
-
-
 def takes_filled(model: nn.Module, device: torch.device) -> bool:
     """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device.
 
@@ -47,12 +33,12 @@ def takes_filled(model: nn.Module, device: torch.device) -> bool:
     """
     dtype = next(model.parameters()).dtype
     layers = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    return bool(getattr(model, "packed", False)) and all(x.backend(device, dtype) is Backend.TRITON for x in layers)
+    return bool(getattr(model, "packed", False)) and all(layer.has_kernels(device, dtype) for layer in layers)
 
 
 @dataclass
 class Trace:
-    """What was attended to while `capture` was on, by the name of the module that attended and the row of the batch."""
+    """Weights recorded by `capture`, by the name of the module that attended and the row of the batch."""
 
     names: dict[nn.Module, str]
     found: dict[str, dict[int, list[Tensor]]] = field(default_factory=dict)
@@ -80,8 +66,7 @@ def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace
     """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
     trace; or only those in `layers`. Outputs do not change."""
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
-    names = {module: name for name, module in network.named_modules() if layers is None or name in layers}
-    trace = Trace(names)
+    trace = Trace({module: name for name, module in network.named_modules() if layers is None or name in layers})
     token = _trace.set(trace)
     try:
         yield trace
@@ -154,8 +139,7 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True)
 class Slots:
-    """Where in a cache new positions go, and what they see of it. What only some kernels ask for is worked out when
-    they do."""
+    """Where in a cache new positions go, and what they see of it."""
 
     new: Tensor  # (new,): the slots of new positions
     window: int  # slots to look at, from the first on
@@ -170,10 +154,8 @@ class Slots:
 
     @cached_property
     def places(self) -> Tensor | None:
-        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own.
-
-        The new slots are put down in `origin` as each row's own.
-        """
+        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own. The new slots are
+        written into `origin`, as each row's own."""
         if self.origin is None:
             return None
         rows = torch.arange(len(self.origin), device=self.origin.device)
@@ -236,14 +218,15 @@ class MultiHeadAttention(nn.Module):
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
-    def backend(self, device: torch.device, dtype: torch.dtype) -> Backend:
-        """How this layer is computed on a device and in a precision."""
-        adds = self.relative is not None and self.relative.adds
-        return choose_backend(device, dtype, self.d_model // self.heads, adds=adds)
+    def has_kernels(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether this layer is computed by Triton kernels, which read packed rows and caches as they lie; else by
+        `scaled_dot_product_attention` on rows that are padded with zeros. This alone decides it."""
+        fits = self.d_model // self.heads <= kernels.WIDEST and not (self.relative is not None and self.relative.adds)
+        return fits and dtype in kernels.DTYPES and kernels.available(device)
 
     def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
         """Who sees whom, as the packed kernel wants it; None where rows are padded. Layers of a stack can share it."""
-        if self.backend(x.values.device, x.values.dtype) is Backend.SDPA:
+        if not self.has_kernels(x.values.device, x.values.dtype):
             return None
         return kernels.spans(x, x if memory is None else memory, self.causal)
 
@@ -266,7 +249,7 @@ class MultiHeadAttention(nn.Module):
         """
         queries = self.queries(x)  # (groups, queries, heads, d_head)
         alike = queries.dtype == memory.dtype and not queries.requires_grad
-        if alike and self.backend(queries.device, queries.dtype) is Backend.TRITON:
+        if alike and self.has_kernels(queries.device, queries.dtype):
             from regard.nn import triton_decoding
 
             return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
@@ -283,7 +266,7 @@ class MultiHeadAttention(nn.Module):
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
         if self.relative is not None:
             q, k = self.relative.turn(q, k, slots.new)
-        if slots.at is not None and x.shape[1] == 1 and self.backend(q.device, q.dtype) is Backend.TRITON:
+        if slots.at is not None and x.shape[1] == 1 and self.has_kernels(q.device, q.dtype):
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
             from regard.nn import triton_decoding
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.nn.deferred import column_sums
-from regard.nn.kernels import usable
+from regard.nn.kernels import dense, usable
 
 
 def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -18,8 +18,7 @@ def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Ten
     `ahead` is added to the gates, `(rows, 4 d_model)`.
     """
     if usable(gates) and (ahead is None or ahead.dtype == gates.dtype):
-        hidden, after = _Lstm.apply(gates, ahead, cell)
-        return hidden, after
+        return _Lstm.apply(gates, ahead, cell)
     dtype = gates.dtype
     gates = gates.to(cell.dtype)
     i, f, g, o = (gates if ahead is None else gates + ahead).chunk(4, -1)
@@ -45,15 +44,17 @@ class _Lstm(torch.autograd.Function):
         gates, cell = gates.contiguous(), cell.contiguous()
         ahead = None if ahead is None else ahead.contiguous()
         ctx.save_for_backward(gates, ahead, cell)
-        return triton_steps.lstm(gates, ahead, cell)
+        hidden, after = gates.new_empty(cell.shape), torch.empty_like(cell)
+        triton_steps.lstm(gates[None], ahead, cell[None], hidden[None], after[None])
+        return hidden, after
 
     @staticmethod
     def backward(ctx: Any, dhidden: Tensor, dafter: Tensor) -> tuple[Tensor | None, ...]:
         from regard.nn import triton_steps
 
         gates, ahead, cell = ctx.saved_tensors
-        dhidden = dhidden if dhidden.stride(-1) == 1 else dhidden.contiguous()
-        dgates, dcell = triton_steps.lstm_backward(gates, ahead, cell, dhidden, dafter.contiguous())
+        dgates, dcell, dafter = torch.empty_like(gates), torch.empty_like(cell), dafter.contiguous()
+        triton_steps.lstm_backward(gates[None], ahead, cell[None], dense(dhidden)[None], dafter, dgates[None], dcell)
         return dgates, None if ahead is None else dgates, dcell
 
 
@@ -70,8 +71,7 @@ def lstm_layer(
     The product with the input is taken ahead of the loop, into the memory where the gates come to stand: a step adds to
     it, and is but two kernels, forward and backward alike.
     """
-    states, ends = _LstmLayer.apply(x, w_x, w_h, bias, lengths, reverse)
-    return states, ends
+    return _LstmLayer.apply(x, w_x, w_h, bias, lengths, reverse)
 
 
 class _LstmLayer(torch.autograd.Function):
@@ -128,7 +128,7 @@ def _forward(gates: Tensor, cell: Tensor, hidden: Tensor, after: Tensor) -> None
     if usable(gates):
         from regard.nn import triton_steps
 
-        triton_steps.lstm_into(gates, None, cell, hidden, after)
+        triton_steps.lstm(gates, None, cell, hidden, after)
     else:
         for own, new in zip((hidden, after), lstm(gates, None, cell), strict=True):
             own.copy_(new)
@@ -142,8 +142,7 @@ def _backward(
     if usable(gates):
         from regard.nn import triton_steps
 
-        end = (dends, lengths, step)
-        triton_steps.lstm_backward_into(gates, None, cell, dhidden, dcell, dgates, dcell, end)
+        triton_steps.lstm_backward(gates, None, cell, dhidden, dcell, dgates, dcell, (dends, lengths, step))
         return
     last = (lengths == step)[:, None]
     with torch.enable_grad():

@@ -222,8 +222,7 @@ class Graphs:
                 self.recordings[key] = _Loop(function, inputs, parameters, self)
         turn = _Turn(self.recordings[key])
         self.turn = ref(turn)
-        replayed: Sequence[Tensor] = _Replay.apply(turn, *inputs, *parameters)
-        return replayed
+        return _Replay.apply(turn, *inputs, *parameters)
 
     def busy(self) -> bool:
         """Whether the replay of a loop waits for its backward pass, in memory that another would overwrite."""

@@ -1,8 +1,8 @@
-"""Regard's own kernels for training on a GPU: attention over packed rows, and the loss with its gradient in place.
+"""Operators for training on a GPU: attention over packed rows, and the loss with its gradient in place.
 
-Here is the way in, in torch alone; the kernels are in `triton_kernels.py`, which is imported when the first tensor for
-them arrives. Each is a custom operator, so `torch.compile` takes it as it is, and none waits for the device, so all can
-be captured in a CUDA graph. With `TRITON_INTERPRET=1` they run on a CPU, slowly: that is how they are tested.
+The kernels are in `triton_kernels.py`, which is imported when the first tensor for them arrives. Each is a custom
+operator for `torch.compile`, and none waits for the device, so that all can be captured in a CUDA graph. With
+`TRITON_INTERPRET=1` they run on a CPU, slowly: that is how they are tested.
 """
 
 from __future__ import annotations
@@ -67,16 +67,6 @@ def _bounds(row: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return offsets[row], offsets[(row + 1).clamp(max=offsets.shape[0] - 1)]
 
 
-def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
-    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
-
-    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
-    """
-    from regard.nn import triton_decoding
-
-    return triton_decoding.embed(tokens, table, scale, position, frequencies)
-
-
 # Attention over packed rows: forward, backward, and their shapes for tracing.
 
 
@@ -91,8 +81,7 @@ def attend_spans(
     yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in float32, memory grows with the
     tokens and not with their pairs, and every run gives the same bits.
     """
-    context, _ = _attend(x, memory, key_begin, key_end, query_begin, query_end)
-    return context
+    return _attend(x, memory, key_begin, key_end, query_begin, query_end)[0]
 
 
 @torch.library.custom_op("regard::attend_spans", mutates_args=())

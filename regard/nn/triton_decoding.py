@@ -14,7 +14,10 @@ from regard.nn.triton_kernels import on_device, padded_width
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
-    """Vectors `(tokens, d_model)`; see `kernels.embed`."""
+    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
+
+    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
+    """
     width, step = table.shape[1], position.stride(0) if len(position) > 1 else 0
     vectors = table.new_empty(len(tokens), width)
     with on_device(table):
