@@ -16,12 +16,11 @@ from regard.bundle import Bundle
 from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Stem, TokenStem
 from regard.nn.blocks import EncoderBlock, make_norm
-from regard.nn.cells import lstm_layer
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
 from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
-from regard.nn.recurrence import Recurrence
+from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
 

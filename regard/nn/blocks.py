@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
-from regard.nn.fused import add_norm, norm, relu_dropout
-from regard.nn.kernels import Spans
+from regard.nn.kernels import Spans, add_norm, norm, relu_dropout
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.ragged import Ragged

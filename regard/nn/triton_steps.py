@@ -18,7 +18,7 @@ TILE = 8192  # numbers of keys, and as many of values, that a program holds at a
 
 
 def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """`cells.lstm` into `hidden` and `after` `(directions, rows, d_model)`, which lie as `cell` does."""
+    """`recurrence.lstm` into `hidden` and `after` `(directions, rows, d_model)`, which lie as `cell` does."""
     _, rows, width = cell.shape
     with on_device(gates):
         _lstm[(triton.cdiv(cell.numel(), BLOCK),)](

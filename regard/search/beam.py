@@ -18,8 +18,7 @@ from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
 from regard.ragged import bucket, round_up
-from regard.search.choice import Choice, Chooser, Diverse
-from regard.search.constraints import Constrained
+from regard.search.choice import Choice, Chooser, Constrained, Diverse
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.stepper import LazyStart, Step, Stepper, started
 

@@ -37,15 +37,6 @@ class Stepper(Protocol):
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A plain function as a `Stepper`: a table of probabilities, say."""
-
-    step: Step
-    logits: Step | None = None
-    graphs: Graphs | None = None
-
-
-@dataclass(frozen=True)
 class LazyStart:
     """The state before the first token, still to be made of a source, which may lie elsewhere than the model."""
 
