@@ -213,29 +213,25 @@ class SeveralEncoders(nn.Module):
 
 
 def absolute_positions(part: TransformerSettings, d_model: int, longest: int) -> nn.Module | None:
-    """What is added to token vectors to tell order, if it is not told inside attention."""
-    match part.positions:
-        case "sinusoidal":
-            return Sinusoidal(d_model)
-        case "learned":
-            return Learned(d_model, longest)
-        case _:
-            return None  # order is told inside attention
+    """Positions that are added to token vectors, if attention itself has none."""
+    if part.positions == "learned":
+        return Learned(d_model, longest)
+    return Sinusoidal(d_model) if part.positions == "sinusoidal" else None
 
 
 def relative_positions(part: TransformerSettings, d_model: int, *, causal: bool) -> list[Relative | None]:
-    """What tells order inside attention, for each block; one that is shared by all is one object."""
+    """Positions inside the attention of each block; those that all blocks share are one object."""
+    if part.positions == "shaw":
+        return [Shaw(d_model // part.heads) for _ in range(part.layers)]
+    shared: Relative | None = None
     match part.positions:
         case "rotary":
-            return [Rotary(d_model // part.heads)] * part.layers
+            shared = Rotary(d_model // part.heads)
         case "alibi":
-            return [Alibi(part.heads)] * part.layers
+            shared = Alibi(part.heads)
         case "t5":
-            return [T5Bias(part.heads, bidirectional=not causal)] * part.layers
-        case "shaw":
-            return [Shaw(d_model // part.heads) for _ in range(part.layers)]
-        case _:
-            return [None] * part.layers
+            shared = T5Bias(part.heads, bidirectional=not causal)
+    return [shared] * part.layers
 
 
 def final_norm(part: TransformerSettings, d_model: int) -> nn.Module:

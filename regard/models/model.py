@@ -28,14 +28,12 @@ class State(Protocol):
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> Self:
         """The state of these rows, in this order. `sources`: which sources stay, where some have left."""
-        ...
 
     def fixed(self, tokens: int) -> Self:
         """With room for so many more tokens, so that no shape changes from step to step; more, if it had some.
 
         Room in which nothing stands yet may be one number spread out, and is there when the state has been cloned.
         """
-        ...
 
 
 class Decoder(Protocol):
@@ -47,23 +45,18 @@ class Decoder(Protocol):
 
     def __call__(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         """All steps at once: `(total,)` tokens to `(total, d_model)`."""
-        ...
 
     def start(self, memory: Memory) -> State:
         """The state before the first token."""
-        ...
 
     def alone(self, rows: int) -> State:
         """The state before the first token, where there is nothing to look at."""
-        ...
 
     def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
         """Some more tokens at once, where there is nothing to look at; `(total, d_model)` and the state after them."""
-        ...
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """One token a row, `(rows,)`, to `(rows, d_model)` and the state after it."""
-        ...
 
 
 class Head(nn.Module):

@@ -37,8 +37,11 @@ class TransformerState:
         if len(rows) == len(self.caches[0]):
             origin = self._own() if self.origin is None else self.origin
             state = replace(state, origin=origin.index_select(0, rows))
-        else:
-            state = replace(state, caches=tuple(self._gathered(cache, rows) for cache in self.caches), origin=None)
+        else:  # as caches would be had rows never changed places
+            index: tuple[Tensor, ...] = (rows,)
+            if self.origin is not None:
+                index = (self.origin[rows], torch.arange(self.origin.shape[1], device=rows.device))
+            state = replace(state, caches=tuple(cache[index] for cache in self.caches), origin=None)
             state = replace(state, origin=None if isinstance(self.at, int) else state._own())
         if sources is None or self.mask is None:
             return state
@@ -85,12 +88,6 @@ class TransformerState:
         """Each row's own number, `(rows, slots)`."""
         cache = self.caches[0]
         return torch.arange(len(cache), device=cache.device)[:, None].repeat(1, cache.shape[1])
-
-    def _gathered(self, cache: Tensor, rows: Tensor) -> Tensor:
-        """The caches of some rows as they would be had rows never changed places."""
-        if self.origin is None:
-            return cache[rows]
-        return cache[self.origin[rows], torch.arange(cache.shape[1], device=cache.device)]
 
 
 def _wider(x: Tensor, slots: int) -> Tensor:

@@ -217,7 +217,14 @@ class _LstmLayer(torch.autograd.Function):
         states[:, 0], cells[:, 0] = 0.0, 0.0
         for t in range(steps):
             gates[:, t].baddbmm_(states[:, t], w_h.mT)
-            _forward(gates[:, t], cells[:, t], states[:, t + 1], cells[:, t + 1])
+            given, into = (gates[:, t], None, cells[:, t]), (states[:, t + 1], cells[:, t + 1])
+            if usable(gates):
+                from regard.nn import triton_steps
+
+                triton_steps.lstm(*given, *into)
+            else:
+                for own, new in zip(into, lstm(*given), strict=True):
+                    own.copy_(new)
         ctx.save_for_backward(*inputs, w_x, w_h, gates, states, cells, lengths, reverse)
         number = torch.arange(rows, device=x.device)
         ends = torch.stack((states[:, lengths, number].to(full), cells[:, lengths, number]))
@@ -236,7 +243,7 @@ class _LstmLayer(torch.autograd.Function):
         dends = dends.contiguous()
         dcell = torch.zeros_like(dends[1])
         for t in reversed(range(steps)):
-            _backward(gates[:, t], cells[:, t], dstates[:, t], dgates[:, t], dcell, dends, lengths, t + 1)
+            _step_backward(gates[:, t], cells[:, t], dstates[:, t], dgates[:, t], dcell, dends, lengths, t + 1)
             if t:
                 dstates[:, t - 1].baddbmm_(dgates[:, t], w_h)
         flat = dgates.flatten(1, 2)  # (directions, steps · rows, gates)
@@ -249,18 +256,7 @@ class _LstmLayer(torch.autograd.Function):
         return dx, dw_x, flat.mT @ states[:, :-1].flatten(1, 2), column_sums(flat), None, None
 
 
-def _forward(gates: Tensor, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """One step of all directions, `(directions, rows, …)`, into `hidden` and `after`."""
-    if usable(gates):
-        from regard.nn import triton_steps
-
-        triton_steps.lstm(gates, None, cell, hidden, after)
-    else:
-        for own, new in zip((hidden, after), lstm(gates, None, cell), strict=True):
-            own.copy_(new)
-
-
-def _backward(
+def _step_backward(
     gates: Tensor, cell: Tensor, dhidden: Tensor, dgates: Tensor, dcell: Tensor, dends: Tensor, lengths: Tensor,
     step: int,
 ) -> None:  # fmt: skip

@@ -126,19 +126,10 @@ class _Results:
 
 
 def beam_search(
-    model: Stepper,
-    state: Any,
-    *,
-    limits: Limits,
-    width: int = 5,
-    nbest: int = 1,
-    penalty: str = "none",
-    alpha: float = 1.0,
-    exact: bool = False,
-    constraints: Sequence[Sequence[Sequence[int]]] | None = None,
-    groups: int = 1,
-    diversity: float = 0.5,
-) -> list[list[Hypothesis]]:
+    model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
+    alpha: float = 1.0, exact: bool = False, constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    groups: int = 1, diversity: float = 0.5,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
 
     A beam is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
@@ -322,16 +313,11 @@ class _Turn:
         written = _picked(board.written, choice.parent)
         written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
         rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
+        log_prob = choice.log_prob.masked_fill(over[:, None], -math.inf)  # nothing more closes in what is over
         board = replace(
-            board,
-            length=board.length + 1,
-            token=choice.token,
-            written=written,
-            log_prob=choice.log_prob.masked_fill(over[:, None], -math.inf),  # nothing more closes in what is over
-            over=over,
-            last=before,
-            last_length=before_length,
-        )
+            board, length=board.length + 1, token=choice.token, written=written, log_prob=log_prob, over=over,
+            last=before, last_length=before_length,
+        )  # fmt: skip
         return board, rows.flatten()
 
     def _divisor(self, length: Tensor) -> Tensor:

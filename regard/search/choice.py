@@ -68,8 +68,7 @@ def likeliest(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The greatest of the last axis, and where they stand."""
     count = min(count, log_probs.shape[-1])
     if not log_probs.is_cuda:
-        best, place = log_probs.topk(count, dim=-1)
-        return best, place
+        return log_probs.topk(count, dim=-1)
     return likeliest_by_parts(log_probs, count)
 
 
@@ -106,16 +105,13 @@ class Diverse(Chooser):
         taken = torch.zeros_like(total[:, 0, 0])  # (sources, vocabulary)
         chosen = []
         for mine in total.unbind(1):
-            choice = self._first(mine - self.diversity * taken.unsqueeze(1), mine)
+            ranked = (mine - self.diversity * taken.unsqueeze(1)).flatten(1)
+            ranked, place = ranked.topk(min(2 * self.width, ranked.shape[1]), dim=1)
+            at = (place // mine.shape[-1], place % mine.shape[-1])
+            choice = self._settle(ranked, mine.flatten(1).gather(1, place), *at)
             taken.scatter_add_(1, choice.token, (choice.log_prob > -math.inf).to(taken.dtype))
             chosen.append((choice.closing, choice.closing_parent, choice.log_prob, choice.parent, choice.token))
         return Choice(*(torch.stack(parts, 1).flatten(0, 1) for parts in zip(*chosen, strict=True)))
-
-    def _first(self, rank: Tensor, total: Tensor) -> Choice:
-        """The first by `rank`, with their `log p` from `total`."""
-        ranked, place = rank.flatten(1).topk(min(2 * self.width, rank[0].numel()), dim=1)
-        log_prob = total.flatten(1).gather(1, place)
-        return self._settle(ranked, log_prob, place // rank.shape[-1], place % rank.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,8 @@ class Constrained(Chooser):
         log_prob, place = self._candidates(total)
         parent, token = place // total.shape[-1], place % total.shape[-1]
         at = torch.arange(len(place), device=place.device).unsqueeze(1)
-        local = self._local(token)
+        same = token.unsqueeze(-1) == self.known.unsqueeze(1)  # (sources, candidates, known)
+        local = torch.where(same.any(-1), same.int().argmax(-1), self.known.shape[1])  # behind the known: any other
         bank = self.total.unsqueeze(1) - self.ahead.owed[at, parent, local]
         closes = token == self.eos
         closing = log_prob.masked_fill(~closes | ~self._within(log_prob, bank), -math.inf)
@@ -223,11 +220,6 @@ class Constrained(Chooser):
         """Tokens that surely meet all phrases, `(sources, open, …)` of `(sources, open, …, phrases)`."""
         size = self.size.view(len(self.size), *[1] * (left.dim() - 2), -1)
         return (left * size).sum(-1) - depth.amax(-1)
-
-    def _local(self, token: Tensor) -> Tensor:
-        """Where each token stands among the known ones, `(sources, candidates)`; behind them if it does not."""
-        same = token.unsqueeze(-1) == self.known.unsqueeze(1)
-        return torch.where(same.any(-1), same.int().argmax(-1), self.known.shape[1])
 
     def _candidates(self, total: Tensor) -> tuple[Tensor, Tensor]:
         """`log p` and place of each candidate once, the likeliest first."""
