@@ -39,8 +39,7 @@ class Form:
     json: bool = False
 
     def line(self, outputs: Sequence[Output], links: Sequence[str]) -> str:
-        """One line for one input: its outputs, parted by tabs. Blanks in an output are single spaces, so tabs and
-        line ends part fields and lines only."""
+        """One line for one input: its outputs, separated by tabs, which no output contains."""
         texts = [clean(output.text) for output in outputs]
         if self.json:
             records = [
@@ -60,10 +59,9 @@ def generate_lines(
     form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, force: bool, warn: Warn,
     quiet: bool = False,
 ) -> None:  # fmt: skip
-    """Outputs of all lines of a file or of standard input, to a file or to standard output, by what was loaded from
-    `folders`.
+    """Outputs of all lines of a file or of standard input, to a file or to standard output, by the models of `folders`.
 
-    Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
+    Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, separated by tabs.
     """
     settings = system.search_settings(**search)
     name = str(file or "standard input")

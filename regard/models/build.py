@@ -35,8 +35,8 @@ def build(
 ) -> Model:  # fmt: skip
     """A new model with weights drawn from torch's random state.
 
-    It reads `sources` (of one text, the vocabulary will do) and has so many `outputs`: the tokens of a text, or what
-    `target` wants predicted. `longest` bounds learned positions.
+    It reads `sources` (of one text, the vocabulary will do) and has so many `outputs`: tokens, or classes of `target`.
+    `longest` bounds learned positions.
     """
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout = settings.d_model, settings.dropout

@@ -122,10 +122,8 @@ class RecurrentEncoder(Body, Looped):
         return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
 
     def _all_rows(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From `(steps · rows, d_model)`, all first positions, then all second ones, and so on.
-
-        To states `(rows, places, d_model)`, the end and the carry.
-        """
+        """From `(steps · rows, d_model)`, all first positions, then all second ones, and so on, to states
+        `(rows, places, d_model)`, the end and the carry."""
         rows, steps = len(lengths), len(x) // len(lengths)
         step = torch.arange(steps, device=x.device)[:, None]
         back = torch.where(step < lengths, lengths - 1 - step, step)
@@ -148,10 +146,7 @@ class RecurrentEncoder(Body, Looped):
 
 @register("transformer")
 class TransformerEncoder(Body):
-    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
-
-    It is `packed`: only attention relates positions to each other.
-    """
+    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
 
     def __init__(
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
@@ -178,9 +173,8 @@ class TransformerEncoder(Body):
 
 
 class SeveralEncoders(nn.Module):
-    """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder
-    attends over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the
-    first's.
+    """An encoder for each of several sources, or one for all; their states stand end to end, so that a decoder attends
+    over all of them. The summary is the mean of theirs, the carry that of the first.
 
     One for all reads all sources as one batch: row `i` of source `n` (from 0) is its row `n · rows + i`.
     """

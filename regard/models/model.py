@@ -30,10 +30,8 @@ class State(Protocol):
         """The state of these rows, in this order. `sources`: which sources stay, where some have left."""
 
     def fixed(self, tokens: int) -> Self:
-        """With room for so many more tokens, so that no shape changes from step to step; more, if it had some.
-
-        Room in which nothing stands yet may be one number spread out, and is there when the state has been cloned.
-        """
+        """With room for so many more tokens, so that no shape changes from step to step. Room in which nothing stands
+        yet may be one number spread out, and is there when the state has been cloned."""
 
 
 class Decoder(Protocol):

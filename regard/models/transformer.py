@@ -20,9 +20,8 @@ from regard.ragged import Ragged, round_up
 class TransformerState:
     """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source.
 
-    Rows of a beam change places at every step, and their caches do not: `origin` tells in whose cache each slot of a
-    row lies. Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is
-    False there).
+    Rows of a beam change places at every step, and their caches do not: `origin` says in whose cache each slot of a
+    row lies. Where rows began with texts of different lengths, `real` is False in the empty slots before the shorter.
     """
 
     caches: tuple[Tensor, ...]  # for each block (rows, slots, 2, heads, d_head): keys and values of the target so far

@@ -27,10 +27,8 @@ from regard.ragged import Ragged
 
 
 def takes_filled(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device.
-
-    It has to be `packed`, so that only attention relates positions to each other, and all of that in our own kernels.
-    """
+    """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device: if
+    only attention relates positions to each other (`packed`), and all of it in Triton kernels."""
     dtype = next(model.parameters()).dtype
     layers = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
     return bool(getattr(model, "packed", False)) and all(layer.has_kernels(device, dtype) for layer in layers)
@@ -89,8 +87,7 @@ class Attention(nn.Module):
     """Attention of a recurrent decoder over encoder states, with any score. Bahdanau et al. 2015, eq. 5 and 6.
 
     The states themselves are keys and values. With `heads`, projections of them are, as in Vaswani et al. 2017, 3.2.2:
-    the score then compares a query and a key of `d_model / heads`, the same score in every head, and the heads'
-    contexts are joined.
+    every head has the same score, of a query and a key of `d_model / heads`.
     """
 
     draws = False  # whether it leaves to chance where to look, while training
@@ -114,10 +111,7 @@ class Attention(nn.Module):
         return self._split(states if self.heads is None else self.value(states))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-        """Contexts `(rows, target, d_model)` for queries of that shape, from what `keys` and `values` gave.
-
-        `rows` says which rows of the batch these are, for `capture`.
-        """
+        """Contexts `(rows, target, d_model)` for queries of that shape, which are these `rows` of the batch."""
         queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
         if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
@@ -200,10 +194,8 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
-        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal).
-
-        `seen` is what `spans` gave for these rows.
-        """
+        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal). `seen` is
+        what `spans` gave for these rows."""
         packed = self.project(x.values) if memory is None else self.queries(x.values).unsqueeze(1)
         source = None if memory is None else self.keys_values(memory.values)
         q, k, v = (*packed.unbind(1), *(() if source is None else source.unbind(1)))  # (total, heads, d_head)
@@ -243,10 +235,8 @@ class MultiHeadAttention(nn.Module):
         return self.inputs.part(memory, self.d_model, 3 * self.d_model).unflatten(-1, (2, self.heads, -1))
 
     def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`.
-
-        `mask` `(groups, 1, 1, source)` is True where there is something to see.
-        """
+        """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`
+        `(groups, 1, 1, source)` is True."""
         queries = self.queries(x)  # (groups, queries, heads, d_head)
         alike = queries.dtype == memory.dtype and not queries.requires_grad
         if alike and self.has_kernels(queries.device, queries.dtype):
@@ -258,10 +248,8 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))
 
     def cached_self_attention(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
-        """Causal attention of `(rows, new, d_model)` to itself and to what the cache holds of the positions before.
-
-        Keys and values of the new positions are put into the cache `(rows, slots, 2, heads, d_head)`.
-        """
+        """Causal attention of `(rows, new, d_model)` to itself and the positions before, of which `cache`
+        `(rows, slots, 2, heads, d_head)` holds keys and values; those of the new positions are written into it."""
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
         if self.relative is not None:
@@ -311,9 +299,8 @@ def attend_padded(
 ) -> Tensor:
     """`attend` on padded rows, `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
 
-    `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see. None looks back: the last
-    query stands where the last key does, and each sees its own slot and those before. `distance` `(target, source)`
-    says how far keys stand from queries, where the last of both do not stand at one slot.
+    `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see; None is causal. The last
+    query stands where the last key does, unless `distance` `(target, source)` says how far keys stand from queries.
     """
     targets, sources = q.shape[2], k.shape[2]
     if relative is None or not relative.adds:

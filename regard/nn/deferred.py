@@ -70,11 +70,8 @@ def step_attention_fuses(q: Tensor) -> bool:
 
 
 def fused_step_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """`softmax(q kᵀ) v` of queries `(rows, heads, 1, d_head)` over the places where `mask` `(rows, source)` is True.
-
-    One kernel instead of the several of a softmax and two products; the gradients of keys and values are deferred. A
-    query that may attend nowhere gets zeros.
-    """
+    """`softmax(q kᵀ) v` of queries `(rows, heads, 1, d_head)` over the places where `mask` `(rows, source)` is True, in
+    one kernel; gradients of keys and values are deferred. A query that may attend nowhere gets zeros."""
     k, v = _share(keys, None, transpose=False), _share(values, None, transpose=True)
     return _StepAttention.apply(q.to(k.matrix.dtype), k.matrix, v.matrix, mask, k.pending, v.pending)
 

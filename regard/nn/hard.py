@@ -26,10 +26,7 @@ class Choices:
     drawn: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # rows, `log α_s`, entropies (rows, steps)
 
     def laid_out(self, like: Ragged) -> tuple[Tensor, Tensor]:
-        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`.
-
-        What was drawn later for a row is further along its target.
-        """
+        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`."""
         log_probs, entropies = (self.drawn[0][1].new_zeros(len(like), like.longest) for _ in range(2))
         step = 0
         for rows, log_prob, entropy in self.drawn:

@@ -25,11 +25,8 @@ _INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 class Spans(NamedTuple):
-    """Who sees whom among packed queries and keys, all int32.
-
-    Query `m` sees the keys in `[key_begin[m], key_end[m])`, and key `n` is seen by the queries in
-    `[query_begin[n], query_end[n])`: the same pairs, said twice. An empty interval sees nothing.
-    """
+    """Which packed queries see which keys: query `m` sees keys `[key_begin[m], key_end[m])`, and key `n` is seen by
+    queries `[query_begin[n], query_end[n])`, which are the same pairs. An empty interval sees nothing. All int32."""
 
     key_begin: Tensor  # (Tq,)
     key_end: Tensor  # (Tq,)
@@ -53,10 +50,8 @@ def dense(x: Tensor) -> Tensor:
 
 
 def spans(q: Ragged, k: Ragged, causal: bool) -> Spans:
-    """Each row of queries sees its row of keys; values that belong to no row see nothing.
-
-    Causal is for self-attention, where both are laid out alike: a query then sees its row from the beginning to itself.
-    """
+    """Each row of queries sees its row of keys, in causal self-attention as far as the query itself; values that belong
+    to no row see nothing."""
     (key_begin, key_end), (query_begin, query_end) = _bounds(q.row, k.offsets), _bounds(k.row, q.offsets)
     if causal:
         query_begin = torch.arange(k.row.shape[0], dtype=torch.int32, device=k.row.device)
@@ -79,9 +74,8 @@ def attend_spans(
 
     Rows lie end to end: `x` `(Tq, 3, heads, d_head)` holds queries, keys and values, as one projection gives them; or
     with a `memory` `(Tk, 2, heads, d_head)` of keys and values it is `(Tq, 1, heads, d_head)`. The intervals are those
-    of `Spans`, laid out by rows: a tile of queries reads all keys from its first to its last. A query without keys
-    yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in float32, memory grows with the
-    tokens and not with their pairs, and every run gives the same bits.
+    of `Spans`. A query without keys yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in
+    float32, memory grows with the tokens and not with their pairs, and every run gives the same bits.
     """
     return _attend(x, memory, key_begin, key_end, query_begin, query_end)[0]
 

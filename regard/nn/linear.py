@@ -32,9 +32,8 @@ def linear_relu(linear: nn.Module, x: Tensor) -> Tensor:
 class Packed(nn.Module):
     """`W x + b` with `W` laid out as oneDNN multiplies it fastest: for a few rows on a CPU in half the time or less.
 
-    oneDNN writes code for each number of rows that it meets and keeps it for good, whatever its cache is set to, up to
-    half a megabyte for each. In a search that number falls from step to step, so that memory grew for as long as new
-    numbers came up; therefore rows are filled up to one of few numbers.
+    oneDNN compiles code for each number of rows that it meets, up to half a megabyte, and keeps it for good, whatever
+    its cache is set to. In a search that number falls from step to step; so rows are filled up to one of few numbers.
     """
 
     def __init__(self, linear: nn.Linear) -> None:

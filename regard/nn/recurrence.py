@@ -139,10 +139,8 @@ class UnrolledRecurrence:
 
 
 def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Hochreiter and Schmidhuber 1997: the new state, in the precision of the gates, and the new cell in its own.
-
-    `ahead` is added to the gates, `(rows, 4 d_model)`.
-    """
+    """Hochreiter and Schmidhuber 1997: the new state, in the precision of the gates `(rows, 4 d_model)`, to which
+    `ahead` is added, and the new cell in its own."""
     if usable(gates) and (ahead is None or ahead.dtype == gates.dtype):
         return _Lstm.apply(gates, ahead, cell)
     dtype = gates.dtype
@@ -194,8 +192,7 @@ def lstm_layer(
     have an axis of directions before them. `reverse` says where in that order each position lies when its row is read
     from its end. Outputs past the end of a row are undefined, and their gradient has to be 0.
 
-    The product with the input is taken ahead of the loop, into the memory where the gates come to stand: a step adds to
-    it, and is but two kernels, forward and backward alike.
+    The product with the input is taken ahead of the loop, so that a step is but two kernels, forward and backward.
     """
     return _LstmLayer.apply(x, w_x, w_h, bias, lengths, reverse)
 

@@ -73,10 +73,8 @@ def attend_backward(
     key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor, dq: Tensor, dk: Tensor, dv: Tensor,
     tiles: Plan | None = None,
 ) -> None:  # fmt: skip
-    """Put the gradients of queries, keys and values into `dq`, `dk` and `dv`, from that of the contexts.
-
-    There tokens may lie anywhere, and heads side by side. Every run gives the same.
-    """
+    """Put the gradients of queries, keys and values into `dq`, `dk` and `dv`, where tokens may lie anywhere, and heads
+    side by side. Every run gives the same."""
     total, heads, d_head = q.shape
     delta = torch.empty_like(lse)
     cuts = tiles or plan(q)

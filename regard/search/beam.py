@@ -134,14 +134,12 @@ def beam_search(
 
     A beam is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
     with `exact`, when no open one could ever (its log-probability cannot rise, so it is held against the mildest
-    penalty it may still reach). A source with nothing closed, because the limits left no way on, gives its best open
-    hypothesis.
+    penalty it may still reach). A source for which the limits left no way to close gives its best open hypothesis.
 
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
-    `nbest` at or above `groups` the best of each is among the results.
-
-    `state` is the model's before the first token, or a `LazyStart`.
+    `nbest` at or above `groups` the best of each is among the results. `state` is the model's before the first token,
+    or a `LazyStart`.
     """
     if not len(limits.longest):
         return []
@@ -221,10 +219,8 @@ def _first_turn(
     graphs: Graphs, turn: _Turn, state: Any, limits: Limits, size: int,
     recorded: Callable[[_Board, Any], Recorded],
 ) -> Recorded:  # fmt: skip
-    """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can.
-
-    All but the first hypothesis of a beam idle.
-    """
+    """The recording of a turn of `size` beams, set to the first, in which all but one hypothesis of a beam idle; what
+    comes before it is recorded too, where it can."""
     count, width, most = len(limits.longest), turn.chooser.width, round_up(turn.most, 32)
     limits = limits.filled(size)
 

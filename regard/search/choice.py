@@ -36,12 +36,9 @@ class Chooser:
         self.width, self.eos = width, eos
 
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
-        """Among all that open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of `length`
-        `(1,)` tokens, may go on with: `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may
-        be written into.
-
-        The likeliest of all are among the likeliest of each hypothesis, and a way on that is forced takes their place.
-        """
+        """Among the continuations of open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of
+        `length` `(1,)` tokens. `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may be
+        written into."""
         token, value = limits.restrict(given, written, length)
         best, found = likeliest(given, 2 * self.width)  # (beams, open, candidates)
         forced, first = (token >= 0)[:, None, None], torch.arange(best.shape[-1], device=best.device) == 0
@@ -243,11 +240,8 @@ class Constrained(Chooser):
         return rank <= self._slots(member.sum(1)).gather(1, bank)
 
     def _slots(self, members: Tensor) -> Tensor:
-        """The slots of each bank, `(sources, banks)`, of which it can fill `members`.
-
-        They are shared out evenly, the last bank never left out. What a bank cannot fill goes to the nearest that can,
-        of two as near to the one that has met more.
-        """
+        """The slots of each bank, `(sources, banks)`, of which it can fill `members`. They are shared out evenly, and
+        what a bank cannot fill goes to the nearest that can, of two as near to the one that has met more."""
         banks = self.total.unsqueeze(1) + 1  # (sources, 1)
         upto = torch.arange(self.banks + 1, device=members.device).minimum(banks)
         slots = (upto * self.width // banks).diff(dim=1)

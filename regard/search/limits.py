@@ -24,14 +24,10 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rules of a search. `longest` gives the most tokens for each source, the closing mark not counted; below 0
-    there is no source.
+    """The rules of a search. Every output of a source starts with its `prefix`, which counts in the length and in
+    `log p` and which no other rule touches; what is written after it has to keep all of them."""
 
-    Every output of a source starts with its `prefix`, which counts in the length and in `log p` and which no other
-    rule touches; what is written after it has to keep all of them.
-    """
-
-    longest: Tensor  # (sources,)
+    longest: Tensor  # (sources,): most tokens, the closing mark not counted; below 0 there is no source
     bos: int
     eos: int
     forbidden: tuple[int, ...] = ()
@@ -82,10 +78,8 @@ class Limits:
         return made
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
-        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`.
-
-        A source that has reached its `longest` may only close; one in its prefix may only go on with it.
-        """
+        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`. At
+        its `longest` a source may only close; within its prefix it may only go on with that."""
         token, value = self.restrict(log_probs, written, torch.tensor([written.shape[-1] - 1], device=written.device))
         forced = (token >= 0)[:, None, None]
         if forced.any():
@@ -95,11 +89,8 @@ class Limits:
         return log_probs
 
     def restrict(self, log_probs: Tensor, written: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The rules for single tokens, in place, after `length` `(1,)` tokens; and where there is but one way on,
-        which token that is, `(sources,)`, -1 elsewhere, and its `log p`, `(sources, width)`.
-
-        What stands in `written` beyond these tokens is not read.
-        """
+        """The rules for single tokens, in place, after the first `length` `(1,)` tokens of `written`; and the token
+        that is forced, `(sources,)`, -1 where none is, with its `log p`, `(sources, width)`."""
         token = self.forced(length)
         index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
         given = log_probs.gather(-1, index)

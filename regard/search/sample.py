@@ -79,11 +79,8 @@ def uniforms(keys: Tensor, sample: Tensor, step: int) -> Tensor:
 
 def choose(probs: Tensor, uniform: Tensor) -> Tensor:
     """For each row of `(…, vocabulary)` the first token with which the probabilities add up to more than `uniform`
-    `(…,)` of all of them.
-
-    One of probability 0 is never chosen: sums that run in parallel need not rise with each token, so that they alone
-    would not tell.
-    """
+    `(…,)` of all of them."""
+    # Sums that run in parallel need not rise with each token, and one of probability 0 is never chosen.
     reached = torch.where(probs > 0, probs.cumsum(-1), 0.0)
     return (reached > uniform.unsqueeze(-1) * reached.amax(-1, keepdim=True)).to(torch.int8).argmax(-1)
 

@@ -52,11 +52,8 @@ def _survey(
     logits, forbidden, length, keys, top, total, stride, vocabulary, shortest, eos,
     banned: tl.constexpr, count: tl.constexpr, wide: tl.constexpr, part: tl.constexpr, lot: tl.constexpr,
 ):  # fmt: skip
-    """One part of one row: of its lots the likeliest, by their greatest, and of their tokens the likeliest.
-
-    Stores the keys of the `count` likeliest tokens that the rules allow, the greatest logit of all, and the sum of
-    `exp(logit - greatest)`.
-    """
+    """One part of one row: of its lots the likeliest, and of their tokens the keys of the `count` likeliest that the
+    rules allow; the greatest logit of all, and the sum of `exp(logit - greatest)`."""
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits += row * stride
     first = number * part
