@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,8 @@ from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoid
 from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
+
+B = TypeVar("B", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -152,16 +154,9 @@ class TransformerEncoder(Body):
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
-        blocks = [
-            EncoderBlock(
-                d_model, settings.heads, settings.d_ff, norm=settings.norm, normalize=settings.normalize,
-                gated=settings.gated, activation=settings.activation, dropout=dropout, relative=relative,
-            )
-            for relative in relative_positions(settings, d_model, causal=False)
-        ]  # fmt: skip
-        self.positions = absolute_positions(settings, d_model, longest)
+        self.positions, blocks, final = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.final = final_norm(settings, d_model)
+        self.final = final
         self.packed = isinstance(stem, TokenStem)
 
     def forward(self, source: Ragged) -> Memory:
@@ -206,28 +201,28 @@ class SeveralEncoders(nn.Module):
         return Memory(Ragged(states.values, states.offsets[::count].contiguous(), longest), summary, carry)
 
 
-def absolute_positions(part: TransformerSettings, d_model: int, longest: int) -> nn.Module | None:
-    """Positions that are added to token vectors, if attention itself has none."""
-    if part.positions == "learned":
-        return Learned(d_model, longest)
-    return Sinusoidal(d_model) if part.positions == "sinusoidal" else None
-
-
-def relative_positions(part: TransformerSettings, d_model: int, *, causal: bool) -> list[Relative | None]:
-    """Positions inside the attention of each block; those that all blocks share are one object."""
-    if part.positions == "shaw":
-        return [Shaw(d_model // part.heads) for _ in range(part.layers)]
-    shared: Relative | None = None
+def transformer_parts(
+    part: TransformerSettings, d_model: int, dropout: float, longest: int, block: Callable[..., B], causal: bool = False
+) -> tuple[nn.Module | None, list[B], nn.Module]:
+    """Positions that are added to token vectors, unless attention itself has some; the blocks; and the last norm, which
+    pre-norm needs because it leaves the residual stream unnormed."""
+    heads = part.heads
+    relative: Relative | None = None  # shared by all blocks
     match part.positions:
         case "rotary":
-            shared = Rotary(d_model // part.heads)
+            relative = Rotary(d_model // heads)
         case "alibi":
-            shared = Alibi(part.heads)
+            relative = Alibi(heads)
         case "t5":
-            shared = T5Bias(part.heads, bidirectional=not causal)
-    return [shared] * part.layers
-
-
-def final_norm(part: TransformerSettings, d_model: int) -> nn.Module:
-    """Pre-norm leaves the residual stream unnormed, so a last norm follows the blocks."""
-    return make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()
+            relative = T5Bias(heads, bidirectional=not causal)
+    each = [Shaw(d_model // heads) if part.positions == "shaw" else relative for _ in range(part.layers)]
+    blocks = [
+        block(
+            d_model, heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
+            activation=part.activation, dropout=dropout, relative=own,
+        )
+        for own in each
+    ]  # fmt: skip
+    absolute: nn.Module | None = Learned(d_model, longest) if part.positions == "learned" else None
+    absolute = Sinusoidal(d_model) if part.positions == "sinusoidal" else absolute
+    return absolute, blocks, make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()
