@@ -95,9 +95,7 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
-            return TransformerDecoder(
-                embedding, *transformer_parts(part, d_model, dropout, longest, block, causal=True)
-            )
+            return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))
     raise AssertionError("no decoder to build")
 
 

@@ -18,7 +18,7 @@ from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
 from regard.ragged import bucket, round_up
-from regard.search.choice import Choice, Chooser, Constrained, Diverse
+from regard.search.choice import Chooser, Constrained, Diverse
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.stepper import LazyStart, Step, Stepper, started
 
@@ -183,11 +183,8 @@ def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
     """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
     until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
 
-    def again(tree: tuple[_Board, Any]) -> None:
-        copy_into(tree, turn(*tree))
-
     def recorded(board: _Board, state: Any) -> Recorded:
-        return graphs.recording(turn.key, again, (board, state))
+        return graphs.recording(turn.key, lambda tree: copy_into(tree, turn(*tree)), (board, state))
 
     size, left, turns, done = bucket(len(results.found)), len(results.found), turn.most + 1, 0
     recording, room = _first_turn(graphs, turn, state, results.limits, size, recorded), WINDOW
@@ -230,8 +227,7 @@ def _first_turn(
 
     if isinstance(state, LazyStart) and graphs.filled:
         given, start, key = (state.filled(size), limits), state.start, ("begin", most, turn.key)
-        first: Recorded = graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given)()
-        return first
+        return graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given)()
     state, sources = started(state), torch.arange(size, device=graphs.device).clamp(max=count - 1)
     return begin(state if count == size else state.select(sources, sources), limits.to(graphs.device))
 
@@ -304,7 +300,11 @@ class _Turn:
         before = torch.where(board.over[:, None], board.last, board.written[:, 0])
         before_length = torch.where(board.over, board.last_length, board.length - 1)
         mildest = self._divisor(torch.full_like(length, self.most + 1) if self.exact else length)
-        over = _hope(board, choice, self.exact) / mildest <= board.closed_score[:, -1]
+        hope = choice.log_prob
+        if choice.ready is not None and not self.exact:
+            # Once enough have closed, one that may not close yet does not count: its score lacks what it has to write.
+            hope = hope.masked_fill((board.closed_score[:, -1:] > -math.inf) & ~choice.ready, -math.inf)
+        over = hope.amax(1) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
         written = _picked(board.written, choice.parent)
         written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
@@ -330,16 +330,6 @@ def _chooser(
             raise ConfigError(f"constraints cannot be combined with groups ({groups}); set groups to 1")
         return Constrained(width, limits, constraints)
     return Diverse(width // groups, limits.eos, groups, diversity) if groups > 1 else Chooser(width, limits.eos)
-
-
-def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
-    """`log p` of the best that stays open, `(beams,)`. Once enough have closed, one that may not close yet counts only
-    in an exact search: what it still has to write is not in its score."""
-    hope = choice.log_prob
-    if choice.ready is not None and not exact:
-        enough = board.closed_score[:, -1:] > -math.inf
-        hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
-    return hope.amax(1)
 
 
 def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:
