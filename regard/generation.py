@@ -140,16 +140,26 @@ def score_lines(
 ) -> None:  # fmt: skip
     """`log p` of all examples of a file, to a file or to standard output."""
     system = load(folder, device=device)
-    path = Path(files if isinstance(files, str) else files[0])
+    task, path = system.task, Path(files if isinstance(files, str) else files[0])
     made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity})
 
     def content(example: Example) -> bytes:
         return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
     def work(window: list[Example]) -> list[str]:
-        return [_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)]
+        items = task.source.encode_many([x.source for x in window])
+        targets = task.target.encode_many([x.target for x in window])
+        fitting = []
+        for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
+            if what := task.unfit(item, target):
+                warn(f"{example.place} {what}; its line of output is empty")
+            else:
+                fitting.append(i)
+        scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
+        found = {i: _scored(pair, tokens, perplexity) for i, pair in zip(fitting, scored, strict=True)}
+        return [found.get(i, "") for i in range(len(window))]
 
-    examples = system.task.checked(read_files(files, system.task.sides.form))
+    examples = task.checked(read_files(files, task.sides.form))
     _run("scoring", path, output, made_from, examples, content, work, window=WINDOW, force=force, quiet=quiet)
 
 
@@ -177,25 +187,7 @@ def stream_lines(
     _run("scoring", file, output, made_from, scored, itemgetter(0), work, window=1, force=force, quiet=quiet)
 
 
-def _score_window(system: System, window: list[Example], warn: Warn) -> list[PairScore | None]:
-    task, fitting = system.task, []
-    items = task.source.encode_many([x.source for x in window])
-    targets = task.target.encode_many([x.target for x in window])
-    for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
-        if what := task.unfit(item, target):
-            warn(f"{example.place} {what}; its line of output is empty")
-        else:
-            fitting.append(i)
-    found: list[PairScore | None] = [None] * len(window)
-    scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
-    for i, pair in zip(fitting, scored, strict=True):
-        found[i] = pair
-    return found
-
-
-def _scored(pair: PairScore | None, tokens: bool, perplexity: bool) -> str:
-    if pair is None:
-        return ""
+def _scored(pair: PairScore, tokens: bool, perplexity: bool) -> str:
     cells = [f"{pair.log_prob:.4f}", *([f"{pair.perplexity:.4f}"] if perplexity else [])]
     return "\t".join([*cells, *([" ".join(f"{x:.4f}" for x in pair.tokens)] if tokens else [])])
 
@@ -205,10 +197,8 @@ def _run(
     content: Callable[[T], bytes], work: Callable[[list[T]], list[str]], *, window: int, force: bool, quiet: bool,
     live: bool = False,
 ) -> None:  # fmt: skip
-    """Write a line for each item, to a file or to standard output: `work` makes those of a `window` of items.
-
-    `content` is all that a line is made from. If it is `live`, an item gets its line as soon as no other has come.
-    """
+    """Write a line for each item, to a file or to standard output: `work` makes those of a `window` of items. `content`
+    is all that a line is made from. If it is `live`, an item gets its line as soon as no other has come."""
     sink = StandardOutput() if output is None else LineFile(output, made_from, window=window, force=force)
     with sink, counting(job, _count(file), quiet=quiet) as progress:
         rest = sink.take_up(items, content, str(file or "standard input"))

@@ -302,10 +302,8 @@ class Ragged:
 
 
 def gathered(x: Tensor, index: Tensor, back: Tensor, empty: Tensor | None = None) -> Tensor:
-    """`x[index]`, whose gradient is that of `back`, 0 where it is `empty`: a gather too, and no sum of many places.
-
-    For indices that take each value once, and to some places that nobody reads: `back` is where a value went.
-    """
+    """`x[index]`, whose gradient is that of `back`, 0 where it is `empty`: a gather too, and no sum of many places. For
+    indices that take each value once, and to some places that nobody reads: `back` is where a value went."""
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, index)
     return _Gathered.apply(x, index, back, empty)

@@ -34,11 +34,8 @@ def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
     target: TargetSettings | None = None,
 ) -> Model:  # fmt: skip
-    """A new model with weights drawn from torch's random state.
-
-    It reads `sources` (of one text, the vocabulary will do) and has so many `outputs`: tokens, or classes of `target`.
-    `longest` bounds learned positions.
-    """
+    """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
+    do) and has so many `outputs`: tokens, or classes of `target`. `longest` bounds learned positions."""
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
@@ -84,7 +81,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
     d_model, dropout, alone = settings.d_model, settings.dropout, settings.decoder_only
     match settings.decoder:
         case RecurrentDecoderSettings() as part:
-            mode, attention = "none" if alone else part.context or "attention", None
+            mode: str = "none" if alone else part.context or "attention"
+            attention = None
             if mode == "attention":
                 score = SCORES.get(part.score or "additive")(d_model // (part.heads or 1))
                 attention = (HardAttention if part.hard else Attention)(score, part.heads, d_model)

@@ -281,10 +281,8 @@ class MultiHeadAttention(nn.Module):
 
 
 def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:
-    """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out.
-
-    The rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros.
-    """
+    """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out. The
+    rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros."""
     # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
     kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
     query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)

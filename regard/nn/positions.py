@@ -14,12 +14,6 @@ from torch import Tensor, nn
 from regard.errors import DataError
 
 
-def _frequencies(width: int) -> Tensor:
-    """`10000^{-2i/width}` for each pair `i`."""
-    exponent = torch.arange(0, width, 2, dtype=torch.float64) / width
-    return torch.exp(-math.log(10000.0) * exponent).float()
-
-
 class Sinusoidal(nn.Module):
     """Vaswani et al. 2017, 3.5: `P_{t,2i} = sin(t / 10000^{2i/d})`, `P_{t,2i+1} = cos(t / 10000^{2i/d})`.
 
@@ -30,7 +24,8 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.register_buffer("frequencies", _frequencies(d_model), persistent=False)
+        exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+        self.register_buffer("frequencies", torch.exp(-math.log(10000.0) * exponent).float(), persistent=False)
 
     def forward(self, position: Tensor, longest: int = 0) -> Tensor:
         """`(…,)` whole numbers to `(…, d_model)`."""
@@ -97,7 +92,7 @@ class Rotary(Relative):
     def __init__(self, d_head: int) -> None:
         super().__init__()
         assert d_head % 2 == 0, f"rotary positions turn pairs, and d_head ({d_head}) is odd"
-        self.register_buffer("frequencies", _frequencies(d_head), persistent=False)
+        self.register_buffer("frequencies", Sinusoidal(d_head).frequencies, persistent=False)
 
     def turn(self, q: Tensor, k: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
         angle = slot[:, None, None] * self.frequencies  # (length, 1, d_head / 2), in full precision

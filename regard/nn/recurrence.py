@@ -214,13 +214,13 @@ class _LstmLayer(torch.autograd.Function):
         states[:, 0], cells[:, 0] = 0.0, 0.0
         for t in range(steps):
             gates[:, t].baddbmm_(states[:, t], w_h.mT)
-            given, into = (gates[:, t], None, cells[:, t]), (states[:, t + 1], cells[:, t + 1])
+            now, into = (gates[:, t], None, cells[:, t]), (states[:, t + 1], cells[:, t + 1])
             if usable(gates):
                 from regard.nn import triton_steps
 
-                triton_steps.lstm(*given, *into)
+                triton_steps.lstm(*now, *into)
             else:
-                for own, new in zip(into, lstm(*given), strict=True):
+                for own, new in zip(into, lstm(*now), strict=True):
                     own.copy_(new)
         ctx.save_for_backward(*inputs, w_x, w_h, gates, states, cells, lengths, reverse)
         number = torch.arange(rows, device=x.device)

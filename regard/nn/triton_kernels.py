@@ -93,10 +93,8 @@ def attend_backward(
 def softmax_cross_entropy_(
     logits: Tensor, targets: Tensor, smoothing: float, ignored: int, block: int = 8192, warps: int = 8
 ) -> Tensor:
-    """Losses `(tokens,)`; the logits `(tokens, vocabulary)` give way to their gradients.
-
-    Programs are large so that few rows are on the way at a time: the second pass then finds them in the cache.
-    """
+    """Losses `(tokens,)`; the logits `(tokens, vocabulary)` give way to their gradients. Programs are large so that few
+    rows are on the way at a time: the second pass then finds them in the cache."""
     return _losses(_cross_entropy, logits, targets, smoothing, (), ignored, block, warps)
 
 
@@ -170,9 +168,7 @@ def _store(base, rows, stride, there, tile, d_head: tl.constexpr, d_tile: tl.con
 @triton.jit
 def _reach(begin, end):
     """The first place that any interval of a tile holds, and the place after the last; empty intervals do not count.
-
-    Where all are empty both are 0: a great number as the beginning would wrap around in the loop's prefetches.
-    """
+    Where all are empty both are 0: a great number as the beginning would wrap around in the loop's prefetches."""
     high = tl.max(tl.where(end > begin, end, 0), axis=0)
     low = tl.min(tl.where(end > begin, begin, 2147483647), axis=0)
     return tl.minimum(low, high), high
@@ -352,10 +348,8 @@ def _cross_entropy(
     logits, targets, losses, vocabulary, kept, spread,
     smoothed: tl.constexpr, ignored: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One row: its sum of exponentials and its loss in a first pass, its gradient over the logits in a second.
-
-    The target is worth `kept`, and every word of the vocabulary `spread`.
-    """
+    """One row: its sum of exponentials and its loss in a first pass, its gradient over the logits in a second. The
+    target is worth `kept`, and every word of the vocabulary `spread`."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocabulary
     target = tl.load(targets + row).to(tl.int32)
@@ -376,10 +370,8 @@ def _cross_entropy(
 
 @triton.jit
 def _compare(one, other, here, top_p, size_p, top_q, size_q, shift):
-    """What two passes say of a block of words: `p`, `q` and `log p/q`, which is some number where both are 0.
-
-    `shift` is how much greater `log Σ exp` of the logits of `p` is than that of `q`.
-    """
+    """What two passes say of a block of words: `p`, `q` and `log p/q`, which is some number where both are 0. `shift`
+    is how much greater `log Σ exp` of the logits of `p` is than that of `q`."""
     x = tl.load(one, mask=here, other=float("-inf")).to(tl.float32)
     y = tl.load(other, mask=here, other=float("-inf")).to(tl.float32)
     p = tl.exp2((x - top_p) * LOG2E - size_p)

@@ -31,10 +31,8 @@ class EnsembleState:
 
 
 def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-    """One step of several models over the same tokens, `p = 1/K Σ_k p_k`.
-
-    Averaging networks is of Hansen and Salamon 1990; Sutskever et al. 2014 translate with it.
-    """
+    """One step of several models over the same tokens, `p = 1/K Σ_k p_k`. Averaging networks is of Hansen and Salamon
+    1990; Sutskever et al. 2014 translate with it."""
     found = [step(tokens, part) for step, part in zip(steps, state.states, strict=True)]
     log_probs = torch.stack([x for x, _ in found]).logsumexp(0) - math.log(len(found))
     return log_probs, EnsembleState(tuple(part for _, part in found))

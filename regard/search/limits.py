@@ -140,10 +140,8 @@ class Limits:
 
 
 def length_penalty(kind: str, alpha: float, length: Tensor) -> Tensor:
-    """What `log p` of `length` tokens (the closing mark counted) is divided by.
-
-    `gnmt` is Wu et al. 2016, eq. 14: `((5 + length) / 6) ** alpha`; `average` is `length ** alpha`.
-    """
+    """What `log p` of `length` tokens (the closing mark counted) is divided by. `gnmt` is Wu et al. 2016, eq. 14:
+    `((5 + length) / 6) ** alpha`; `average` is `length ** alpha`."""
     match kind:
         case "gnmt":
             return ((5.0 + length) / 6.0) ** alpha
