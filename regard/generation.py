@@ -109,11 +109,11 @@ def _column(path: Path | None) -> Iterator[str]:
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
     texts = [line.source.field for line in window]
-    told = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
-    bad = list(told)
+    problems = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
+    bad = list(problems)
 
     def problem(index: int, what: str) -> None:
-        told.setdefault(index, f"{name}:{window[index].source.number} {what}")
+        problems.setdefault(index, f"{name}:{window[index].source.number} {what}")
 
     prefixes = [line.prefix for line in window]
     phrases = [[phrase for phrase in line.phrases.split("\t") if phrase.strip()] for line in window]
@@ -123,7 +123,7 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
     )  # fmt: skip
     for index in bad:  # which may have been an empty prompt, from which a language model writes
         found[index] = []
-    for _, what in sorted(told.items()):
+    for _, what in sorted(problems.items()):
         warn(f"{what}; its line of output is empty")
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:

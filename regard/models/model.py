@@ -91,7 +91,7 @@ class AutoregressiveModel(nn.Module, ABC):
 
     @abstractmethod
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        """Vectors `(total, d_model)` from which the output layer tells the token after each of `inputs`."""
+        """Vectors `(total, d_model)` from which the output layer predicts the token after each of `inputs`."""
 
     @abstractmethod
     def start(self, source: Source) -> State:
@@ -102,7 +102,7 @@ class AutoregressiveModel(nn.Module, ABC):
         """What is made of the source."""
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """`(rows,)` tokens to `(rows, d_model)`, from which `predict` tells the next, and the state after them."""
+        """`(rows,)` tokens to `(rows, d_model)`, the input of `predict`, and the state after them."""
         return self.decoder.step(tokens, state)
 
     def predict(self, output: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class MaskedLanguageModel(nn.Module):
         return inputs.like(self.head(self.states(source, inputs).values))
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        """Vectors `(total, d_model)` from which the output layer tells what stood at each of these positions."""
+        """Vectors `(total, d_model)` from which the output layer predicts the token at each of these positions."""
         states = self.encode(source).states.values[source.offsets.long()[inputs.row] + inputs.values]
         return inputs.like(self.norm(F.gelu(self.transform(states))))
 

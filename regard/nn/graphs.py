@@ -106,11 +106,11 @@ class Recording(Generic[Tree]):
         self.replay = graphs.capture(lambda: function(own))
 
     def take(self, inputs: Tree) -> None:
-        """Go on from these inputs."""
+        """Copy these inputs into its own."""
         copy_into(self.inputs, inputs)
 
     def __call__(self) -> Any:
-        """Once more; what the function gives back, as it is until the next time."""
+        """Replay; returns what the function does, until the next replay overwrites it."""
         return self.replay()
 
 
@@ -181,7 +181,7 @@ class Graphs:
         return graph, found
 
     def recording(self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree) -> Recording[Tree]:
-        """The recording of `function` for inputs like these, set to them. `key` tells functions apart."""
+        """The recording of `function` for inputs like these, set to them. `key` identifies the function."""
         whole = (key, signature(inputs))
         found: Recording[Tree] | None = self.recordings.pop(whole, None)
         if found is None:

@@ -42,7 +42,7 @@ class Learned(nn.Module):
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, position: Tensor, longest: int) -> Tensor:
-        """Positions below `longest`, which is told so that nothing waits for the device (0: not known here)."""
+        """Positions below `longest`, an argument so that nothing waits for the device (0: not known here)."""
         if longest > self.table.num_embeddings:
             raise DataError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} "

@@ -128,7 +128,7 @@ def padded_width(d_head: int) -> int:
 
 
 def _shape(d_head: int, cut: Tiles) -> dict[str, Any]:
-    """What the compiler is told of the tiles."""
+    """Compile-time arguments of an attention kernel."""
     return {
         "scale": d_head**-0.5, "d_head": d_head, "d_tile": padded_width(d_head), "tile_q": cut.queries,
         "tile_k": cut.keys, "num_warps": cut.warps, "num_stages": cut.stages,

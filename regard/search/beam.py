@@ -261,7 +261,7 @@ class _Turn:
 
     @property
     def key(self) -> Hashable:
-        """What tells it from other turns of the same model."""
+        """Identifies it among the turns of a model."""
         names = (self.penalty, self.alpha, self.exact and self.most, self.normalised)
         return (self.chooser.width, self.chooser.eos, *names)
 

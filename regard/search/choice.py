@@ -89,7 +89,7 @@ class Diverse(Chooser):
     """Diverse beam search (Vijayakumar et al. 2018, algorithm 1) with Hamming diversity.
 
     The beams of one source stand together and choose one after the other; each ranks a candidate by
-    `log p - diversity * n`, `n` being how often the beams before it went on with that token at this step.
+    `log p - diversity * n`, `n` being how often the beams before it chose that token at this step.
     """
 
     def __init__(self, width: int, eos: int, groups: int, diversity: float) -> None:

@@ -60,9 +60,8 @@ class Limits:
 
     def to(self, device: torch.device) -> Limits:
         """On another device."""
-        moved = self._with(lambda table: table.to(device))
+        moved = self._with(lambda table: table.to(device), self.prefix)
         object.__setattr__(moved, "_forbidden", self._forbidden.to(device))
-        object.__setattr__(moved, "prefix", self.prefix)
         return moved
 
     def filled(self, sources: int) -> Limits:
@@ -70,11 +69,10 @@ class Limits:
         more = sources - len(self.longest)
         return self._with(lambda table: torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
 
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Limits:
-        """With other tables, which tell of the prefix from there on."""
+    def _with(self, change: Callable[[Tensor], Tensor], prefix: Sequence[Sequence[int]] | None = None) -> Limits:
+        """With other tables; `prefix` is only that of the sources a search began with."""
         made = copy.copy(self)
-        for name, table in (("longest", change(self.longest)), ("_prefix", change(self._prefix)), ("prefix", None)):
-            object.__setattr__(made, name, table)
+        vars(made).update(longest=change(self.longest), _prefix=change(self._prefix), prefix=prefix)
         return made
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
