@@ -151,10 +151,10 @@ def sweep() -> None:
     for length in (512, 8192):
         tiles_of(Packed(str(length), [length] * (TOKENS // length), MODELS["base"], "causal"))
     logits, targets = on_gpu(2, 8192, VOCABULARY), torch.randint(VOCABULARY, (8192,), device="cuda")
-    one, two, none = triton_kernels.softmax_cross_entropy_, triton_kernels.softmax_agreement_, kernels.IGNORED
+    losses, none = triton_kernels.softmax_losses_, kernels.IGNORED
     best(f"loss of 8192 x {VOCABULARY}: block, warps", BLOCKS, {
-        "one pass": lambda *x: one(logits[0], targets, 0.1, none, *x),
-        "two passes": lambda *x: two(logits, targets, 0.1, 5.0, none, *x),
+        "one pass": lambda *x: losses(logits[0], targets, 0.1, none, None, *x),
+        "two passes": lambda *x: losses(logits, targets, 0.1, none, 5.0, *x),
     })  # fmt: skip
 
 

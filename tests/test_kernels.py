@@ -265,7 +265,7 @@ def plain(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
 def in_blocks(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_cross_entropy_(logits, targets, smoothing, kernels.IGNORED, block=64, warps=1)
+    return triton_kernels.softmax_losses_(logits, targets, smoothing, kernels.IGNORED, block=64, warps=1)
 
 
 Way = Callable[[Tensor, Tensor, float], Tensor]
@@ -442,8 +442,7 @@ def agreeing_plain(logits: Tensor, targets: Tensor, smoothing: float, agreement:
 def agreeing_in_blocks(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
     from regard.nn import triton_kernels
 
-    cut = {"block": 64, "warps": 1}
-    return triton_kernels.softmax_agreement_(logits, targets, smoothing, agreement, kernels.IGNORED, **cut)
+    return triton_kernels.softmax_losses_(logits, targets, smoothing, kernels.IGNORED, agreement, block=64, warps=1)
 
 
 Agreeing = Callable[[Tensor, Tensor, float, float], Tensor]

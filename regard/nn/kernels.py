@@ -169,7 +169,7 @@ def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0
         return _softmax_cross_entropy_plain_(logits, targets, smoothing)
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_cross_entropy_(logits, targets.contiguous(), smoothing, IGNORED)
+    return triton_kernels.softmax_losses_(logits, targets.contiguous(), smoothing, IGNORED)
 
 
 @torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
@@ -187,7 +187,7 @@ def softmax_agreement_(logits: Tensor, targets: Tensor, smoothing: float, agreem
         return _softmax_agreement_plain_(logits, targets, smoothing, agreement)
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_agreement_(logits, targets.contiguous(), smoothing, agreement, IGNORED)
+    return triton_kernels.softmax_losses_(logits, targets.contiguous(), smoothing, IGNORED, agreement)
 
 
 for _loss in (softmax_cross_entropy_, softmax_agreement_):

@@ -90,26 +90,15 @@ def attend_backward(
         )  # fmt: skip
 
 
-def softmax_cross_entropy_(
-    logits: Tensor, targets: Tensor, smoothing: float, ignored: int, block: int = 8192, warps: int = 8
-) -> Tensor:
-    """Losses `(tokens,)`; the logits `(tokens, vocabulary)` give way to their gradients. Programs are large so that few
-    rows are on the way at a time: the second pass then finds them in the cache."""
-    return _losses(_cross_entropy, logits, targets, smoothing, (), ignored, block, warps)
-
-
-def softmax_agreement_(
-    logits: Tensor, targets: Tensor, smoothing: float, agreement: float, ignored: int, block: int = 8192,
-    warps: int = 16,
+def softmax_losses_(
+    logits: Tensor, targets: Tensor, smoothing: float, ignored: int, agreement: float | None = None, block: int = 8192,
+    warps: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Losses `(tokens,)`; the logits of two passes `(2, tokens, vocabulary)` give way to their gradients."""
-    return _losses(_agreement, logits, targets, smoothing, (agreement / 4,), ignored, block, warps)
-
-
-def _losses(
-    kernel: Any, logits: Tensor, targets: Tensor, smoothing: float, more: tuple[float, ...], ignored: int, block: int,
-    warps: int,
-) -> Tensor:  # fmt: skip
+    """Losses `(tokens,)`; the logits `(tokens, vocabulary)`, or with an `agreement` those of two passes `(2, tokens,
+    vocabulary)`, give way to their gradients. Programs are large so that few rows are on the way at a time: the second
+    pass then finds them in the cache."""
+    kernel, more = (_cross_entropy, ()) if agreement is None else (_agreement, (agreement / 4,))
+    warps = warps or (8 if agreement is None else 16)
     tokens, vocabulary = logits.shape[-2:]
     losses = logits.new_empty(tokens, dtype=torch.float32)
     if tokens:
