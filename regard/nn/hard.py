@@ -58,13 +58,13 @@ class HardAttention(Attention):
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         somewhere = weights.sum(-1, keepdim=True) > 0  # a query that may look nowhere looks nowhere
-        if not self.training:
-            one = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
-            return one * somewhere
-        odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
-        place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
+        if self.training:
+            odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
+            place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
+        else:
+            place = weights.argmax(-1, keepdim=True)
         one = torch.zeros_like(weights).scatter(-1, place, 1.0) * somewhere
-        if self.choices is None:
+        if not self.training or self.choices is None:
             return one
         logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
         soft = self.choices.soft[rows][:, None, None, None]

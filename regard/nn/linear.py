@@ -62,11 +62,10 @@ class Packed(nn.Module):
                 self.packed[start, stop] = laid_out, None if self.bias is None else self.bias.detach()[start:stop]
         weight, bias = self.packed[start, stop]
         count = x.shape[:-1].numel()
-        if not (more := bucket(count, PARTS) - count if count else 0):
-            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        rows = F.pad(x.reshape(count, -1), (0, 0, 0, more))
+        more = bucket(count, PARTS) - count if count else 0
+        rows = F.pad(x.reshape(count, -1), (0, 0, 0, more)) if more else x
         found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-        return found[:count].view(*x.shape[:-1], stop - start)
+        return found[:count].view(*x.shape[:-1], stop - start) if more else found
 
 
 class Quantised(nn.Module):
