@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.workload import draw_lengths
 from regard.errors import ConfigError
-from regard.nn import fused, kernels
+from regard.nn import kernels
 from regard.nn.dropout import Dropout
 from regard.nn.kernels import attend_spans, spans
 from regard.ragged import Ragged
@@ -151,10 +151,10 @@ def sweep() -> None:
     for length in (512, 8192):
         tiles_of(Packed(str(length), [length] * (TOKENS // length), MODELS["base"], "causal"))
     logits, targets = on_gpu(2, 8192, VOCABULARY), torch.randint(VOCABULARY, (8192,), device="cuda")
-    one, two, none = triton_kernels.softmax_cross_entropy_, triton_kernels.softmax_agreement_, kernels.IGNORED
+    losses, none = triton_kernels.softmax_losses_, kernels.IGNORED
     best(f"loss of 8192 x {VOCABULARY}: block, warps", BLOCKS, {
-        "one pass": lambda *x: one(logits[0], targets, 0.1, none, *x),
-        "two passes": lambda *x: two(logits, targets, 0.1, 5.0, none, *x),
+        "one pass": lambda *x: losses(logits[0], targets, 0.1, none, None, *x),
+        "two passes": lambda *x: losses(logits, targets, 0.1, none, 5.0, *x),
     })  # fmt: skip
 
 
@@ -239,9 +239,9 @@ def around() -> None:
     for width in (512, 1024):
         x, added, inner = (on_gpu(TOKENS, size).requires_grad_() for size in (width, width, 4 * width))
         module, unit = torch.nn.LayerNorm(width, device="cuda"), 2.0 * TOKENS * width
-        ours, theirs = partial(fused.add_norm, x, added, module, drop), partial(norm, x, added, module)
+        ours, theirs = partial(kernels.add_norm, x, added, module, drop), partial(norm, x, added, module)
         compare(f"norm {width}", [x, added, *module.parameters()], ours, theirs, (3 * unit, 8 * unit))
-        ours, theirs = partial(fused.relu_dropout, inner, drop), partial(relu, inner)
+        ours, theirs = partial(kernels.relu_dropout, inner, drop), partial(relu, inner)
         compare(f"relu {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from regard.display import counting
 from regard.errors import DataError
 from regard.evaluation.alignment import pharaoh
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
-from regard.output import LineFile, Sink, StandardOutput
+from regard.output import LineFile, StandardOutput
 from regard.system import CONFIG, System, load, token_files
 from regard.tasks.task import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
@@ -39,17 +39,12 @@ class Form:
     json: bool = False
 
     def line(self, outputs: Sequence[Output], links: Sequence[str]) -> str:
-        """One line for one input: its outputs, parted by tabs. Blanks in an output are single spaces, so tabs and
-        line ends part fields and lines only."""
+        """One line for one input: its outputs, separated by tabs, which no output contains."""
         texts = [clean(output.text) for output in outputs]
         if self.json:
             records = [
-                {
-                    "text": text,
-                    "score": output.score,
-                    "log_prob": output.log_prob,
-                    **({"alignment": link} if link else {}),
-                }
+                {"text": text, "score": output.score, "log_prob": output.log_prob}
+                | ({"alignment": link} if link else {})
                 for text, output, link in zip(texts, outputs, links, strict=True)
             ]
             return json.dumps({"outputs": records}, ensure_ascii=False)
@@ -64,29 +59,26 @@ def generate_lines(
     form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, force: bool, warn: Warn,
     quiet: bool = False,
 ) -> None:  # fmt: skip
-    """Outputs of all lines of a file or of standard input, to a file or to standard output, by what was loaded from
-    `folders`.
+    """Outputs of all lines of a file or of standard input, to a file or to standard output, by the models of `folders`.
 
-    Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, parted by tabs.
+    Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, separated by tabs.
     """
     settings = system.search_settings(**search)
     name = str(file or "standard input")
-    live = file is None and output is None  # a line gets its answer as soon as there is no other to go with it
     made_from = Fingerprint(
         _models(folders) | settings_of(settings) | asdict(form)
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
     )  # fmt: skip
-    with ExitStack() as stack:
-        sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
-        progress = stack.enter_context(counting("generating", _count(file), quiet=quiet))
-        columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
-        lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
-        rest = sink.take_up(lines, lambda line: line.content, name)
-        progress.advance(progress.task_ids[0], sink.written)
-        for window in arriving(rest, WINDOW) if live else _windows(rest, WINDOW):
-            found = _window(system, window, name, settings.model_dump(), form, warn)
-            sink.write(found, [line.content for line in window])
-            progress.advance(progress.task_ids[0], len(window))
+    columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
+    lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
+
+    def work(window: list[Line]) -> list[str]:
+        return _window(system, window, name, settings.model_dump(), form, warn)
+
+    _run(
+        "generating", file, output, made_from, lines, lambda line: line.content, work, window=WINDOW, force=force,
+        quiet=quiet, live=file is None and output is None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,11 +109,11 @@ def _column(path: Path | None) -> Iterator[str]:
 def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
     """The output lines for some input lines."""
     texts = [line.source.field for line in window]
-    told = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
-    bad = list(told)
+    problems = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
+    bad = list(problems)
 
     def problem(index: int, what: str) -> None:
-        told.setdefault(index, f"{name}:{window[index].source.number} {what}")
+        problems.setdefault(index, f"{name}:{window[index].source.number} {what}")
 
     prefixes = [line.prefix for line in window]
     phrases = [[phrase for phrase in line.phrases.split("\t") if phrase.strip()] for line in window]
@@ -131,7 +123,7 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
     )  # fmt: skip
     for index in bad:  # which may have been an empty prompt, from which a language model writes
         found[index] = []
-    for _, what in sorted(told.items()):
+    for _, what in sorted(problems.items()):
         warn(f"{what}; its line of output is empty")
     links: list[list[str]] = [["" for _ in outputs] for outputs in found]
     if form.align:
@@ -148,23 +140,27 @@ def score_lines(
 ) -> None:  # fmt: skip
     """`log p` of all examples of a file, to a file or to standard output."""
     system = load(folder, device=device)
-    first = files if isinstance(files, str) else files[0]
+    task, path = system.task, Path(files if isinstance(files, str) else files[0])
     made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity})
-    with ExitStack() as stack:
-        sink = stack.enter_context(_sink(output, made_from, WINDOW, force=force))
-        progress = stack.enter_context(counting("scoring", _count(Path(first)), quiet=quiet))
-        examples = iter(system.task.checked(read_files(files, system.task.sides.form)))
-        rest = sink.take_up(examples, _content, first)
-        progress.advance(progress.task_ids[0], sink.written)
-        for window in _windows(rest, WINDOW):
-            found = [_scored(pair, tokens, perplexity) for pair in _score_window(system, window, warn)]
-            sink.write(found, [_content(example) for example in window])
-            progress.advance(progress.task_ids[0], len(window))
 
+    def content(example: Example) -> bytes:
+        return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
-def _content(example: Example) -> bytes:
-    """All that its line of output is made from."""
-    return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
+    def work(window: list[Example]) -> list[str]:
+        items = task.source.encode_many([x.source for x in window])
+        targets = task.target.encode_many([x.target for x in window])
+        fitting = []
+        for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
+            if what := task.unfit(item, target):
+                warn(f"{example.place} {what}; its line of output is empty")
+            else:
+                fitting.append(i)
+        scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
+        found = {i: _scored(pair, tokens, perplexity) for i, pair in zip(fitting, scored, strict=True)}
+        return [found.get(i, "") for i in range(len(window))]
+
+    examples = task.checked(read_files(files, task.sides.form))
+    _run("scoring", path, output, made_from, examples, content, work, window=WINDOW, force=force, quiet=quiet)
 
 
 def stream_lines(
@@ -174,52 +170,42 @@ def stream_lines(
     """`log p` of each line of one long text, each given all that stands before it."""
     system = load(folder, device=device)
     made_from = Fingerprint({**_models([folder]), "stream": True, "tokens": tokens, "perplexity": perplexity})
-    with ExitStack() as stack:
-        sink = stack.enter_context(_sink(output, made_from, 1, force=force))
-        progress = stack.enter_context(counting("scoring", _count(file), quiet=quiet))
-        name, given = str(file or "standard input"), deque[bytes]()
+    given = deque[bytes]()
 
-        def texts() -> Iterator[str]:
-            for line in read_sources(file, system.task.sides.form):
-                if line.bad is not None:
-                    raise line.bad
-                given.append(line.raw)
-                yield line.field
+    def texts() -> Iterator[str]:
+        for line in read_sources(file, system.task.sides.form):
+            if line.bad is not None:
+                raise line.bad
+            given.append(line.raw)
+            yield line.field
 
-        # The state is not kept with the lines, so an interrupted text is read again from its beginning.
-        scored = ((given.popleft(), log_probs) for log_probs in system.stream(texts()))
-        for raw, log_probs in sink.take_up(scored, lambda pair: pair[0], name):
-            line = _scored(PairScore(math.fsum(log_probs), log_probs), tokens, perplexity)
-            sink.write([line], [raw])
-            progress.advance(progress.task_ids[0])
+    def work(window: list[tuple[bytes, list[float]]]) -> list[str]:
+        return [_scored(PairScore(math.fsum(found), found), tokens, perplexity) for _, found in window]
+
+    # The state is not kept with the lines, so an interrupted text is read again from its beginning.
+    scored = ((given.popleft(), log_probs) for log_probs in system.stream(texts()))
+    _run("scoring", file, output, made_from, scored, itemgetter(0), work, window=1, force=force, quiet=quiet)
 
 
-def _score_window(system: System, window: list[Example], warn: Warn) -> list[PairScore | None]:
-    task, fitting = system.task, []
-    items = task.source.encode_many([x.source for x in window])
-    targets = task.target.encode_many([x.target for x in window])
-    for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
-        if what := task.unfit(item, target):
-            warn(f"{example.place} {what}; its line of output is empty")
-        else:
-            fitting.append(i)
-    found: list[PairScore | None] = [None] * len(window)
-    scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
-    for i, pair in zip(fitting, scored, strict=True):
-        found[i] = pair
-    return found
-
-
-def _scored(pair: PairScore | None, tokens: bool, perplexity: bool) -> str:
-    if pair is None:
-        return ""
+def _scored(pair: PairScore, tokens: bool, perplexity: bool) -> str:
     cells = [f"{pair.log_prob:.4f}", *([f"{pair.perplexity:.4f}"] if perplexity else [])]
     return "\t".join([*cells, *([" ".join(f"{x:.4f}" for x in pair.tokens)] if tokens else [])])
 
 
-def _sink(output: Path | None, made_from: Fingerprint, window: int, *, force: bool) -> Sink:
-    """Where lines go."""
-    return StandardOutput() if output is None else LineFile(output, made_from, window=window, force=force)
+def _run(
+    job: str, file: Path | None, output: Path | None, made_from: Fingerprint, items: Iterator[T],
+    content: Callable[[T], bytes], work: Callable[[list[T]], list[str]], *, window: int, force: bool, quiet: bool,
+    live: bool = False,
+) -> None:  # fmt: skip
+    """Write a line for each item, to a file or to standard output: `work` makes those of a `window` of items. `content`
+    is all that a line is made from. If it is `live`, an item gets its line as soon as no other has come."""
+    sink = StandardOutput() if output is None else LineFile(output, made_from, window=window, force=force)
+    with sink, counting(job, _count(file), quiet=quiet) as progress:
+        rest = sink.take_up(items, content, str(file or "standard input"))
+        progress.advance(progress.task_ids[0], sink.written)
+        for some in arriving(rest, window) if live else iter(lambda: list(islice(rest, window)), []):
+            sink.write(work(some), [content(item) for item in some])
+            progress.advance(progress.task_ids[0], len(some))
 
 
 def _models(folders: Sequence[Path]) -> dict[str, str]:
@@ -229,11 +215,6 @@ def _models(folders: Sequence[Path]) -> dict[str, str]:
         files = [folder / name for name in (WEIGHTS, "model.bin", CONFIG, *token_files(folder))]
         found[f"{CONTENT}model {number}"] = content_of(path for path in files if path.is_file())
     return found
-
-
-def _windows(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    while window := list(islice(items, size)):
-        yield window
 
 
 def _count(file: Path | None) -> int | None:

@@ -25,11 +25,8 @@ def round_up(number: int, step: int) -> int:
 
 
 def bucket(number: int, parts: int = 8, least: int = 1) -> int:
-    """The next of few sizes, so that shapes that are alike share what is made for one: `parts` (or half as many) of
-    them up to each power of 2, and `least` apart or more.
-
-    By 8 parts they are 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, …: at most a quarter more.
-    """
+    """The next of few sizes: `parts` (or half as many) up to each power of 2, and `least` apart or more. By 8 parts
+    they are 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, …: at most a quarter more."""
     return round_up(number, max(least, 2 ** (number - 1).bit_length() // parts))
 
 
@@ -208,10 +205,8 @@ class Ragged:
         return Grid(place.flatten(), empty.flatten(), self.row * steps + self.position)
 
     def padded(self, fill: float = 0) -> Tensor:
-        """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide.
-
-        With gradients there must be no values that belong to no sequence.
-        """
+        """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide. With gradients
+        all values must belong to a sequence."""
         shape = self.values.shape[1:]
         if not torch.is_grad_enabled() and self.values.shape[0]:
             found = self.values.index_select(0, self.place.flatten()).view(*self.place.shape, *shape)
@@ -285,10 +280,8 @@ class Ragged:
         return [flat[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     def filled(self, total: int, rows: int, fill: int = 0, longest: int = 0) -> Ragged:
-        """With empty sequences added, `rows` in all, with `fill` behind them up to `total` values.
-
-        They are padded to no less than `longest`.
-        """
+        """With empty sequences added, `rows` in all, `fill` behind them up to `total` values, and at least this
+        `longest`."""
         more, last = total - self.values.shape[0], self.offsets[-1:]
         values = torch.cat((self.values, self.values.new_full((more, *self.values.shape[1:]), fill)))
         return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), max(self.longest, longest))
@@ -309,14 +302,11 @@ class Ragged:
 
 
 def gathered(x: Tensor, index: Tensor, back: Tensor, empty: Tensor | None = None) -> Tensor:
-    """`x[index]`, whose gradient is that of `back`, 0 where it is `empty`: a gather too, and no sum of many places.
-
-    For indices that take each value once, and to some places that nobody reads: `back` is where a value went.
-    """
+    """`x[index]`, whose gradient is that of `back`, 0 where it is `empty`: a gather too, and no sum of many places. For
+    indices that take each value once, and to some places that nobody reads: `back` is where a value went."""
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, index)
-    found: Tensor = _Gathered.apply(x, index, back, empty)
-    return found
+    return _Gathered.apply(x, index, back, empty)
 
 
 class _Gathered(torch.autograd.Function):

@@ -12,9 +12,19 @@ import torch
 from torch import Tensor
 
 from regard.search.limits import Limits
+from regard.search.stepper import Step
 
 BOS, EOS, A, B, C = range(5)
 VOCABULARY = 5
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A plain function as a `Stepper`."""
+
+    step: Step
+    logits: None = None
+    graphs: None = None
 
 
 @dataclass(frozen=True)

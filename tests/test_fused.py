@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.nn.blocks import FeedForward, Residual, make_norm
 from regard.nn.dropout import Dropout
-from regard.nn.fused import add_norm, norm, relu_dropout
+from regard.nn.kernels import add_norm, norm, relu_dropout
 
 pytestmark = pytest.mark.usefixtures("kernel")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.data.batches import make_batch
 from regard.models.stems import Embedding
 from regard.nn import kernels
-from regard.nn.attention import Backend, MultiHeadAttention, attend, capture, choose_backend, takes_filled
+from regard.nn.attention import MultiHeadAttention, attend, capture, takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import cloned
 from regard.nn.kernels import (
@@ -26,7 +26,7 @@ from regard.nn.kernels import (
     softmax_cross_entropy_,
     spans,
 )
-from regard.nn.positions import Sinusoidal
+from regard.nn.positions import Alibi, Sinusoidal
 from regard.ragged import Ragged
 from regard.settings import ObjectiveSettings as Settings
 from regard.settings import Training
@@ -265,7 +265,7 @@ def plain(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
 def in_blocks(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_cross_entropy_(logits, targets, smoothing, kernels.IGNORED, block=64, warps=1)
+    return triton_kernels.softmax_losses_(logits, targets, smoothing, kernels.IGNORED, block=64, warps=1)
 
 
 Way = Callable[[Tensor, Tensor, float], Tensor]
@@ -442,8 +442,7 @@ def agreeing_plain(logits: Tensor, targets: Tensor, smoothing: float, agreement:
 def agreeing_in_blocks(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
     from regard.nn import triton_kernels
 
-    cut = {"block": 64, "warps": 1}
-    return triton_kernels.softmax_agreement_(logits, targets, smoothing, agreement, kernels.IGNORED, **cut)
+    return triton_kernels.softmax_losses_(logits, targets, smoothing, kernels.IGNORED, agreement, block=64, warps=1)
 
 
 Agreeing = Callable[[Tensor, Tensor, float, float], Tensor]
@@ -733,17 +732,18 @@ MIXED = [("transformer-rotary", "transformer-t5"), ("transformer-shaw", "transfo
 @pytest.mark.parametrize(
     ("device", "dtype", "d_head", "adds", "expected"),
     [
-        ("cuda", torch.float32, 64, False, Backend.TRITON),
-        ("cuda", torch.bfloat16, 128, False, Backend.TRITON),
-        ("cuda", torch.bfloat16, 129, False, Backend.SDPA),
-        ("cuda", torch.float32, 192, False, Backend.SDPA),
-        ("cuda", torch.float64, 64, False, Backend.SDPA),
-        ("cuda", torch.bfloat16, 64, True, Backend.SDPA),
-        ("cpu", torch.float32, 64, False, Backend.SDPA),
+        ("cuda", torch.float32, 64, False, True),
+        ("cuda", torch.bfloat16, 128, False, True),
+        ("cuda", torch.bfloat16, 129, False, False),
+        ("cuda", torch.float32, 192, False, False),
+        ("cuda", torch.float64, 64, False, False),
+        ("cuda", torch.bfloat16, 64, True, False),
+        ("cpu", torch.float32, 64, False, False),
     ],
 )
-def test_the_backend_of_attention(device: str, dtype: torch.dtype, d_head: int, adds: bool, expected: Backend) -> None:
-    assert choose_backend(torch.device(device), dtype, d_head, adds=adds) is expected
+def test_the_backend_of_attention(device: str, dtype: torch.dtype, d_head: int, adds: bool, expected: bool) -> None:
+    layer = MultiHeadAttention(2 * d_head, 2, relative=Alibi(2) if adds else None)
+    assert layer.has_kernels(torch.device(device), dtype) is expected
 
 
 @needs_triton
@@ -753,7 +753,7 @@ def test_one_answer_to_whether_batches_may_be_filled_up(kernel: None, encoder: s
     """The model's layers, an update and a batch go by the same: heads of 130, or anything that adds to scores, pad."""
     model = deepcopy(tiny((encoder, decoder), d_model=d_model)).float()
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    packs = all(layer.backend(GPU, torch.float32) is Backend.TRITON for layer in layers)
+    packs = all(layer.has_kernels(GPU, torch.float32) for layer in layers)
     expected = packs and "lstm" not in encoder + decoder
     assert takes_filled(model, GPU) == expected
     objective, settings = Likelihood(model, Settings(), 0.1), Training(batch_tokens=100)
@@ -761,7 +761,7 @@ def test_one_answer_to_whether_batches_may_be_filled_up(kernel: None, encoder: s
     assert filled_size(model, objective, settings, torch.device("cpu")) is None
     x = rows([3, 2], d_model)
     assert [layer.spans(x) is not None for layer in layers] == [
-        layer.backend(GPU, torch.float32) is Backend.TRITON for layer in layers
+        layer.has_kernels(GPU, torch.float32) for layer in layers
     ]
 
 

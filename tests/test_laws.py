@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from regard.bundle import Bundle, Source
 from regard.errors import DataError
 from regard.models.build import build
-from regard.models.decoders import State
-from regard.models.model import EncoderDecoder
+from regard.models.model import EncoderDecoder, State
 from regard.nn.attention import Attention, MultiHeadAttention, capture
 from regard.nn.graphs import cloned
 from regard.ragged import Ragged

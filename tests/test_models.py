@@ -18,9 +18,15 @@ from regard.config import parse
 from regard.errors import ConfigError, DataError
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
-from regard.models.decoders import State
 from regard.models.encoders import StemEncoder
-from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead, MaskedLanguageModel
+from regard.models.model import (
+    AutoregressiveModel,
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    MaskedLanguageModel,
+    State,
+)
 from regard.models.stems import ConvolutionStem, Elements
 from regard.nn.attention import capture
 from regard.presets import PRESETS

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import choose, filter_epsilon, filter_top, line_keys, sample, uniforms
-from regard.search.stepper import Steps
-from tests.chain import BOS, EOS, A, B, C, Chain, allowed, limits, markov, random_chain
+from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, markov, random_chain
 
 
 def draw(chain: Chain, rules: Limits, seed: int = 1, **options: Any) -> list[list[Hypothesis]]:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
-from regard.search.stepper import Steps
-from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, allowed, limits, markov, random_chain
+from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, Steps, allowed, limits, markov, random_chain
 
 ALL = 64  # wider than all there is to try within three tokens
 PENALTIES = [("none", 1.0), ("gnmt", 0.6), ("gnmt", 2.0), ("average", 1.0), ("average", 0.5)]

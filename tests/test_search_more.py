@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,14 +19,13 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.search.beam import _merge, beam_search
-from regard.search.constraints import Constrained
+from regard.search.choice import Constrained
 from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import EnsembleState, mean_step
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import minimum_bayes_risk
 from regard.search.sample import line_keys, sample
-from regard.search.stepper import Steps
-from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, ChainState, allowed, limits, markov, random_chain
+from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, ChainState, Steps, allowed, limits, markov, random_chain
 
 ALL = 128  # wider than all there is to try within four tokens
 Phrases = list[list[int]]
@@ -488,14 +488,14 @@ def spelled(chain: Chain) -> tuple[Any, Spelled]:
 
 def test_an_ensemble_of_one_is_the_model() -> None:
     chain, rules = random_chain(6, seed=1), limits([5, 3] * 3)
-    step, state = mean_step([chain.step]), EnsembleState((chain.start(),))
+    step, state = partial(mean_step, [chain.step]), EnsembleState((chain.start(),))
     assert beam_search(Steps(step), state, limits=rules, width=3, nbest=3) == search(chain, rules, width=3, nbest=3)
 
 
 def test_an_ensemble_finds_the_optimum_of_the_mean() -> None:
     one, other, rules = random_chain(3, seed=1), random_chain(3, seed=2), limits([3, 1, 3])
     other_step, other_state = spelled(other)
-    step, state = mean_step([one.step, other_step]), EnsembleState((one.start(), other_state))
+    step, state = partial(mean_step, [one.step, other_step]), EnsembleState((one.start(), other_state))
     for source, hypotheses in enumerate(beam_search(Steps(step), state, limits=rules, width=ALL, nbest=5)):
         expected = []
         for tokens in allowed(rules, source):
@@ -509,7 +509,7 @@ def test_an_ensemble_is_searched_alike_in_any_batch() -> None:
     one, other, longest = random_chain(4, seed=3, sharpness=2.0), random_chain(4, seed=4), [5, 2, 6, 4]
 
     def run(first: Chain, second: Chain, longest: list[int]) -> list[list[Hypothesis]]:
-        step, state = mean_step([first.step, second.step]), EnsembleState((first.start(), second.start()))
+        step, state = partial(mean_step, [first.step, second.step]), EnsembleState((first.start(), second.start()))
         return beam_search(Steps(step), state, limits=limits(longest), width=3, nbest=3)
 
     together = run(one, other, longest)
@@ -520,7 +520,7 @@ def test_an_ensemble_is_searched_alike_in_any_batch() -> None:
 def test_an_impossible_token_stays_impossible_and_one_model_suffices() -> None:
     one = markov({BOS: {A: 1.0}, A: {EOS: 1.0}})
     other = markov({BOS: {B: 1.0}, A: {EOS: 0.5, C: 0.5}, B: {EOS: 1.0}})
-    step, state = mean_step([one.step, other.step]), EnsembleState((one.start(), other.start()))
+    step, state = partial(mean_step, [one.step, other.step]), EnsembleState((one.start(), other.start()))
     log_probs, after = step(torch.tensor([BOS]), state)
     assert log_probs.exp()[0].tolist() == pytest.approx([0, 0, 0.5, 0.5, 0])
     assert isinstance(after, EnsembleState)

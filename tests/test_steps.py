@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.nn.attention import Attention, attention_weights
-from regard.nn.cells import lstm, lstm_layer
 from regard.nn.deferred import defer_gradients, fused_step_attention, step_attention_fuses
+from regard.nn.recurrence import lstm, lstm_layer
 from regard.nn.scores import Bilinear, Dot, ScaledDot
 
 pytestmark = pytest.mark.usefixtures("kernel")

@@ -36,8 +36,7 @@ from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
-from regard.models.decoders import State
-from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead, State
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.search.limits import Hypothesis

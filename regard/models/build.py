@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from regard.model_settings import (
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
-from regard.models.encoders import SeveralEncoders, absolute_positions, final_norm, relative_positions
+from regard.models.encoders import SeveralEncoders, transformer_parts
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem
@@ -33,22 +34,25 @@ def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
     target: TargetSettings | None = None,
 ) -> Model:  # fmt: skip
-    """A new model with weights drawn from torch's random state.
-
-    It reads `sources` (of one text, the vocabulary will do) and has so many `outputs`: the tokens of a text, or what
-    `target` wants predicted. `longest` bounds learned positions.
-    """
+    """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
+    do) and has so many `outputs`: tokens, or classes of `target`. `longest` bounds learned positions."""
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
-    d_model, dropout = settings.d_model, settings.dropout
+    d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
-        return _build_head(settings, given[0], outputs, longest, target)
+        pool: Pool = "each" if target.of_words else "last" if causal else "summary"
+        if pool == "summary" and isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
+            pool = "first"
+        if causal:
+            body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
+        else:
+            body = build_encoder(settings, 0, given[0], longest)
+        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only:
-        return MaskedLanguageModel(
-            build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest), d_model, head
-        )
-    if settings.decoder_only:
+        encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
+        return MaskedLanguageModel(encoder, d_model, head)
+    if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
         shared = [one.vocabulary == outputs and not one.own_tokens for one in given]
@@ -64,28 +68,12 @@ def build(
     return EncoderDecoder(encoder, decoder, head)
 
 
-def _build_head(
-    settings: ModelSettings, source: Elements, outputs: int, longest: int, target: TargetSettings
-) -> EncoderWithHead:  # fmt: skip
-    """A body and a head over it."""
-    d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
-    pool: Pool = "each" if target.of_words else "last" if causal else "summary"
-    if pool == "summary" and isinstance(settings.encoder, TransformerEncoderSettings) and source.vocabulary:
-        pool = "first"
-    if causal:
-        body = build_decoder(settings, Embedding(source.vocabulary, d_model, dropout), longest)
-    else:
-        body = build_encoder(settings, 0, source, longest)
-    return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
-
-
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
     chosen = part.stem or source.stem or TokenStemSettings()
     stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
-    body: nn.Module = BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
-    return body
+    return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 
 
 def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -> nn.Module:
@@ -93,30 +81,20 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
     d_model, dropout, alone = settings.d_model, settings.dropout, settings.decoder_only
     match settings.decoder:
         case RecurrentDecoderSettings() as part:
-            context = "none" if alone else part.context or "attention"
-            attends = context == "attention"
+            mode: str = "none" if alone else part.context or "attention"
+            attention = None
+            if mode == "attention":
+                score = SCORES.get(part.score or "additive")(d_model // (part.heads or 1))
+                attention = (HardAttention if part.hard else Attention)(score, part.heads, d_model)
+                mode = part.place or "feeding"
             return RecurrentDecoder(
-                embedding, part.kind, d_model, part.layers, mode=(part.place or "feeding") if attends else context,
-                attention=_attention(part, d_model) if attends else None, bridge=part.bridge, dropout=dropout,
+                embedding, part.kind, d_model, part.layers, mode=mode, attention=attention, bridge=part.bridge,
+                dropout=dropout,
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
-            blocks = [
-                DecoderBlock(
-                    d_model, part.heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
-                    activation=part.activation, dropout=dropout, relative=relative, cross=not alone,
-                )
-                for relative in relative_positions(part, d_model, causal=True)
-            ]  # fmt: skip
-            return TransformerDecoder(
-                embedding, absolute_positions(part, d_model, longest), blocks, final_norm(part, d_model)
-            )
+            block = partial(DecoderBlock, cross=not alone)
+            return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))
     raise AssertionError("no decoder to build")
-
-
-def _attention(part: RecurrentDecoderSettings, d_model: int) -> Attention:
-    score = SCORES.get(part.score or "additive")(d_model // (part.heads or 1))
-    kind = HardAttention if part.hard else Attention
-    return kind(score, part.heads, d_model)
 
 
 def share(encoder: nn.Module, decoder: nn.Module) -> None:

@@ -30,7 +30,7 @@ _copies: WeakKeyDictionary[nn.Module, dict[str, _Copy]] = WeakKeyDictionary()  #
 
 
 def changed(model: nn.Module) -> None:
-    """To be told where weights change in a way that does not show: a fused optimiser leaves no trace in them."""
+    """Drop copies whose weights were changed without a trace in their version, as a fused optimiser does."""
     copies = _copies.get(model, {})
     for precision in [name for name, one in copies.items() if one.weights]:
         copies.pop(precision, None)
@@ -73,12 +73,8 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
             return copied
         for module in list(copied.modules()):
             for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, _laid_out(child, precision))
+                if isinstance(child, nn.Linear) and precision == "int8":
+                    setattr(module, name, Quantised(child))
+                elif isinstance(child, nn.Linear) and Packed.available(child.weight.dtype):
+                    setattr(module, name, Packed(child))
     return copied
-
-
-def _laid_out(linear: nn.Linear, precision: str) -> nn.Module:
-    if precision == "int8":
-        return Quantised(linear)
-    return Packed(linear) if Packed.available(linear.weight.dtype) else linear

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,15 @@ from regard.bundle import Bundle
 from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Stem, TokenStem
 from regard.nn.blocks import EncoderBlock, make_norm
-from regard.nn.cells import lstm_layer
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
 from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
-from regard.nn.recurrence import Recurrence
+from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
+
+B = TypeVar("B", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,8 @@ class RecurrentEncoder(Body, Looped):
         return Memory(x.like(values), end[: len(x)], carry[: len(x)], states)
 
     def _all_rows(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From `(steps · rows, d_model)`, all first positions, then all second ones, and so on.
-
-        To states `(rows, places, d_model)`, the end and the carry.
-        """
+        """From `(steps · rows, d_model)`, all first positions, then all second ones, and so on, to states
+        `(rows, places, d_model)`, the end and the carry."""
         rows, steps = len(lengths), len(x) // len(lengths)
         step = torch.arange(steps, device=x.device)[:, None]
         back = torch.where(step < lengths, lengths - 1 - step, step)
@@ -149,25 +148,15 @@ class RecurrentEncoder(Body, Looped):
 
 @register("transformer")
 class TransformerEncoder(Body):
-    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states.
-
-    It is `packed`: only attention relates positions to each other.
-    """
+    """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
 
     def __init__(
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
-        blocks = [
-            EncoderBlock(
-                d_model, settings.heads, settings.d_ff, norm=settings.norm, normalize=settings.normalize,
-                gated=settings.gated, activation=settings.activation, dropout=dropout, relative=relative,
-            )
-            for relative in relative_positions(settings, d_model, causal=False)
-        ]  # fmt: skip
-        self.positions = absolute_positions(settings, d_model, longest)
+        self.positions, blocks, final = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.final = final_norm(settings, d_model)
+        self.final = final
         self.packed = isinstance(stem, TokenStem)
 
     def forward(self, source: Ragged) -> Memory:
@@ -179,9 +168,8 @@ class TransformerEncoder(Body):
 
 
 class SeveralEncoders(nn.Module):
-    """An encoder for each of several sources, or one for all; what they make stands end to end, so that a decoder
-    attends over all of it. The summary is the mean of theirs; the carry, of which a decoder may start as a copy, the
-    first's.
+    """An encoder for each of several sources, or one for all; their states stand end to end, so that a decoder attends
+    over all of them. The summary is the mean of theirs, the carry that of the first.
 
     One for all reads all sources as one batch: row `i` of source `n` (from 0) is its row `n · rows + i`.
     """
@@ -213,32 +201,28 @@ class SeveralEncoders(nn.Module):
         return Memory(Ragged(states.values, states.offsets[::count].contiguous(), longest), summary, carry)
 
 
-def absolute_positions(part: TransformerSettings, d_model: int, longest: int) -> nn.Module | None:
-    """What is added to token vectors to tell order, if it is not told inside attention."""
-    match part.positions:
-        case "sinusoidal":
-            return Sinusoidal(d_model)
-        case "learned":
-            return Learned(d_model, longest)
-        case _:
-            return None  # order is told inside attention
-
-
-def relative_positions(part: TransformerSettings, d_model: int, *, causal: bool) -> list[Relative | None]:
-    """What tells order inside attention, for each block; one that is shared by all is one object."""
+def transformer_parts(
+    part: TransformerSettings, d_model: int, dropout: float, longest: int, block: Callable[..., B], causal: bool = False
+) -> tuple[nn.Module | None, list[B], nn.Module]:
+    """Positions that are added to token vectors, unless attention itself has some; the blocks; and the last norm, which
+    pre-norm needs because it leaves the residual stream unnormed."""
+    heads = part.heads
+    relative: Relative | None = None  # shared by all blocks
     match part.positions:
         case "rotary":
-            return [Rotary(d_model // part.heads)] * part.layers
+            relative = Rotary(d_model // heads)
         case "alibi":
-            return [Alibi(part.heads)] * part.layers
+            relative = Alibi(heads)
         case "t5":
-            return [T5Bias(part.heads, bidirectional=not causal)] * part.layers
-        case "shaw":
-            return [Shaw(d_model // part.heads) for _ in range(part.layers)]
-        case _:
-            return [None] * part.layers
-
-
-def final_norm(part: TransformerSettings, d_model: int) -> nn.Module:
-    """Pre-norm leaves the residual stream unnormed, so a last norm follows the blocks."""
-    return make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()
+            relative = T5Bias(heads, bidirectional=not causal)
+    each = [Shaw(d_model // heads) if part.positions == "shaw" else relative for _ in range(part.layers)]
+    blocks = [
+        block(
+            d_model, heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
+            activation=part.activation, dropout=dropout, relative=own,
+        )
+        for own in each
+    ]  # fmt: skip
+    absolute: nn.Module | None = Learned(d_model, longest) if part.positions == "learned" else None
+    absolute = Sinusoidal(d_model) if part.positions == "sinusoidal" else absolute
+    return absolute, blocks, make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()

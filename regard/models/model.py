@@ -1,21 +1,60 @@
-"""Models: an encoder and a decoder, a decoder alone, an encoder alone; each writes or tells something."""
+"""Models: an encoder and a decoder, a decoder alone, an encoder alone; and what a decoder is to them.
+
+A decoder runs over a whole target at once (`forward`, teacher forced) or a token at a time (`start`, `step`); both give
+the same numbers. What is carried between steps is a frozen state. In a search several rows belong to one source, so a
+state keeps what is a row's (`select` reorders it) apart from what is a source's, which is never copied for a beam:
+rows of one source stand together, as many for each.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.bundle import Source
-from regard.models.decoders import Decoder, State
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
+
+
+class State(Protocol):
+    """What a decoder carries between steps. A step may write into the state it is given, which is then used up."""
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> Self:
+        """The state of these rows, in this order. `sources`: which sources stay, where some have left."""
+
+    def fixed(self, tokens: int) -> Self:
+        """With room for so many more tokens, so that no shape changes from step to step. Room in which nothing stands
+        yet may be one number spread out, and is there when the state has been cloned."""
+
+
+class Decoder(Protocol):
+    """Any decoder. `bounded` is True where it looks back at what it has read, and so only so far; `packed` where only
+    attention relates positions to each other, and nothing waits for the device."""
+
+    bounded: bool
+    packed: bool
+
+    def __call__(self, tokens: Ragged, memory: Memory | None) -> Ragged:
+        """All steps at once: `(total,)` tokens to `(total, d_model)`."""
+
+    def start(self, memory: Memory) -> State:
+        """The state before the first token."""
+
+    def alone(self, rows: int) -> State:
+        """The state before the first token, where there is nothing to look at."""
+
+    def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
+        """Some more tokens at once, where there is nothing to look at; `(total, d_model)` and the state after them."""
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token a row, `(rows,)`, to `(rows, d_model)` and the state after it."""
 
 
 class Head(nn.Module):
@@ -35,7 +74,7 @@ class Head(nn.Module):
 
 
 class AutoregressiveModel(nn.Module, ABC):
-    """What writes a token at a time: a decoder and an output layer, and something to begin from."""
+    """A decoder and an output layer, which write a token at a time."""
 
     decoder: Decoder
     head: Head
@@ -52,7 +91,7 @@ class AutoregressiveModel(nn.Module, ABC):
 
     @abstractmethod
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        """Vectors `(total, d_model)` from which the output layer tells the token after each of `inputs`."""
+        """Vectors `(total, d_model)` from which the output layer predicts the token after each of `inputs`."""
 
     @abstractmethod
     def start(self, source: Source) -> State:
@@ -63,7 +102,7 @@ class AutoregressiveModel(nn.Module, ABC):
         """What is made of the source."""
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """`(rows,)` tokens to `(rows, d_model)`, from which `predict` tells the next, and the state after them."""
+        """`(rows,)` tokens to `(rows, d_model)`, the input of `predict`, and the state after them."""
         return self.decoder.step(tokens, state)
 
     def predict(self, output: Tensor) -> Tensor:
@@ -96,8 +135,7 @@ class EncoderDecoder(AutoregressiveModel):
         return self.decoder(inputs, self.encode(source))
 
     def encode(self, source: Source) -> Memory:
-        memory: Memory = self.encoder(source)
-        return memory
+        return self.encoder(source)
 
     def start(self, source: Source) -> State:
         return self.decoder.start(self.encode(source))
@@ -121,12 +159,11 @@ class DecoderOnly(AutoregressiveModel):
         return self.read(source, self.decoder.alone(source.rows))[1]
 
     def encode(self, source: Source) -> Memory:
-        """What the network has made of the source when it ends."""
         states = self.decoder(source, None)
         return Memory(states, states.last())
 
     def read(self, tokens: Ragged, state: State) -> tuple[Ragged, State]:
-        """Some more text at once, its outputs, and the state after it."""
+        """Some more text at once: its outputs, and the state after it."""
         return self.decoder.read(tokens, state)
 
 
@@ -145,23 +182,20 @@ class MaskedLanguageModel(nn.Module):
         return inputs.like(self.head(self.states(source, inputs).values))
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        """Vectors `(total, d_model)` from which the output layer tells what stood at each of these positions."""
+        """Vectors `(total, d_model)` from which the output layer predicts the token at each of these positions."""
         states = self.encode(source).states.values[source.offsets.long()[inputs.row] + inputs.values]
         return inputs.like(self.norm(F.gelu(self.transform(states))))
 
     def encode(self, source: Source) -> Memory:
-        memory: Memory = self.encoder(source)
-        return memory
+        return self.encoder(source)
 
 
 class EncoderWithHead(nn.Module):
-    """A body under a classification or regression head: predicts something of the whole source, or of each of its
-    words.
+    """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
     et al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the
-    vector at one of its pieces. Then `head(h)` are logits, or the number. The body, which may be a decoder alone
-    (`causal`), has the name that it has in other models, so that it can be kept and the head be changed.
+    vector at one of its pieces. The body has the name that it has in other models, so that it can be pretrained.
     """
 
     def __init__(
@@ -193,8 +227,7 @@ class EncoderWithHead(nn.Module):
 
     def encode(self, source: Source) -> Memory:
         if self.encoder is not None:
-            memory: Memory = self.encoder(source)
-            return memory
+            return self.encoder(source)
         assert self.decoder is not None, "a head stands on a body"
         states: Ragged = self.decoder(source, None)
         return Memory(states, states.last())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.model_settings import StemSettings
 from regard.nn.dropout import Dropout
-from regard.nn.kernels import embed, usable
+from regard.nn.kernels import usable
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
 from regard.registry import STEMS, Family, register
@@ -66,14 +66,14 @@ class Embedding(nn.Module):
     def forward(
         self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0
     ) -> Tensor:
-        """With `positions`, if order is not told inside attention; a token stands at a `position` below `longest`."""
-        if isinstance(positions, Sinusoidal) and position is not None and self._only_read():
-            return embed(tokens, self.table.weight, self.scale, position, positions.frequencies)
+        """With `positions`, if attention itself has none; a token stands at a `position` below `longest`."""
+        weight, reads = self.table.weight, not torch.is_grad_enabled() and not self.dropout.training
+        if isinstance(positions, Sinusoidal) and position is not None and reads and usable(weight):
+            from regard.nn import triton_decoding
+
+            return triton_decoding.embed(tokens, weight, self.scale, position, positions.frequencies)
         x = self.table(tokens) * self.scale
         return self.dropout(x if positions is None else x + positions(position, longest).to(x.dtype))
-
-    def _only_read(self) -> bool:
-        return not torch.is_grad_enabled() and not self.dropout.training and usable(self.table.weight)
 
 
 @register("tokens")

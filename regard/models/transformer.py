@@ -20,9 +20,8 @@ from regard.ragged import Ragged, round_up
 class TransformerState:
     """A Transformer decoder between two tokens: what each block keeps of the target so far and of the source.
 
-    Rows of a beam change places at every step, and their caches do not: `origin` tells in whose cache each slot of a
-    row lies. Where rows began with texts of different lengths, the shorter have empty slots before them (`real` is
-    False there).
+    Rows of a beam change places at every step, and their caches do not: `origin` says in whose cache each slot of a
+    row lies. Where rows began with texts of different lengths, `real` is False in the empty slots before the shorter.
     """
 
     caches: tuple[Tensor, ...]  # for each block (rows, slots, 2, heads, d_head): keys and values of the target so far
@@ -37,8 +36,11 @@ class TransformerState:
         if len(rows) == len(self.caches[0]):
             origin = self._own() if self.origin is None else self.origin
             state = replace(state, origin=origin.index_select(0, rows))
-        else:
-            state = replace(state, caches=tuple(self._gathered(cache, rows) for cache in self.caches), origin=None)
+        else:  # as caches would be had rows never changed places
+            index: tuple[Tensor, ...] = (rows,)
+            if self.origin is not None:
+                index = (self.origin[rows], torch.arange(self.origin.shape[1], device=rows.device))
+            state = replace(state, caches=tuple(cache[index] for cache in self.caches), origin=None)
             state = replace(state, origin=None if isinstance(self.at, int) else state._own())
         if sources is None or self.mask is None:
             return state
@@ -85,12 +87,6 @@ class TransformerState:
         """Each row's own number, `(rows, slots)`."""
         cache = self.caches[0]
         return torch.arange(len(cache), device=cache.device)[:, None].repeat(1, cache.shape[1])
-
-    def _gathered(self, cache: Tensor, rows: Tensor) -> Tensor:
-        """The caches of some rows as they would be had rows never changed places."""
-        if self.origin is None:
-            return cache[rows]
-        return cache[self.origin[rows], torch.arange(cache.shape[1], device=cache.device)]
 
 
 def _wider(x: Tensor, slots: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention: weights, contexts, many heads, and `capture`, which shows the weights. The only room with fused kernels.
+"""Attention: weights, contexts, many heads, and `capture`, which records the weights.
 
 `α = softmax(e)`, `c_i = Σ_j α_ij v_j`. Weights lie in [0, 1] and sum to 1; padding gets exactly 0; a query that may
 attend nowhere gets a context of zeros.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -27,32 +26,17 @@ from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
 
-class Backend(Enum):
-    """How attention of many heads is computed."""
-
-    TRITON = "Regard's own kernels, which read packed rows and caches as they lie"
-    SDPA = "scaled_dot_product_attention, on rows that are padded with zeros"
-
-
-def choose_backend(device: torch.device, dtype: torch.dtype, d_head: int, *, adds: bool = False) -> Backend:
-    """The one place that says how attention is computed; `adds`: whether relative positions add to its scores."""
-    runs = kernels.available(device) and dtype in kernels.DTYPES
-    return Backend.TRITON if runs and d_head <= kernels.WIDEST and not adds else Backend.SDPA
-
-
 def takes_filled(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device.
-
-    It has to be `packed`, so that only attention relates positions to each other, and all of that in our own kernels.
-    """
+    """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device: if
+    only attention relates positions to each other (`packed`), and all of it in Triton kernels."""
     dtype = next(model.parameters()).dtype
     layers = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    return bool(getattr(model, "packed", False)) and all(x.backend(device, dtype) is Backend.TRITON for x in layers)
+    return bool(getattr(model, "packed", False)) and all(layer.has_kernels(device, dtype) for layer in layers)
 
 
 @dataclass
 class Trace:
-    """What was attended to while `capture` was on, by the name of the module that attended and the row of the batch."""
+    """Weights recorded by `capture`, by the name of the module that attended and the row of the batch."""
 
     names: dict[nn.Module, str]
     found: dict[str, dict[int, list[Tensor]]] = field(default_factory=dict)
@@ -80,8 +64,7 @@ def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace
     """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
     trace; or only those in `layers`. Outputs do not change."""
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
-    names = {module: name for name, module in network.named_modules() if layers is None or name in layers}
-    trace = Trace(names)
+    trace = Trace({module: name for name, module in network.named_modules() if layers is None or name in layers})
     token = _trace.set(trace)
     try:
         yield trace
@@ -104,8 +87,7 @@ class Attention(nn.Module):
     """Attention of a recurrent decoder over encoder states, with any score. Bahdanau et al. 2015, eq. 5 and 6.
 
     The states themselves are keys and values. With `heads`, projections of them are, as in Vaswani et al. 2017, 3.2.2:
-    the score then compares a query and a key of `d_model / heads`, the same score in every head, and the heads'
-    contexts are joined.
+    every head has the same score, of a query and a key of `d_model / heads`.
     """
 
     draws = False  # whether it leaves to chance where to look, while training
@@ -129,10 +111,7 @@ class Attention(nn.Module):
         return self._split(states if self.heads is None else self.value(states))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-        """Contexts `(rows, target, d_model)` for queries of that shape, from what `keys` and `values` gave.
-
-        `rows` says which rows of the batch these are, for `capture`.
-        """
+        """Contexts `(rows, target, d_model)` for queries of that shape, which are these `rows` of the batch."""
         queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
         if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
@@ -154,8 +133,7 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True)
 class Slots:
-    """Where in a cache new positions go, and what they see of it. What only some kernels ask for is worked out when
-    they do."""
+    """Where in a cache new positions go, and what they see of it."""
 
     new: Tensor  # (new,): the slots of new positions
     window: int  # slots to look at, from the first on
@@ -170,10 +148,8 @@ class Slots:
 
     @cached_property
     def places(self) -> Tensor | None:
-        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own.
-
-        The new slots are put down in `origin` as each row's own.
-        """
+        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own. The new slots are
+        written into `origin`, as each row's own."""
         if self.origin is None:
             return None
         rows = torch.arange(len(self.origin), device=self.origin.device)
@@ -218,10 +194,8 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
-        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal).
-
-        `seen` is what `spans` gave for these rows.
-        """
+        """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal). `seen` is
+        what `spans` gave for these rows."""
         packed = self.project(x.values) if memory is None else self.queries(x.values).unsqueeze(1)
         source = None if memory is None else self.keys_values(memory.values)
         q, k, v = (*packed.unbind(1), *(() if source is None else source.unbind(1)))  # (total, heads, d_head)
@@ -236,14 +210,15 @@ class MultiHeadAttention(nn.Module):
         context = attend(x.like(q), memory.like(k), memory.like(v), causal=self.causal, relative=self.relative)
         return x.like(self.output(context.values.flatten(1)))
 
-    def backend(self, device: torch.device, dtype: torch.dtype) -> Backend:
-        """How this layer is computed on a device and in a precision."""
-        adds = self.relative is not None and self.relative.adds
-        return choose_backend(device, dtype, self.d_model // self.heads, adds=adds)
+    def has_kernels(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether this layer is computed by Triton kernels, which read packed rows and caches as they lie; else by
+        `scaled_dot_product_attention` on rows that are padded with zeros. This alone decides it."""
+        fits = self.d_model // self.heads <= kernels.WIDEST and not (self.relative is not None and self.relative.adds)
+        return fits and dtype in kernels.DTYPES and kernels.available(device)
 
     def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
         """Who sees whom, as the packed kernel wants it; None where rows are padded. Layers of a stack can share it."""
-        if self.backend(x.values.device, x.values.dtype) is Backend.SDPA:
+        if not self.has_kernels(x.values.device, x.values.dtype):
             return None
         return kernels.spans(x, x if memory is None else memory, self.causal)
 
@@ -260,13 +235,11 @@ class MultiHeadAttention(nn.Module):
         return self.inputs.part(memory, self.d_model, 3 * self.d_model).unflatten(-1, (2, self.heads, -1))
 
     def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`.
-
-        `mask` `(groups, 1, 1, source)` is True where there is something to see.
-        """
+        """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`
+        `(groups, 1, 1, source)` is True."""
         queries = self.queries(x)  # (groups, queries, heads, d_head)
         alike = queries.dtype == memory.dtype and not queries.requires_grad
-        if alike and self.backend(queries.device, queries.dtype) is Backend.TRITON:
+        if alike and self.has_kernels(queries.device, queries.dtype):
             from regard.nn import triton_decoding
 
             return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
@@ -275,15 +248,13 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))
 
     def cached_self_attention(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
-        """Causal attention of `(rows, new, d_model)` to itself and to what the cache holds of the positions before.
-
-        Keys and values of the new positions are put into the cache `(rows, slots, 2, heads, d_head)`.
-        """
+        """Causal attention of `(rows, new, d_model)` to itself and the positions before, of which `cache`
+        `(rows, slots, 2, heads, d_head)` holds keys and values; those of the new positions are written into it."""
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
         if self.relative is not None:
             q, k = self.relative.turn(q, k, slots.new)
-        if slots.at is not None and x.shape[1] == 1 and self.backend(q.device, q.dtype) is Backend.TRITON:
+        if slots.at is not None and x.shape[1] == 1 and self.has_kernels(q.device, q.dtype):
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
             from regard.nn import triton_decoding
 
@@ -310,10 +281,8 @@ class MultiHeadAttention(nn.Module):
 
 
 def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:
-    """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out.
-
-    The rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros.
-    """
+    """`softmax(q kᵀ / √d_head) v` within each row, with what `relative` adds; `(total, heads, d_head)` in and out. The
+    rows are padded with zeros, so a row that may attend nowhere attends to one zero and yields zeros."""
     # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
     kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
     query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)
@@ -328,9 +297,8 @@ def attend_padded(
 ) -> Tensor:
     """`attend` on padded rows, `(rows, heads, length, d_head)`: a query sees the keys for which `seen` is True.
 
-    `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see. None looks back: the last
-    query stands where the last key does, and each sees its own slot and those before. `distance` `(target, source)`
-    says how far keys stand from queries, where the last of both do not stand at one slot.
+    `seen` spreads to `(rows, heads, target, source)` and leaves every query something to see; None is causal. The last
+    query stands where the last key does, unless `distance` `(target, source)` says how far keys stand from queries.
     """
     targets, sources = q.shape[2], k.shape[2]
     if relative is None or not relative.adds:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
-from regard.nn.fused import add_norm, norm, relu_dropout
-from regard.nn.kernels import Spans
+from regard.nn.kernels import Spans, add_norm, norm, relu_dropout
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
@@ -63,16 +62,13 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a stack, of which subclasses say in `run` what it does.
-
-    It can be compiled for training. In use, as in validation and under `capture`, it runs as it is written.
-    """
+    """A block of a stack, which subclasses define in `run`; it can be compiled, for training alone."""
 
     run: Callable[..., Ragged]
     compiled: Callable[..., Ragged] | None = None
 
     def compile_for_training(self) -> None:
-        """Compile `run`; the blocks of a stack are alike, so that it is done but once for each stack."""
+        """Compile `run`; blocks of a stack are alike, and share what is compiled."""
         self.compiled = torch.compile(self.run)
 
     def forward(self, *given: Any) -> Ragged:
@@ -131,11 +127,8 @@ class DecoderBlock(Block):
         return x.like(self.around_feed_forward(values, self.feed_forward))
 
     def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
-        """New positions of each row, `(rows, new, d_model)`, with what is kept of those before; they are added to it.
-
-        `source` holds keys and values `(sources, source, 2, heads, d_head)`. Rows of one source stand together, so they
-        are so many queries to the same keys.
-        """
+        """New positions of each row, `(rows, new, d_model)`, whose keys and values are added to the cache. `source`
+        holds those of the source, `(sources, source, 2, heads, d_head)`; rows of one source stand together."""
 
         def attend_source(x: Tensor) -> Tensor:
             assert source is not None, "this block attends to a source"

@@ -16,12 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.nn.kernels import usable
+from regard.nn.kernels import dense, usable
 
 WIDEST = 1024  # head that `fused_step_attention` takes
 CHUNKS = 16  # into which a long sum is divided
-
-
 Pending = list[tuple[Tensor, Tensor]]  # of each step its input, and the gradient of its output
 
 
@@ -72,14 +70,10 @@ def step_attention_fuses(q: Tensor) -> bool:
 
 
 def fused_step_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """`softmax(q kᵀ) v` of queries `(rows, heads, 1, d_head)` over the places where `mask` `(rows, source)` is True.
-
-    One kernel instead of the several of a softmax and two products; the gradients of keys and values are deferred. A
-    query that may attend nowhere gets zeros.
-    """
+    """`softmax(q kᵀ) v` of queries `(rows, heads, 1, d_head)` over the places where `mask` `(rows, source)` is True, in
+    one kernel; gradients of keys and values are deferred. A query that may attend nowhere gets zeros."""
     k, v = _share(keys, None, transpose=False), _share(values, None, transpose=True)
-    context: Tensor = _StepAttention.apply(q.to(k.matrix.dtype), k.matrix, v.matrix, mask, k.pending, v.pending)
-    return context
+    return _StepAttention.apply(q.to(k.matrix.dtype), k.matrix, v.matrix, mask, k.pending, v.pending)
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
@@ -104,8 +98,7 @@ def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(x: Tensor, shared: _Shared) -> Tensor:
-    found: Tensor = _Product.apply(x.to(shared.matrix.dtype), shared.matrix, shared.bias, shared.pending)
-    return found
+    return _Product.apply(x.to(shared.matrix.dtype), shared.matrix, shared.bias, shared.pending)
 
 
 def _share(matrix: Tensor, bias: Tensor | None, *, transpose: bool) -> _Shared:
@@ -165,7 +158,7 @@ class _StepAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *pending: Pending) -> Tensor:
         from regard.nn import triton_steps
 
-        q, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values.mT))
+        q, keys, values = map(dense, (q, keys, values.mT))
         context, scores, sums = triton_steps.step_attention(q, keys, values, mask.contiguous())
         ctx.pending = pending
         ctx.save_for_backward(q, keys, values, context, scores, sums)
@@ -176,7 +169,7 @@ class _StepAttention(torch.autograd.Function):
         from regard.nn import triton_steps
 
         q, keys, values, context, scores, sums = ctx.saved_tensors
-        dcontext = dcontext if dcontext.stride(-1) == 1 else dcontext.contiguous()
+        dcontext = dense(dcontext)
         dq, dscores, weights = triton_steps.step_attention_backward(keys, values, context, scores, sums, dcontext)
         steps = ((q, dscores), (weights, dcontext))
         for needed, pending, step in zip(ctx.needs_input_grad[1:3], ctx.pending, steps, strict=True):

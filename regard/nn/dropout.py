@@ -26,8 +26,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
-        dropped: Tensor = _Drop.apply(x, round(self.p * 65536))
-        return dropped
+        return _Drop.apply(x, round(self.p * 65536))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

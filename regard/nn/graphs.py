@@ -1,9 +1,8 @@
 """CUDA graphs: work on tensors of the same shapes is recorded once, and then replayed.
 
-Launched one by one, the hundred small kernels of a step of decoding, or the thousands of a loop over a sequence, keep a
-GPU waiting; as a graph they follow each other at once. Three things are recorded: a whole update of the weights, the
-turns of a search (`Recording`), and the loop of a recurrent network, forward and backward (`Graphs.loop`). On a CPU a
-recording runs its function anew each time: that is how all but the graphs themselves is tested.
+Three things are recorded: a whole update of the weights, the turns of a search (`Recording`), and the loop of a
+recurrent network, forward and backward (`Graphs.loop`). On a CPU a recording runs its function anew each time: that is
+how all but the graphs themselves is tested.
 
 What is recorded reads its inputs from tensors of its own and shares memory with other recordings, so one thread at a
 time may use it; and while a graph is captured, other threads should leave the GPU alone. `exclusive` sees to both.
@@ -78,10 +77,8 @@ def cloned(tree: Tree, device: torch.device | None = None) -> Tree:
 
 
 def copy_into(own: Any, given: Any) -> None:
-    """Write what one tree holds into the tensors of another like it.
-
-    One number that is spread out is room in which nothing stands yet: whatever is there may stay.
-    """
+    """Write what one tree holds into the tensors of another like it, except one number that is spread out: that is room
+    in which nothing stands yet."""
     pairs = [
         (x, y)
         for x, y in zip(tensors(own), tensors(given), strict=True)
@@ -109,20 +106,20 @@ class Recording(Generic[Tree]):
         self.replay = graphs.capture(lambda: function(own))
 
     def take(self, inputs: Tree) -> None:
-        """Go on from these inputs."""
+        """Copy these inputs into its own."""
         copy_into(self.inputs, inputs)
 
     def __call__(self) -> Any:
-        """Once more; what the function gives back, as it is until the next time."""
+        """Replay; returns what the function does, until the next replay overwrites it."""
         return self.replay()
 
 
 class Graphs:
     """A cache of recordings on a device: `limit` of them, the least recently used going first.
 
-    It belongs to the module whose work it records, as an attribute, and goes with it; a copy of the module has none.
-    Recordings share a pool of memory for what is made in them, and named buffers. `filled` says of a search whether
-    sources may be filled up, so that what precedes the first turn is recorded too.
+    It is an attribute of the module whose work it records; a copy of the module has none. Recordings share a pool of
+    memory, and named buffers. `filled`: sources of a search may be filled up, so that what precedes its first turn is
+    recorded too.
     """
 
     def __init__(self, device: torch.device, limit: int = 64, *, filled: bool = False) -> None:
@@ -184,10 +181,7 @@ class Graphs:
         return graph, found
 
     def recording(self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree) -> Recording[Tree]:
-        """The recording of `function` for inputs like these, set to go on from them.
-
-        `key` tells apart functions that do different things with the same inputs.
-        """
+        """The recording of `function` for inputs like these, set to them. `key` identifies the function."""
         whole = (key, signature(inputs))
         found: Recording[Tree] | None = self.recordings.pop(whole, None)
         if found is None:
@@ -203,9 +197,8 @@ class Graphs:
     def loop(self, function: Function, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
         """`function(*inputs)`, which also reads `parameters` where they lie, and nothing else that changes.
 
-        Forward and backward are a graph each. All recordings share one pool, and their inputs and outputs one buffer
-        each, since what one keeps for its backward pass is used up before another begins: if it were not, the function
-        runs as it is. So memory grows with the largest shape, and not with their number.
+        Forward and backward are a graph each. All share one pool and the buffers of inputs and outputs, so that memory
+        grows with the largest shape alone: while one waits for its backward pass, others run as they are.
         """
         if not any(x.requires_grad for x in (*inputs, *parameters)):
             return function(*inputs)  # all of it is frozen: there is no backward pass
@@ -222,8 +215,7 @@ class Graphs:
                 self.recordings[key] = _Loop(function, inputs, parameters, self)
         turn = _Turn(self.recordings[key])
         self.turn = ref(turn)
-        replayed: Sequence[Tensor] = _Replay.apply(turn, *inputs, *parameters)
-        return replayed
+        return _Replay.apply(turn, *inputs, *parameters)
 
     def busy(self) -> bool:
         """Whether the replay of a loop waits for its backward pass, in memory that another would overwrite."""
@@ -231,8 +223,7 @@ class Graphs:
         return turn is not None and not turn.over
 
     def buffer(self, name: Hashable, like: Tensor) -> Tensor:
-        """A tensor like this one in the buffer of this name, which grows where it has to; recordings made before keep
-        the old one."""
+        """A tensor like this one in the buffer of this name; if it has to grow, earlier recordings keep the old one."""
         size = like.numel() * like.element_size()
         if name not in self.buffers or self.buffers[name].numel() < size:
             self.buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8, device=like.device)

@@ -26,10 +26,7 @@ class Choices:
     drawn: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # rows, `log α_s`, entropies (rows, steps)
 
     def laid_out(self, like: Ragged) -> tuple[Tensor, Tensor]:
-        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`.
-
-        What was drawn later for a row is further along its target.
-        """
+        """`log α_s` and entropies of every step, `(total,)`, in the order of the targets `like`."""
         log_probs, entropies = (self.drawn[0][1].new_zeros(len(like), like.longest) for _ in range(2))
         step = 0
         for rows, log_prob, entropy in self.drawn:
@@ -61,13 +58,13 @@ class HardAttention(Attention):
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         somewhere = weights.sum(-1, keepdim=True) > 0  # a query that may look nowhere looks nowhere
-        if not self.training:
-            one = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
-            return one * somewhere
-        odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
-        place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
+        if self.training:
+            odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
+            place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
+        else:
+            place = weights.argmax(-1, keepdim=True)
         one = torch.zeros_like(weights).scatter(-1, place, 1.0) * somewhere
-        if self.choices is None:
+        if not self.training or self.choices is None:
             return one
         logs = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
         soft = self.choices.soft[rows][:, None, None, None]

@@ -1,8 +1,9 @@
-"""Regard's own kernels for training on a GPU: attention over packed rows, and the loss with its gradient in place.
+"""Operators for training on a GPU: attention over packed rows, the loss with its gradient in place, a residual with its
+dropout and norm, and an activation with its dropout.
 
-Here is the way in, in torch alone; the kernels are in `triton_kernels.py`, which is imported when the first tensor for
-them arrives. Each is a custom operator, so `torch.compile` takes it as it is, and none waits for the device, so all can
-be captured in a CUDA graph. With `TRITON_INTERPRET=1` they run on a CPU, slowly: that is how they are tested.
+The kernels are in `triton_kernels.py` and `triton_fused.py`, which are imported when the first tensor for them arrives.
+Each is a custom operator for `torch.compile`, and none waits for the device, so that all can be captured in a CUDA
+graph. With `TRITON_INTERPRET=1` they run on a CPU, slowly: that is how they are tested.
 """
 
 from __future__ import annotations
@@ -12,22 +13,20 @@ import os
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.nn.dropout import Dropout
 from regard.ragged import Ragged
 
 IGNORED = -100  # the target of a position that does not count, as in torch
-WIDEST = 128  # head that the kernels of attention take
+WIDEST, WIDEST_ROW = 128, 8192  # head that attention takes, and row that is normed
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 class Spans(NamedTuple):
-    """Who sees whom among packed queries and keys, all int32.
-
-    Query `m` sees the keys in `[key_begin[m], key_end[m])`, and key `n` is seen by the queries in
-    `[query_begin[n], query_end[n])`: the same pairs, said twice. An empty interval sees nothing.
-    """
+    """Which packed queries see which keys: query `m` sees keys `[key_begin[m], key_end[m])`, and key `n` is seen by
+    queries `[query_begin[n], query_end[n])`, which are the same pairs. An empty interval sees nothing. All int32."""
 
     key_begin: Tensor  # (Tq,)
     key_end: Tensor  # (Tq,)
@@ -51,10 +50,8 @@ def dense(x: Tensor) -> Tensor:
 
 
 def spans(q: Ragged, k: Ragged, causal: bool) -> Spans:
-    """Each row of queries sees its row of keys; values that belong to no row see nothing.
-
-    Causal is for self-attention, where both are laid out alike: a query then sees its row from the beginning to itself.
-    """
+    """Each row of queries sees its row of keys, in causal self-attention as far as the query itself; values that belong
+    to no row see nothing."""
     (key_begin, key_end), (query_begin, query_end) = _bounds(q.row, k.offsets), _bounds(k.row, q.offsets)
     if causal:
         query_begin = torch.arange(k.row.shape[0], dtype=torch.int32, device=k.row.device)
@@ -67,16 +64,6 @@ def _bounds(row: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return offsets[row], offsets[(row + 1).clamp(max=offsets.shape[0] - 1)]
 
 
-def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
-    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`.
-
-    `position` is `(tokens,)`, or `(1,)` where all stand at the same. There is no gradient.
-    """
-    from regard.nn import triton_decoding
-
-    return triton_decoding.embed(tokens, table, scale, position, frequencies)
-
-
 # Attention over packed rows: forward, backward, and their shapes for tracing.
 
 
@@ -87,12 +74,10 @@ def attend_spans(
 
     Rows lie end to end: `x` `(Tq, 3, heads, d_head)` holds queries, keys and values, as one projection gives them; or
     with a `memory` `(Tk, 2, heads, d_head)` of keys and values it is `(Tq, 1, heads, d_head)`. The intervals are those
-    of `Spans`, laid out by rows: a tile of queries reads all keys from its first to its last. A query without keys
-    yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in float32, memory grows with the
-    tokens and not with their pairs, and every run gives the same bits.
+    of `Spans`. A query without keys yields zeros and zero gradients. Contexts are `(Tq, heads, d_head)`. Sums are in
+    float32, memory grows with the tokens and not with their pairs, and every run gives the same bits.
     """
-    context, _ = _attend(x, memory, key_begin, key_end, query_begin, query_end)
-    return context
+    return _attend(x, memory, key_begin, key_end, query_begin, query_end)[0]
 
 
 @torch.library.custom_op("regard::attend_spans", mutates_args=())
@@ -184,7 +169,7 @@ def softmax_cross_entropy_(logits: Tensor, targets: Tensor, smoothing: float = 0
         return _softmax_cross_entropy_plain_(logits, targets, smoothing)
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_cross_entropy_(logits, targets.contiguous(), smoothing, IGNORED)
+    return triton_kernels.softmax_losses_(logits, targets.contiguous(), smoothing, IGNORED)
 
 
 @torch.library.custom_op("regard::softmax_agreement_", mutates_args=("logits",))
@@ -202,7 +187,7 @@ def softmax_agreement_(logits: Tensor, targets: Tensor, smoothing: float, agreem
         return _softmax_agreement_plain_(logits, targets, smoothing, agreement)
     from regard.nn import triton_kernels
 
-    return triton_kernels.softmax_agreement_(logits, targets.contiguous(), smoothing, agreement, IGNORED)
+    return triton_kernels.softmax_losses_(logits, targets.contiguous(), smoothing, IGNORED, agreement)
 
 
 for _loss in (softmax_cross_entropy_, softmax_agreement_):
@@ -244,3 +229,129 @@ def _softmax_agreement_plain_(logits: Tensor, targets: Tensor, smoothing: float,
     ignored = targets == IGNORED
     logits.copy_(x.mul_(0.5).add_(further.masked_fill_(ignored[:, None], 0), alpha=agreement / 4))
     return losses.add_((ahead + back).squeeze(1).masked_fill_(ignored, 0), alpha=agreement / 4)
+
+
+# What stands around the products of a Transformer
+
+
+def norm(x: Tensor, module: nn.LayerNorm | nn.RMSNorm) -> Tensor:
+    """`module(x)`; on a GPU in autocast's precision, if that is on, as the product that follows would have it."""
+    if not usable(x) or x.shape[-1] > WIDEST_ROW:
+        return module(x)
+    cast = torch.is_autocast_enabled(x.device.type)
+    return _normed(x, None, module, 0.0, torch.get_autocast_dtype(x.device.type) if cast else x.dtype)
+
+
+def add_norm(x: Tensor, added: Tensor, module: nn.LayerNorm | nn.RMSNorm, dropout: Dropout) -> Tensor:
+    """`module(x + dropout(added))`; on a GPU in the precision of what is added."""
+    if not usable(x) or x.shape[-1] > WIDEST_ROW:
+        return module(x + dropout(added))
+    return _normed(x, added, module, dropout.p if dropout.training else 0.0, added.dtype)
+
+
+def relu_dropout(x: Tensor, dropout: Dropout) -> Tensor:
+    """`dropout(relu(x))`."""
+    if not usable(x) or not dropout.training or not 0.0 < dropout.p < 1.0:
+        return dropout(torch.relu(x))
+    return _relu_dropout(x, _seed(x), dropout.p)
+
+
+def _normed(x: Tensor, added: Tensor | None, module: nn.LayerNorm | nn.RMSNorm, p: float, dtype: torch.dtype) -> Tensor:
+    centred = isinstance(module, nn.LayerNorm)
+    bias = module.bias if isinstance(module, nn.LayerNorm) else None
+    assert module.eps is not None, "norms are made with an eps"
+    flat = None if added is None else added.reshape(-1, x.shape[-1])
+    seed = _seed(x) if p else None
+    y, *_ = _add_norm(x.reshape(-1, x.shape[-1]), flat, module.weight, bias, seed, p, module.eps, centred, dtype)
+    return y.view(x.shape)
+
+
+def _seed(x: Tensor) -> Tensor:
+    """Two random numbers of 32 bits from torch's own generator: a recorded graph draws them anew in every replay."""
+    return torch.randint(-(2**31), 2**31 - 1, (2,), device=x.device, dtype=torch.int32)
+
+
+# The operators: forward, backward, and their shapes for tracing.
+
+
+@torch.library.custom_op("regard::add_norm", mutates_args=())
+def _add_norm(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
+    centred: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    assert added is None or added.shape == x.shape, f"{tuple(x.shape)} and {tuple(added.shape)} cannot be added"
+    from regard.nn import triton_fused
+
+    added = None if added is None else added.contiguous()
+    return triton_fused.add_norm(x.contiguous(), added, weight, bias, seed, p, eps, centred, dtype)
+
+
+@_add_norm.register_fake
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    mean, inverse = (x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))
+    return x.new_empty(x.shape, dtype=rest[-1]), mean, inverse
+
+
+@torch.library.custom_op("regard::add_norm_backward", mutates_args=())
+def _add_norm_backward(
+    grad: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None, mean: Tensor, inverse: Tensor,
+    p: float, centred: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from regard.nn import triton_fused
+
+    added = None if added is None else added.contiguous()
+    given = (grad.contiguous(), x.contiguous(), added, weight, seed, mean, inverse)
+    return triton_fused.add_norm_backward(*given, p, centred)
+
+
+@_add_norm_backward.register_fake
+def _(grad: Tensor, x: Tensor, added: Tensor | None, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dadded = x.new_empty(0) if added is None else added.new_empty(added.shape)
+    return x.new_empty(x.shape), dadded, x.new_empty((2, x.shape[1]), dtype=torch.float32)
+
+
+def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, added, weight, bias, seed, ctx.p, _, ctx.centred, _ = inputs
+    ctx.save_for_backward(x, added, weight, seed, *output[1:])
+    ctx.added, ctx.dtype, ctx.shifted = added is not None, weight.dtype, bias is not None
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate_norm(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 9
+    dx, dadded, both = _add_norm_backward(grad, *ctx.saved_tensors, ctx.p, ctx.centred)
+    dweight, dbias = both.to(ctx.dtype).unbind()
+    return (dx, dadded if ctx.added else None, dweight, dbias if ctx.shifted else None, *[None] * 5)
+
+
+_add_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
+
+
+@torch.library.custom_op("regard::relu_dropout", mutates_args=())
+def _relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    from regard.nn import triton_fused
+
+    return triton_fused.relu_dropout(x.contiguous(), seed, p)
+
+
+@torch.library.custom_op("regard::relu_dropout_backward", mutates_args=())
+def _relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> Tensor:
+    from regard.nn import triton_fused
+
+    return triton_fused.relu_dropout_backward(grad.contiguous(), y.contiguous(), p)
+
+
+def _save_relu(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+    ctx.p = inputs[2]
+
+
+def _differentiate_relu(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return _relu_dropout_backward(grad, *ctx.saved_tensors, ctx.p), None, None
+
+
+_relu_dropout.register_autograd(_differentiate_relu, setup_context=_save_relu)
+_relu_dropout.register_fake(lambda x, *_: x.new_empty(x.shape))
+_relu_dropout_backward.register_fake(lambda grad, y, *_: y.new_empty(y.shape))

@@ -32,9 +32,8 @@ def linear_relu(linear: nn.Module, x: Tensor) -> Tensor:
 class Packed(nn.Module):
     """`W x + b` with `W` laid out as oneDNN multiplies it fastest: for a few rows on a CPU in half the time or less.
 
-    oneDNN writes code for each number of rows that it meets and keeps it for good, whatever its cache is set to, up to
-    half a megabyte for each. In a search that number falls from step to step, so that memory grew for as long as new
-    numbers came up; therefore rows are filled up to one of few numbers.
+    oneDNN compiles code for each number of rows that it meets, up to half a megabyte, and keeps it for good, whatever
+    its cache is set to. In a search that number falls from step to step; so rows are filled up to one of few numbers.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -63,11 +62,10 @@ class Packed(nn.Module):
                 self.packed[start, stop] = laid_out, None if self.bias is None else self.bias.detach()[start:stop]
         weight, bias = self.packed[start, stop]
         count = x.shape[:-1].numel()
-        if not (more := bucket(count, PARTS) - count if count else 0):
-            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        rows = F.pad(x.reshape(count, -1), (0, 0, 0, more))
+        more = bucket(count, PARTS) - count if count else 0
+        rows = F.pad(x.reshape(count, -1), (0, 0, 0, more)) if more else x
         found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-        return found[:count].view(*x.shape[:-1], stop - start)
+        return found[:count].view(*x.shape[:-1], stop - start) if more else found
 
 
 class Quantised(nn.Module):

@@ -42,7 +42,7 @@ class Learned(nn.Module):
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, position: Tensor, longest: int) -> Tensor:
-        """Positions below `longest`, which is told so that nothing waits for the device (0: not known here)."""
+        """Positions below `longest`, an argument so that nothing waits for the device (0: not known here)."""
         if longest > self.table.num_embeddings:
             raise DataError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} "
@@ -92,8 +92,7 @@ class Rotary(Relative):
     def __init__(self, d_head: int) -> None:
         super().__init__()
         assert d_head % 2 == 0, f"rotary positions turn pairs, and d_head ({d_head}) is odd"
-        exponent = torch.arange(0, d_head, 2, dtype=torch.float64) / d_head
-        self.register_buffer("frequencies", torch.exp(-math.log(10000.0) * exponent).float(), persistent=False)
+        self.register_buffer("frequencies", Sinusoidal(d_head).frequencies, persistent=False)
 
     def turn(self, q: Tensor, k: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
         angle = slot[:, None, None] * self.frequencies  # (length, 1, d_head / 2), in full precision

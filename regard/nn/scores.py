@@ -63,36 +63,29 @@ class Bilinear(Multiplied):
 class Additive(AttentionScore):
     """Bahdanau et al. 2015: `e = vᵀ tanh(W [h; s])`, with `W [h; s] = W_h h + W_s s`."""
 
+    deep = False
+
     def __init__(self, d_model: int) -> None:
         super().__init__(d_model)
         self.from_state = nn.Linear(d_model, d_model)
         self.from_query = nn.Linear(d_model, d_model, bias=False)
+        if self.deep:
+            self.hidden = nn.Linear(d_model, d_model)
         self.v = nn.Linear(d_model, 1, bias=False)
 
     def keys(self, states: Tensor) -> Tensor:
         return self.from_state(states)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        pairs = torch.tanh(deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
-        return self.v(pairs).squeeze(-1)  # (batch, heads, target, source, d_model) -> (batch, heads, target, source)
+        pairs = deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3)
+        pairs = self.hidden(torch.relu(pairs)) if self.deep else pairs  # (batch, heads, target, source, d_model)
+        return self.v(torch.tanh(pairs)).squeeze(-1)  # (batch, heads, target, source)
 
 
-class Perceptron(AttentionScore):
+class Perceptron(Additive):
     """A multi-layer perceptron on the pair: `e = vᵀ tanh(W₂ relu(W₁ [h; s] + b₁) + b₂)`."""
 
-    def __init__(self, d_model: int) -> None:
-        super().__init__(d_model)
-        self.from_state = nn.Linear(d_model, d_model)
-        self.from_query = nn.Linear(d_model, d_model, bias=False)
-        self.hidden = nn.Linear(d_model, d_model)
-        self.v = nn.Linear(d_model, 1, bias=False)
-
-    def keys(self, states: Tensor) -> Tensor:
-        return self.from_state(states)
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        first = torch.relu(deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3))
-        return self.v(torch.tanh(self.hidden(first))).squeeze(-1)
+    deep = True
 
 
 class ScaledDot(Multiplied):

@@ -1,7 +1,5 @@
-"""A step of decoding in Triton: one query a row over a cache whose slots lie anywhere, and a few over a source.
-
-Needs triton, so it is imported only when a tensor for it arrives.
-"""
+"""A step of decoding in Triton: one query a row over a cache whose slots lie anywhere, and a few over a source. Needs
+triton, so it is imported only when a tensor for it arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +12,8 @@ from regard.nn.triton_kernels import on_device, padded_width
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float, position: Tensor, frequencies: Tensor) -> Tensor:
-    """Vectors `(tokens, d_model)`; see `kernels.embed`."""
+    """`scale · table[token] + P_position` with sinusoidal positions (Vaswani et al. 2017, 3.5), `(tokens, d_model)`,
+    without a gradient. `position` is `(tokens,)`, or `(1,)` where all stand at the same."""
     width, step = table.shape[1], position.stride(0) if len(position) > 1 else 0
     vectors = table.new_empty(len(tokens), width)
     with on_device(table):

@@ -1,4 +1,4 @@
-"""The kernels of `regard.nn.fused` in Triton. Needs triton, so it is imported only when a tensor for it arrives.
+"""Norms and activations of `regard.nn.kernels` in Triton, imported only when a tensor for it arrives.
 
 All of them are bound by memory: each reads and writes every number once. Which numbers dropout drops is worked out from
 their places and two seeds, in the backward pass again, so that no mask is kept.

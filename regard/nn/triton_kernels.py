@@ -73,10 +73,8 @@ def attend_backward(
     key_begin: Tensor, key_end: Tensor, query_begin: Tensor, query_end: Tensor, dq: Tensor, dk: Tensor, dv: Tensor,
     tiles: Plan | None = None,
 ) -> None:  # fmt: skip
-    """Put the gradients of queries, keys and values into `dq`, `dk` and `dv`, from that of the contexts.
-
-    There tokens may lie anywhere, and heads side by side. Every run gives the same.
-    """
+    """Put the gradients of queries, keys and values into `dq`, `dk` and `dv`, where tokens may lie anywhere, and heads
+    side by side. Every run gives the same."""
     total, heads, d_head = q.shape
     delta = torch.empty_like(lse)
     cuts = tiles or plan(q)
@@ -92,28 +90,15 @@ def attend_backward(
         )  # fmt: skip
 
 
-def softmax_cross_entropy_(
-    logits: Tensor, targets: Tensor, smoothing: float, ignored: int, block: int = 8192, warps: int = 8
-) -> Tensor:
-    """Losses `(tokens,)`; the logits `(tokens, vocabulary)` give way to their gradients.
-
-    Programs are large so that few rows are on the way at a time: the second pass then finds them in the cache.
-    """
-    return _losses(_cross_entropy, logits, targets, smoothing, (), ignored, block, warps)
-
-
-def softmax_agreement_(
-    logits: Tensor, targets: Tensor, smoothing: float, agreement: float, ignored: int, block: int = 8192,
-    warps: int = 16,
+def softmax_losses_(
+    logits: Tensor, targets: Tensor, smoothing: float, ignored: int, agreement: float | None = None, block: int = 8192,
+    warps: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Losses `(tokens,)`; the logits of two passes `(2, tokens, vocabulary)` give way to their gradients."""
-    return _losses(_agreement, logits, targets, smoothing, (agreement / 4,), ignored, block, warps)
-
-
-def _losses(
-    kernel: Any, logits: Tensor, targets: Tensor, smoothing: float, more: tuple[float, ...], ignored: int, block: int,
-    warps: int,
-) -> Tensor:  # fmt: skip
+    """Losses `(tokens,)`; the logits `(tokens, vocabulary)`, or with an `agreement` those of two passes `(2, tokens,
+    vocabulary)`, give way to their gradients. Programs are large so that few rows are on the way at a time: the second
+    pass then finds them in the cache."""
+    kernel, more = (_cross_entropy, ()) if agreement is None else (_agreement, (agreement / 4,))
+    warps = warps or (8 if agreement is None else 16)
     tokens, vocabulary = logits.shape[-2:]
     losses = logits.new_empty(tokens, dtype=torch.float32)
     if tokens:
@@ -132,7 +117,7 @@ def padded_width(d_head: int) -> int:
 
 
 def _shape(d_head: int, cut: Tiles) -> dict[str, Any]:
-    """What the compiler is told of the tiles."""
+    """Compile-time arguments of an attention kernel."""
     return {
         "scale": d_head**-0.5, "d_head": d_head, "d_tile": padded_width(d_head), "tile_q": cut.queries,
         "tile_k": cut.keys, "num_warps": cut.warps, "num_stages": cut.stages,
@@ -172,9 +157,7 @@ def _store(base, rows, stride, there, tile, d_head: tl.constexpr, d_tile: tl.con
 @triton.jit
 def _reach(begin, end):
     """The first place that any interval of a tile holds, and the place after the last; empty intervals do not count.
-
-    Where all are empty both are 0: a great number as the beginning would wrap around in the loop's prefetches.
-    """
+    Where all are empty both are 0: a great number as the beginning would wrap around in the loop's prefetches."""
     high = tl.max(tl.where(end > begin, end, 0), axis=0)
     low = tl.min(tl.where(end > begin, begin, 2147483647), axis=0)
     return tl.minimum(low, high), high
@@ -354,10 +337,8 @@ def _cross_entropy(
     logits, targets, losses, vocabulary, kept, spread,
     smoothed: tl.constexpr, ignored: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One row: its sum of exponentials and its loss in a first pass, its gradient over the logits in a second.
-
-    The target is worth `kept`, and every word of the vocabulary `spread`.
-    """
+    """One row: its sum of exponentials and its loss in a first pass, its gradient over the logits in a second. The
+    target is worth `kept`, and every word of the vocabulary `spread`."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocabulary
     target = tl.load(targets + row).to(tl.int32)
@@ -378,10 +359,8 @@ def _cross_entropy(
 
 @triton.jit
 def _compare(one, other, here, top_p, size_p, top_q, size_q, shift):
-    """What two passes say of a block of words: `p`, `q` and `log p/q`, which is some number where both are 0.
-
-    `shift` is how much greater `log Σ exp` of the logits of `p` is than that of `q`.
-    """
+    """What two passes say of a block of words: `p`, `q` and `log p/q`, which is some number where both are 0. `shift`
+    is how much greater `log Σ exp` of the logits of `p` is than that of `q`."""
     x = tl.load(one, mask=here, other=float("-inf")).to(tl.float32)
     y = tl.load(other, mask=here, other=float("-inf")).to(tl.float32)
     p = tl.exp2((x - top_p) * LOG2E - size_p)

@@ -17,15 +17,8 @@ BLOCK = 1024  # numbers of a state that a program makes
 TILE = 8192  # numbers of keys, and as many of values, that a program holds at a time
 
 
-def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """The new state and the new cell; see `cells.lstm`."""
-    hidden, after = gates.new_empty(cell.shape), torch.empty_like(cell)
-    lstm_into(gates[None], ahead, cell[None], hidden[None], after[None])
-    return hidden, after
-
-
-def lstm_into(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
-    """Like `lstm`, into tensors of all directions, `(directions, rows, d_model)`, each lying as it does in `cell`."""
+def lstm(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor, after: Tensor) -> None:
+    """`recurrence.lstm` into `hidden` and `after` `(directions, rows, d_model)`, which lie as `cell` does."""
     _, rows, width = cell.shape
     with on_device(gates):
         _lstm[(triton.cdiv(cell.numel(), BLOCK),)](
@@ -35,19 +28,10 @@ def lstm_into(gates: Tensor, ahead: Tensor | None, cell: Tensor, hidden: Tensor,
 
 
 def lstm_backward(
-    gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates and of the old cell."""
-    dgates, dcell = torch.empty_like(gates), torch.empty_like(cell)
-    lstm_backward_into(gates[None], ahead, cell[None], dhidden[None], dafter, dgates[None], dcell)
-    return dgates, dcell
-
-
-def lstm_backward_into(
     gates: Tensor, ahead: Tensor | None, cell: Tensor, dhidden: Tensor, dafter: Tensor, dgates: Tensor, dcell: Tensor,
     end: tuple[Tensor, Tensor, int] | None = None,
 ) -> None:  # fmt: skip
-    """Like `lstm_backward`, into tensors: gates and their gradient lie alike; `dafter` and `dcell` are contiguous.
+    """The gradients of gates, which lie as these do, and of the old cell, contiguous as `dafter` is.
 
     `end` is for rows that end with this step: the gradients of states and cells at the ends
     `(2, directions, rows, d_model)`, the rows' lengths, and this step's number from 1.

@@ -18,8 +18,7 @@ from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
 from regard.ragged import bucket, round_up
-from regard.search.choice import Choice, Chooser, Diverse
-from regard.search.constraints import Constrained
+from regard.search.choice import Chooser, Constrained, Diverse
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.stepper import LazyStart, Step, Stepper, started
 
@@ -127,31 +126,20 @@ class _Results:
 
 
 def beam_search(
-    model: Stepper,
-    state: Any,
-    *,
-    limits: Limits,
-    width: int = 5,
-    nbest: int = 1,
-    penalty: str = "none",
-    alpha: float = 1.0,
-    exact: bool = False,
-    constraints: Sequence[Sequence[Sequence[int]]] | None = None,
-    groups: int = 1,
-    diversity: float = 0.5,
-) -> list[list[Hypothesis]]:
+    model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
+    alpha: float = 1.0, exact: bool = False, constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    groups: int = 1, diversity: float = 0.5,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
 
     A beam is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
     with `exact`, when no open one could ever (its log-probability cannot rise, so it is held against the mildest
-    penalty it may still reach). A source with nothing closed, because the limits left no way on, gives its best open
-    hypothesis.
+    penalty it may still reach). A source for which the limits left no way to close gives its best open hypothesis.
 
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
-    `nbest` at or above `groups` the best of each is among the results.
-
-    `state` is the model's before the first token, or a `LazyStart`.
+    `nbest` at or above `groups` the best of each is among the results. `state` is the model's before the first token,
+    or a `LazyStart`.
     """
     if not len(limits.longest):
         return []
@@ -195,11 +183,8 @@ def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
     """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
     until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
 
-    def again(tree: tuple[_Board, Any]) -> None:
-        copy_into(tree, turn(*tree))
-
     def recorded(board: _Board, state: Any) -> Recorded:
-        return graphs.recording(turn.key, again, (board, state))
+        return graphs.recording(turn.key, lambda tree: copy_into(tree, turn(*tree)), (board, state))
 
     size, left, turns, done = bucket(len(results.found)), len(results.found), turn.most + 1, 0
     recording, room = _first_turn(graphs, turn, state, results.limits, size, recorded), WINDOW
@@ -231,10 +216,8 @@ def _first_turn(
     graphs: Graphs, turn: _Turn, state: Any, limits: Limits, size: int,
     recorded: Callable[[_Board, Any], Recorded],
 ) -> Recorded:  # fmt: skip
-    """The recording of a turn of `size` beams, set to the first; what comes before it is recorded too, where it can.
-
-    All but the first hypothesis of a beam idle.
-    """
+    """The recording of a turn of `size` beams, set to the first, in which all but one hypothesis of a beam idle; what
+    comes before it is recorded too, where it can."""
     count, width, most = len(limits.longest), turn.chooser.width, round_up(turn.most, 32)
     limits = limits.filled(size)
 
@@ -244,8 +227,7 @@ def _first_turn(
 
     if isinstance(state, LazyStart) and graphs.filled:
         given, start, key = (state.filled(size), limits), state.start, ("begin", most, turn.key)
-        first: Recorded = graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given)()
-        return first
+        return graphs.recording(key, lambda given: begin(start(given[0]), given[1]), given)()
     state, sources = started(state), torch.arange(size, device=graphs.device).clamp(max=count - 1)
     return begin(state if count == size else state.select(sources, sources), limits.to(graphs.device))
 
@@ -279,7 +261,7 @@ class _Turn:
 
     @property
     def key(self) -> Hashable:
-        """What tells it from other turns of the same model."""
+        """Identifies it among the turns of a model."""
         names = (self.penalty, self.alpha, self.exact and self.most, self.normalised)
         return (self.chooser.width, self.chooser.eos, *names)
 
@@ -318,21 +300,20 @@ class _Turn:
         before = torch.where(board.over[:, None], board.last, board.written[:, 0])
         before_length = torch.where(board.over, board.last_length, board.length - 1)
         mildest = self._divisor(torch.full_like(length, self.most + 1) if self.exact else length)
-        over = _hope(board, choice, self.exact) / mildest <= board.closed_score[:, -1]
+        hope = choice.log_prob
+        if choice.ready is not None and not self.exact:
+            # Once enough have closed, one that may not close yet does not count: its score lacks what it has to write.
+            hope = hope.masked_fill((board.closed_score[:, -1:] > -math.inf) & ~choice.ready, -math.inf)
+        over = hope.amax(1) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
         written = _picked(board.written, choice.parent)
         written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
         rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
+        log_prob = choice.log_prob.masked_fill(over[:, None], -math.inf)  # nothing more closes in what is over
         board = replace(
-            board,
-            length=board.length + 1,
-            token=choice.token,
-            written=written,
-            log_prob=choice.log_prob.masked_fill(over[:, None], -math.inf),  # nothing more closes in what is over
-            over=over,
-            last=before,
-            last_length=before_length,
-        )
+            board, length=board.length + 1, token=choice.token, written=written, log_prob=log_prob, over=over,
+            last=before, last_length=before_length,
+        )  # fmt: skip
         return board, rows.flatten()
 
     def _divisor(self, length: Tensor) -> Tensor:
@@ -349,16 +330,6 @@ def _chooser(
             raise ConfigError(f"constraints cannot be combined with groups ({groups}); set groups to 1")
         return Constrained(width, limits, constraints)
     return Diverse(width // groups, limits.eos, groups, diversity) if groups > 1 else Chooser(width, limits.eos)
-
-
-def _hope(board: _Board, choice: Choice, exact: bool) -> Tensor:
-    """`log p` of the best that stays open, `(beams,)`. Once enough have closed, one that may not close yet counts only
-    in an exact search: what it still has to write is not in its score."""
-    hope = choice.log_prob
-    if choice.ready is not None and not exact:
-        enough = board.closed_score[:, -1:] > -math.inf
-        hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
-    return hope.amax(1)
 
 
 def _merge(groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:

@@ -1,14 +1,20 @@
-"""Which candidates of a step of beam search close, and which stay open."""
+"""Which candidates of a step of beam search close, and which stay open: in plain search, in diverse search, and where
+outputs must contain given phrases."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from regard.errors import ConfigError
 from regard.search.limits import Limits
+
+Phrase = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,9 @@ class Chooser:
         self.width, self.eos = width, eos
 
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
-        """Among all that open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of `length`
-        `(1,)` tokens, may go on with: `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may
-        be written into.
-
-        The likeliest of all are among the likeliest of each hypothesis, and a way on that is forced takes their place.
-        """
+        """Among the continuations of open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of
+        `length` `(1,)` tokens. `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may be
+        written into."""
         token, value = limits.restrict(given, written, length)
         best, found = likeliest(given, 2 * self.width)  # (beams, open, candidates)
         forced, first = (token >= 0)[:, None, None], torch.arange(best.shape[-1], device=best.device) == 0
@@ -62,8 +65,7 @@ def likeliest(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The greatest of the last axis, and where they stand."""
     count = min(count, log_probs.shape[-1])
     if not log_probs.is_cuda:
-        best, place = log_probs.topk(count, dim=-1)
-        return best, place
+        return log_probs.topk(count, dim=-1)
     return likeliest_by_parts(log_probs, count)
 
 
@@ -87,7 +89,7 @@ class Diverse(Chooser):
     """Diverse beam search (Vijayakumar et al. 2018, algorithm 1) with Hamming diversity.
 
     The beams of one source stand together and choose one after the other; each ranks a candidate by
-    `log p - diversity * n`, `n` being how often the beams before it went on with that token at this step.
+    `log p - diversity * n`, `n` being how often the beams before it chose that token at this step.
     """
 
     def __init__(self, width: int, eos: int, groups: int, diversity: float) -> None:
@@ -100,13 +102,191 @@ class Diverse(Chooser):
         taken = torch.zeros_like(total[:, 0, 0])  # (sources, vocabulary)
         chosen = []
         for mine in total.unbind(1):
-            choice = self._first(mine - self.diversity * taken.unsqueeze(1), mine)
+            ranked = (mine - self.diversity * taken.unsqueeze(1)).flatten(1)
+            ranked, place = ranked.topk(min(2 * self.width, ranked.shape[1]), dim=1)
+            at = (place // mine.shape[-1], place % mine.shape[-1])
+            choice = self._settle(ranked, mine.flatten(1).gather(1, place), *at)
             taken.scatter_add_(1, choice.token, (choice.log_prob > -math.inf).to(taken.dtype))
             chosen.append((choice.closing, choice.closing_parent, choice.log_prob, choice.parent, choice.token))
         return Choice(*(torch.stack(parts, 1).flatten(0, 1) for parts in zip(*chosen, strict=True)))
 
-    def _first(self, rank: Tensor, total: Tensor) -> Choice:
-        """The first by `rank`, with their `log p` from `total`."""
-        ranked, place = rank.flatten(1).topk(min(2 * self.width, rank[0].numel()), dim=1)
-        log_prob = total.flatten(1).gather(1, place)
-        return self._settle(ranked, log_prob, place // rank.shape[-1], place % rank.shape[-1])
+
+@dataclass(frozen=True)
+class _Ahead:
+    """Where each open hypothesis would stand after each token that occurs in a phrase and, last, after any other."""
+
+    left: Tensor  # (sources, open, phrases, known + 1): copies still to come
+    depth: Tensor  # (sources, open, phrases, known + 1): tokens met of the next copy
+    owed: Tensor  # (sources, open, known + 1)
+    helps: Tensor  # (sources, open, known): whether it owes less than now
+
+
+class Constrained(Chooser):
+    """Lexically constrained decoding (Hokamp and Liu 2017) by dynamic beam allocation (Post and Vilar 2018).
+
+    Each phrase is followed through the output by itself, as Knuth, Morris and Pratt would, so what one phrase shares
+    with another counts for both; a phrase that is asked for n times must appear n times without overlap. A hypothesis
+    owes the tokens of all phrases it has not met, less those it has of the phrase it is deepest in. Banks gather the
+    hypotheses of one source by how much of that they have met, and share the slots of the beam evenly; slots that a
+    bank cannot fill go to the nearest that can. A hypothesis closes when it owes nothing, and never owes more than it
+    has room for. What lowers its debt is a candidate whatever its rank, and no other rule but the prefix forbids it.
+    """
+
+    def __init__(self, width: int, limits: Limits, constraints: Sequence[Sequence[Sequence[int]]]) -> None:
+        super().__init__(width, limits.eos)
+        device = limits.longest.device
+        wanted = [Counter(tuple(phrase) for phrase in phrases if phrase) for phrases in constraints]
+        _check(limits, wanted)
+        known = [sorted({token for phrase in phrases for token in phrase}) for phrases in wanted]
+        most = max(map(len, wanted))
+        tokens, deepest = max(map(len, known)), max(len(phrase) for phrases in wanted for phrase in phrases)
+        after = torch.zeros(len(wanted), most, deepest, tokens + 1, dtype=torch.long)
+        size, copies = torch.zeros(2, len(wanted), most, dtype=torch.long)
+        for source, phrases in enumerate(wanted):
+            for i, (phrase, count) in enumerate(phrases.items()):
+                size[source, i], copies[source, i] = len(phrase), count
+                for depth in range(len(phrase)):
+                    reached = [_follow(phrase, depth, token) for token in known[source]]
+                    after[source, i, depth, : len(reached)] = torch.tensor(reached)
+        self.size = size.to(device)  # (sources, phrases)
+        # Tokens that occur in phrases, padded with the closing mark, which occurs in none.
+        padded = [[*row, *[self.eos] * (tokens - len(row))] for row in known]
+        self.known = torch.tensor(padded, dtype=torch.long, device=device)  # (sources, known)
+        # How deep a phrase is entered with each known token from each depth; the last column is for all other tokens.
+        self.after = after.to(device)  # (sources, phrases, depth, known + 1)
+        self.total = (self.size * copies.to(device)).sum(1)  # (sources,)
+        self.banks = int((size * copies).sum(1).max()) + 1
+        self.left = copies.to(device).unsqueeze(1)  # (sources, open, phrases): copies still to come
+        self.depth = torch.zeros_like(self.left)  # (sources, open, phrases): tokens met of the next copy
+        self.ahead = self._look_ahead()
+
+    def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
+        """The likeliest candidates of each bank. Candidates are the likeliest of all, the likeliest token of each
+        hypothesis, and every token that lowers what a hypothesis owes."""
+        count = int(length)
+        log_probs = limits.apply(given.clone(), written[..., : count + 1])
+        total = log_prob.unsqueeze(-1) + self._restricted(log_probs, given, limits, count)
+        log_prob, place = self._candidates(total)
+        parent, token = place // total.shape[-1], place % total.shape[-1]
+        at = torch.arange(len(place), device=place.device).unsqueeze(1)
+        same = token.unsqueeze(-1) == self.known.unsqueeze(1)  # (sources, candidates, known)
+        local = torch.where(same.any(-1), same.int().argmax(-1), self.known.shape[1])  # behind the known: any other
+        bank = self.total.unsqueeze(1) - self.ahead.owed[at, parent, local]
+        closes = token == self.eos
+        closing = log_prob.masked_fill(~closes | ~self._within(log_prob, bank), -math.inf)
+        closing, first = closing.topk(min(self.width, closing.shape[1]), dim=1)
+        closing_parent = parent.gather(1, first)
+
+        log_prob = log_prob.masked_fill(closes, -math.inf)
+        log_prob = log_prob.masked_fill(~self._within(log_prob, bank), -math.inf)
+        log_prob, best = log_prob.topk(min(self.width, log_prob.shape[1]), dim=1)
+        parent, token, local = (x.gather(1, best) for x in (parent, token, local))
+        self.left, self.depth = (x[at, parent, :, local] for x in (self.ahead.left, self.ahead.depth))
+        ready = bank.gather(1, best) == self.total.unsqueeze(1)
+        return Choice(closing, closing_parent, log_prob, parent, token, ready)
+
+    def _restricted(self, log_probs: Tensor, given: Tensor, limits: Limits, length: int) -> Tensor:
+        """Log-probabilities as the limits left them, out of those `given`, under what the phrases ask for."""
+        self.ahead = ahead = self._look_ahead()
+        room = limits.longest - length - 1  # after this token
+        fits = ahead.owed <= room[:, None, None]
+        column = self.known.unsqueeze(1).expand_as(ahead.helps)
+        allowed = fits[..., -1:].expand_as(given).scatter(-1, column, fits[..., :-1])
+        lifted = torch.zeros_like(allowed).scatter(-1, column, ahead.helps)
+        free = torch.where(lifted, given, log_probs).masked_fill(~allowed, -math.inf)
+        closing = log_probs[..., self.eos]
+        free[..., self.eos] = closing.masked_fill(self._owed(self.left, self.depth) > 0, -math.inf)
+        within = torch.full_like(limits.longest, -1)[:, None]
+        return torch.where((limits.hold(within, length) >= 0).unsqueeze(-1), log_probs, free)
+
+    def keep(self, stay: Tensor) -> None:
+        for name in ("size", "known", "after", "total", "left", "depth"):
+            setattr(self, name, getattr(self, name)[stay])
+
+    def _look_ahead(self) -> _Ahead:
+        at = torch.arange(len(self.left), device=self.left.device)[:, None, None]
+        phrase = torch.arange(self.left.shape[-1], device=self.left.device)
+        depth = self.after[at, phrase, self.depth]
+        met = depth == self.size[:, None, :, None]
+        left = (self.left.unsqueeze(-1) - met.long()).clamp(min=0)
+        depth = depth.masked_fill(met | (left == 0), 0)
+        owed = self._owed(left.mT, depth.mT)
+        return _Ahead(left, depth, owed, owed[..., :-1] < self._owed(self.left, self.depth).unsqueeze(-1))
+
+    def _owed(self, left: Tensor, depth: Tensor) -> Tensor:
+        """Tokens that surely meet all phrases, `(sources, open, …)` of `(sources, open, …, phrases)`."""
+        size = self.size.view(len(self.size), *[1] * (left.dim() - 2), -1)
+        return (left * size).sum(-1) - depth.amax(-1)
+
+    def _candidates(self, total: Tensor) -> tuple[Tensor, Tensor]:
+        """`log p` and place of each candidate once, the likeliest first."""
+        vocabulary = total.shape[-1]
+        own = total.argmax(-1, keepdim=True)  # (sources, open, 1)
+        tokens = torch.cat((own, torch.where(self.ahead.helps, self.known.unsqueeze(1), own)), dim=-1)
+        first = torch.arange(total.shape[1], device=total.device)[:, None] * vocabulary
+        total = total.flatten(1)
+        overall = total.topk(min(2 * self.width, total.shape[1]), dim=1).indices
+        place = torch.cat((overall, (tokens + first).flatten(1)), dim=1).sort(dim=1).values
+        again = torch.zeros_like(place, dtype=torch.bool)
+        again[:, 1:] = place[:, 1:] == place[:, :-1]
+        log_prob, order = total.gather(1, place).masked_fill(again, -math.inf).sort(dim=1, descending=True)
+        return log_prob, place.gather(1, order)
+
+    def _within(self, log_prob: Tensor, bank: Tensor) -> Tensor:
+        """Which candidates, the likeliest first, get one of the slots of their bank."""
+        banks = torch.arange(self.banks, device=bank.device)
+        member = (bank.unsqueeze(-1) == banks) & (log_prob > -math.inf).unsqueeze(-1)  # (sources, candidates, banks)
+        rank = member.long().cumsum(1).gather(-1, bank.unsqueeze(-1)).squeeze(-1)
+        return rank <= self._slots(member.sum(1)).gather(1, bank)
+
+    def _slots(self, members: Tensor) -> Tensor:
+        """The slots of each bank, `(sources, banks)`, of which it can fill `members`. They are shared out evenly, and
+        what a bank cannot fill goes to the nearest that can, of two as near to the one that has met more."""
+        banks = self.total.unsqueeze(1) + 1  # (sources, 1)
+        upto = torch.arange(self.banks + 1, device=members.device).minimum(banks)
+        slots = (upto * self.width // banks).diff(dim=1)
+        spare, want = (slots - members).clamp(min=0), (members - slots).clamp(min=0)
+        slots = slots - spare
+        for distance in range(1, self.banks):
+            for gives, takes in (
+                (slice(None, -distance), slice(distance, None)),
+                (slice(distance, None), slice(None, -distance)),
+            ):
+                moved = torch.minimum(spare[:, gives], want[:, takes])
+                spare[:, gives] -= moved
+                want[:, takes] -= moved
+                slots[:, takes] += moved
+        return slots
+
+
+def _follow(phrase: Phrase, depth: int, token: int) -> int:
+    """How much of the phrase the output ends with after a token that comes after `depth` tokens of the phrase."""
+    end = (*phrase[:depth], token)
+    return next(n for n in range(len(end), -1, -1) if end[len(end) - n :] == phrase[:n])
+
+
+def owed_after(prefix: Sequence[int], phrases: Counter[Phrase]) -> int:
+    """What a hypothesis still owes that is no more than its prefix."""
+    owed = deepest = 0
+    for phrase, left in phrases.items():
+        depth = 0
+        for token in prefix:
+            depth = _follow(phrase, depth, token)
+            if depth == len(phrase):
+                left, depth = left - 1, 0
+        owed += max(left, 0) * len(phrase)
+        deepest = max(deepest, depth if left > 0 else 0)
+    return owed - deepest
+
+
+def _check(limits: Limits, wanted: list[Counter[Phrase]]) -> None:
+    if len(wanted) != len(limits.longest):
+        raise ConfigError(f"constraints for {len(wanted)} sources, but there are {len(limits.longest)}")
+    prefixes = limits.prefix or [[] for _ in wanted]
+    for phrases, prefix, longest in zip(wanted, prefixes, limits.longest.tolist(), strict=True):
+        if any(limits.eos in phrase for phrase in phrases):
+            raise ConfigError(f"a constraint holds the closing mark (token {limits.eos}), after which nothing can come")
+        owed = owed_after(prefix, phrases)
+        if len(prefix) + owed > longest:
+            before = f"after a prefix of {len(prefix)} " if prefix else ""
+            raise ConfigError(f"phrases of {owed} tokens {before}do not fit into max_length {longest}")

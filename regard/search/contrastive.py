@@ -30,7 +30,7 @@ def contrastive_search(
     if not sources:
         return results
 
-    def hand_in(number: Tensor, written: Tensor, log_prob: Tensor) -> None:
+    def finish(number: Tensor, written: Tensor, log_prob: Tensor) -> None:
         for i, tokens, value in zip(number.tolist(), written[:, 0, 1:].tolist(), log_prob.tolist(), strict=True):
             results[i] = [Hypothesis(tokens, value, value)]
 
@@ -55,7 +55,7 @@ def contrastive_search(
         log_prob = log_prob + given[row, 0, token]
         done = token == limits.eos
         if done.any():
-            hand_in(number[done], written[done], log_prob[done])
+            finish(number[done], written[done], log_prob[done])
             stay = (~done).nonzero().flatten()
             number, written, log_prob, said = number[stay], written[stay], log_prob[stay], said[stay]
             limits = limits.keep(stay)
@@ -67,7 +67,7 @@ def contrastive_search(
         written = torch.cat((written, token[:, None, None]), dim=-1)
         said = torch.cat((said, _directions(hidden).unsqueeze(1)), dim=1)
     else:  # what is still open is as long as can be and only closes; a model may have no position to read that mark at
-        hand_in(number, written, log_prob + predict(hidden)[:, limits.eos])
+        finish(number, written, log_prob + predict(hidden)[:, limits.eos])
     return results
 
 

@@ -19,7 +19,7 @@ from regard.search.stepper import Step
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """The state of each model, whatever it is."""
+    """The state of each model."""
 
     states: tuple[Any, ...]
 
@@ -30,18 +30,12 @@ class EnsembleState:
         return EnsembleState(tuple(state.fixed(tokens) for state in self.states))
 
 
-def mean_step(steps: Sequence[Step]) -> Step:
-    """One step of several models over the same tokens, `p = 1/K Σ_k p_k`, for an `EnsembleState`.
-
-    Averaging networks is of Hansen and Salamon 1990; Sutskever et al. 2014 translate with it.
-    """
-
-    def step(tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
-        found = [one(tokens, part) for one, part in zip(steps, state.states, strict=True)]
-        log_probs = torch.stack([x for x, _ in found]).logsumexp(0) - math.log(len(found))
-        return log_probs, EnsembleState(tuple(part for _, part in found))
-
-    return step
+def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+    """One step of several models over the same tokens, `p = 1/K Σ_k p_k`. Averaging networks is of Hansen and Salamon
+    1990; Sutskever et al. 2014 translate with it."""
+    found = [step(tokens, part) for step, part in zip(steps, state.states, strict=True)]
+    log_probs = torch.stack([x for x, _ in found]).logsumexp(0) - math.log(len(found))
+    return log_probs, EnsembleState(tuple(part for _, part in found))
 
 
 class Ensemble(AutoregressiveModel):
@@ -66,7 +60,7 @@ class Ensemble(AutoregressiveModel):
         return EnsembleState(tuple(model.start(source) for model in self.models))
 
     def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:  # type: ignore[override]
-        return mean_step([model.step for model in self.models])(tokens, state)
+        return mean_step([model.step for model in self.models], tokens, state)
 
     def logits(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:  # type: ignore[override]
         return self.step(tokens, state)  # what is normalised already stays as it is

@@ -24,14 +24,10 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rules of a search. `longest` gives the most tokens for each source, the closing mark not counted; below 0
-    there is no source.
+    """The rules of a search. Every output of a source starts with its `prefix`, which counts in the length and in
+    `log p` and which no other rule touches; what is written after it has to keep all of them."""
 
-    Every output of a source starts with its `prefix`, which counts in the length and in `log p` and which no other
-    rule touches; what is written after it has to keep all of them.
-    """
-
-    longest: Tensor  # (sources,)
+    longest: Tensor  # (sources,): most tokens, the closing mark not counted; below 0 there is no source
     bos: int
     eos: int
     forbidden: tuple[int, ...] = ()
@@ -64,9 +60,8 @@ class Limits:
 
     def to(self, device: torch.device) -> Limits:
         """On another device."""
-        moved = self._with(lambda table: table.to(device))
+        moved = self._with(lambda table: table.to(device), self.prefix)
         object.__setattr__(moved, "_forbidden", self._forbidden.to(device))
-        object.__setattr__(moved, "prefix", self.prefix)
         return moved
 
     def filled(self, sources: int) -> Limits:
@@ -74,18 +69,15 @@ class Limits:
         more = sources - len(self.longest)
         return self._with(lambda table: torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
 
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Limits:
-        """With other tables, which tell of the prefix from there on."""
+    def _with(self, change: Callable[[Tensor], Tensor], prefix: Sequence[Sequence[int]] | None = None) -> Limits:
+        """With other tables; `prefix` is only that of the sources a search began with."""
         made = copy.copy(self)
-        for name, table in (("longest", change(self.longest)), ("_prefix", change(self._prefix)), ("prefix", None)):
-            object.__setattr__(made, name, table)
+        vars(made).update(longest=change(self.longest), _prefix=change(self._prefix), prefix=prefix)
         return made
 
     def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
-        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`.
-
-        A source that has reached its `longest` may only close; one in its prefix may only go on with it.
-        """
+        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`. At
+        its `longest` a source may only close; within its prefix it may only go on with that."""
         token, value = self.restrict(log_probs, written, torch.tensor([written.shape[-1] - 1], device=written.device))
         forced = (token >= 0)[:, None, None]
         if forced.any():
@@ -95,11 +87,8 @@ class Limits:
         return log_probs
 
     def restrict(self, log_probs: Tensor, written: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The rules for single tokens, in place, after `length` `(1,)` tokens; and where there is but one way on,
-        which token that is, `(sources,)`, -1 elsewhere, and its `log p`, `(sources, width)`.
-
-        What stands in `written` beyond these tokens is not read.
-        """
+        """The rules for single tokens, in place, after the first `length` `(1,)` tokens of `written`; and the token
+        that is forced, `(sources,)`, -1 where none is, with its `log p`, `(sources, width)`."""
         token = self.forced(length)
         index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
         given = log_probs.gather(-1, index)
@@ -149,10 +138,8 @@ class Limits:
 
 
 def length_penalty(kind: str, alpha: float, length: Tensor) -> Tensor:
-    """What `log p` of `length` tokens (the closing mark counted) is divided by.
-
-    `gnmt` is Wu et al. 2016, eq. 14: `((5 + length) / 6) ** alpha`; `average` is `length ** alpha`.
-    """
+    """What `log p` of `length` tokens (the closing mark counted) is divided by. `gnmt` is Wu et al. 2016, eq. 14:
+    `((5 + length) / 6) ** alpha`; `average` is `length ** alpha`."""
     match kind:
         case "gnmt":
             return ((5.0 + length) / 6.0) ** alpha

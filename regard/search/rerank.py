@@ -35,10 +35,6 @@ def minimum_bayes_risk(samples: Sequence[str], utility: str = "chrf") -> list[fl
     return [by_text[text] for text in samples]
 
 
-def _exact(texts: list[str]) -> Tensor:
-    return 100 * torch.eye(len(texts), dtype=torch.float64)
-
-
 def _chrf(texts: list[str]) -> Tensor:
     """Sentence chrF (Popović 2015) of each text against each, as sacrebleu defines it: six orders, those left out for
     which either text is too short, and recall twice as important as precision (β = 2)."""
@@ -97,4 +93,6 @@ def _common(texts: Sequence[Sequence[str]], order: int) -> tuple[Tensor, Tensor]
 
 
 # By name: the utility of each of these texts, which differ, with each as the reference, `(outputs, references)`.
-UTILITIES: dict[str, Callable[[list[str]], Tensor]] = {"chrf": _chrf, "bleu": _bleu, "exact": _exact}
+UTILITIES: dict[str, Callable[[list[str]], Tensor]] = {
+    "chrf": _chrf, "bleu": _bleu, "exact": lambda texts: 100 * torch.eye(len(texts), dtype=torch.float64),
+}  # fmt: skip

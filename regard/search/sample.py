@@ -20,23 +20,14 @@ GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed n
 
 
 def sample(
-    model: Stepper,
-    state: Any,
-    *,
-    limits: Limits,
-    keys: Tensor,
-    count: int = 1,
-    temperature: float = 1.0,
-    epsilon: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-) -> list[list[Hypothesis]]:
+    model: Stepper, state: Any, *, limits: Limits, keys: Tensor, count: int = 1, temperature: float = 1.0,
+    epsilon: float = 0.0, top_k: int = 0, top_p: float = 1.0,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits.
 
-    `state` is the model's before the first token, or a `LazyStart`.
-    `keys` `(sources,)` are whole numbers of 64 bits, from which all draws of a source follow (see `line_keys`). What is
-    left of the model's probabilities by the limits is sharpened by the `temperature`, then cut by `epsilon`, `top_k`
-    and `top_p`, in this order.
+    `state` is the model's before the first token, or a `LazyStart`. `keys` `(sources,)` are whole numbers of 64 bits,
+    from which all draws of a source follow (see `line_keys`). The limits are applied first, then the `temperature`,
+    `epsilon`, `top_k` and `top_p`, in this order.
     """
     sources, device, state = len(limits.longest), limits.longest.device, started(state)
     keys, each = keys.to(device), torch.arange(count, device=device)
@@ -88,11 +79,8 @@ def uniforms(keys: Tensor, sample: Tensor, step: int) -> Tensor:
 
 def choose(probs: Tensor, uniform: Tensor) -> Tensor:
     """For each row of `(…, vocabulary)` the first token with which the probabilities add up to more than `uniform`
-    `(…,)` of all of them.
-
-    One of probability 0 is never chosen: sums that run in parallel need not rise with each token, so that they alone
-    would not tell.
-    """
+    `(…,)` of all of them."""
+    # Sums that run in parallel need not rise with each token, and one of probability 0 is never chosen.
     reached = torch.where(probs > 0, probs.cumsum(-1), 0.0)
     return (reached > uniform.unsqueeze(-1) * reached.amax(-1, keepdim=True)).to(torch.int8).argmax(-1)
 
@@ -136,8 +124,6 @@ def filter_top(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 def _hypotheses(written: Tensor, log_prob: Tensor, eos: int) -> list[Hypothesis]:
-    found = []
-    for tokens, value in zip(written.tolist(), log_prob.tolist(), strict=True):
-        cut = tokens[: tokens.index(eos)]
-        found.append(Hypothesis(cut, value, value))
+    every = zip(written.tolist(), log_prob.tolist(), strict=True)
+    found = [Hypothesis(tokens[: tokens.index(eos)], value, value) for tokens, value in every]
     return sorted(found, key=lambda hypothesis: -hypothesis.score)

@@ -24,25 +24,13 @@ class Stepper(Protocol):
     @property
     def graphs(self) -> Graphs | None:
         """Where the turns of a search are recorded; None: they are not."""
-        ...
 
     @property
     def logits(self) -> Step | None:
         """Like `step`, but returns logits."""
-        ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """`Step` to log-probabilities."""
-        ...
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A plain function as a `Stepper`: a table of probabilities, say."""
-
-    step: Step
-    logits: Step | None = None
-    graphs: Graphs | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +42,6 @@ class LazyStart:
     device: torch.device
     longest: int  # most positions of a source that the model has room for
 
-    def made(self) -> Any:
-        """The state."""
-        return self.start(self.source.to(self.device))
-
     def filled(self, sources: int) -> Ragged:
         """The source in one of few shapes, with rows and values that are nobody's."""
         total = self.source.values.shape[0]
@@ -67,4 +51,4 @@ class LazyStart:
 
 def started(state: Any) -> Any:
     """The state, made now if it was not."""
-    return state.made() if isinstance(state, LazyStart) else state
+    return state.start(state.source.to(state.device)) if isinstance(state, LazyStart) else state

@@ -27,25 +27,6 @@ LEAST = 2048  # tokens of a part, which one warp looks through: several would wa
 LOT = 16  # tokens that one thread looks through
 
 
-def survey(
-    logits: Tensor, count: int, forbidden: Tensor, length: Tensor, shortest: int, eos: int
-) -> tuple[Tensor, ...]:
-    """Of `(rows, vocabulary)`, for each part of the vocabulary: the keys of its `count` likeliest tokens that the rules
-    allow, `(rows, parts, count)`, and the greatest logit and the sum of `exp(logit - greatest)`, `(rows, parts)`."""
-    rows, vocabulary = logits.shape
-    part = max(LEAST, triton.next_power_of_2(triton.cdiv(vocabulary, PARTS)))
-    parts = triton.cdiv(vocabulary, part)
-    keys = logits.new_empty(rows, parts, count, dtype=torch.int64)
-    top, total = logits.new_empty(2, rows, parts, dtype=torch.float32)
-    with on_device(logits):
-        _survey[(rows, parts)](
-            logits, forbidden, length, keys, top, total, logits.stride(0), vocabulary, shortest, eos,
-            banned=len(forbidden), count=count, wide=triton.next_power_of_2(count), part=part, lot=LOT,
-            num_warps=max(1, min(8, part // LEAST)),
-        )  # fmt: skip
-    return keys, top, total
-
-
 @triton.jit
 def _keyed(x, place):
     """Keys of float32 numbers that stand at these places."""
@@ -71,7 +52,8 @@ def _survey(
     logits, forbidden, length, keys, top, total, stride, vocabulary, shortest, eos,
     banned: tl.constexpr, count: tl.constexpr, wide: tl.constexpr, part: tl.constexpr, lot: tl.constexpr,
 ):  # fmt: skip
-    """One part of one row: of its lots the likeliest, by their greatest, and of their tokens the likeliest."""
+    """One part of one row: of its lots the likeliest, and of their tokens the keys of the `count` likeliest that the
+    rules allow; the greatest logit of all, and the sum of `exp(logit - greatest)`."""
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits += row * stride
     first = number * part
@@ -120,13 +102,19 @@ def turn(logits: Tensor, board: _Board, penalty: str, alpha: float, mildest: flo
     goes on from, `(beams * width,)`. `mildest` is the penalty that an exact search holds open hypotheses against.
     """
     beams, width, vocabulary = logits.shape
-    limits = board.limits
-    count = min(2 * width, vocabulary)
-    flat = logits.flatten(0, 1)
-    keys, top, total = survey(flat, count, limits._forbidden, board.length, limits.shortest, limits.eos)
-    rows, parts = torch.empty_like(board.token), keys.shape[1]
+    limits, flat, count = board.limits, logits.flatten(0, 1), min(2 * width, vocabulary)
+    part = max(LEAST, triton.next_power_of_2(triton.cdiv(vocabulary, PARTS)))
+    parts = triton.cdiv(vocabulary, part)
+    keys = logits.new_empty(len(flat), parts, count, dtype=torch.int64)
+    top, total = logits.new_empty(2, len(flat), parts, dtype=torch.float32)
+    rows = torch.empty_like(board.token)
     wide, tile = triton.next_power_of_2(width), triton.next_power_of_2(parts * count)
     with on_device(logits):
+        _survey[(len(flat), parts)](
+            flat, limits._forbidden, board.length, keys, top, total, flat.stride(0), vocabulary, limits.shortest,
+            limits.eos, banned=len(limits._forbidden), count=count, wide=triton.next_power_of_2(count), part=part,
+            lot=LOT, num_warps=max(1, min(8, part // LEAST)),
+        )  # fmt: skip
         _turn[(beams,)](
             flat, keys, top, total, board.length, limits.longest, limits._prefix, board.log_prob, board.token,
             board.written, board.over, board.last, board.last_length, board.closed, board.closed_length,

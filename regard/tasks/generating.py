@@ -23,7 +23,7 @@ from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
-from regard.search.constraints import owed_after
+from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
