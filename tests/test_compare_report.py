@@ -37,7 +37,7 @@ from regard.compare.tables import cells, code, escaped, markdown, table
 from regard.errors import ConfigError, DataError
 from regard.evaluation import bootstrap
 from regard.evaluation.labels import label_scores
-from regard.evaluation.metrics import Bleu, Chrf, Exact, Score
+from regard.evaluation.metrics import Bleu, Chrf, Exact, Score, Ter
 from regard.explain import canvas
 
 GROUPS = ((1, 4), (5, 8), (9, 12), (13, 20))
@@ -521,6 +521,18 @@ def test_statistics_of_sentences_add_up_to_the_score_of_the_corpus(metric: str) 
     some = [3, 3, 0, 11, 25]
     expected = CASES[metric]([BAD[i] for i in some], [SENTENCES[i] for i in some]).value
     assert bootstrap.scorer(metric)(rows[some].sum(0)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", [Bleu, Chrf, Ter])
+def test_scores_of_some_sentences_at_a_time_are_those_of_all(
+    metric: type[Bleu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.evaluation.metrics.HELD", 7)
+    for references in ([SENTENCES], [SENTENCES, [f"{x} again" for x in SENTENCES]]):
+        made = metric().make()
+        expected = made.corpus_score(BAD, references).score
+        found = metric()(BAD, *references)
+        assert (found.value, found.signature) == (expected, str(made.get_signature()))
 
 
 def test_resamples_are_those_of_sacrebleu() -> None:

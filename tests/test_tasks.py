@@ -428,6 +428,18 @@ def test_training_ends_where_its_seconds_do(folder: Path) -> None:
 # Evaluation, attention, pictures
 
 
+def test_evaluate_takes_paths_and_strings(trained: Trained) -> None:
+    system, path = regard.load(trained["lstm"], device="cpu"), trained.folder / "test.tsv"
+    scores = system.evaluate(str(path)).scores
+    assert system.evaluate(path).scores == scores
+    for i, side in enumerate(("source", "target")):
+        lines = [line.split("\t")[i] for line in path.read_text().splitlines()]
+        (trained.folder / f"{side}.txt").write_text("\n".join(lines) + "\n")
+    assert (
+        system.evaluate([trained.folder / "source.txt", trained.folder / "target.txt"]).scores["bleu"] == scores["bleu"]
+    )
+
+
 def test_evaluate_tells_of_exposure(trained: Trained) -> None:
     path = trained.folder / "exposure.json"
     shown = good("evaluate", trained["lstm"], "--report", path)
