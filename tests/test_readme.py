@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from regard.data.synthetic import phrasebook
 from tests.test_cli import good
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +44,8 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 arguments += ["--pairs", "400", "--words", "5-8"]
             case "train":
                 given = [x for x in arguments if not x.startswith("training.steps")]
-                arguments = [*given, *QUICK]
+                shallow = ["model.encoder.layers=1", "model.decoder.layers=1"]
+                arguments = [*given, *QUICK, *(shallow if "first/config.yaml" in given else [])]
         good(*arguments)
         if arguments[0] == "new":
             for path in (*Path(arguments[1]).glob("valid.t*"), *Path(arguments[1]).glob("test.t*")):
@@ -86,6 +89,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way, with hardly any training; the second time it starts from what is there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.demo.PAIRS", {"phrasebook": 400})
+    monkeypatch.setattr(phrasebook, "write", partial(phrasebook.write, valid=40, test=40))
     from tests.test_cli import run
 
     first = run("demo", *QUICK)
