@@ -107,10 +107,7 @@ def _sections(annotation: Any, metadata: Any = ()) -> list[tuple[list[str], type
         return _sections(arguments[0], arguments[1:])
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [([], annotation)]
-    found = [part for one in arguments for part in _sections(one)]
-    if len(found) > 1:  # of which `kind` tells which it is
-        found = [(list(get_args(part.model_fields["kind"].annotation)), part) for _, part in found]
-    return found
+    return [part for one in arguments for part in _sections(one)]
 
 
 def _values(annotation: Any, metadata: Any = ()) -> str:

@@ -6,7 +6,6 @@ preset and paths. `commented` writes the file that `regard new` leaves.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -18,8 +17,8 @@ import yaml
 from pydantic import ValidationError
 
 from regard.errors import ConfigError
-from regard.model_settings import CELLS, DECODERS
 from regard.presets import PRESETS
+from regard.registry import CELLS, did_you_mean
 from regard.section import Kind, Section
 from regard.settings import Config
 from regard.upgrade import upgraded
@@ -36,8 +35,8 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
     if name is not None:
         if not isinstance(name, str) or name not in PRESETS:
             shown = _shown(name)
-            hint = _did_you_mean(shown.strip("'"), list(PRESETS))
-            raise ConfigError(f"unknown preset {shown} in {where}{hint}")
+            hint = did_you_mean(shown.strip("'"), list(PRESETS))
+            raise ConfigError(f"unknown preset {shown} in {where}; {hint}")
         settings = merge(PRESETS[name].settings, settings)
     settings = upgraded(settings)
     try:
@@ -300,20 +299,13 @@ def _comment_section(section: Section, lines: list[str], depth: int, bullet: str
         lines.append(f"{setting}  # {field.description}" if field.description else setting)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(known)}"
-
-
 def _explain(problem: Any, settings: dict[str, Any]) -> str:
     """One line for one of pydantic's findings."""
     place = [str(part) for part in problem["loc"]]
     section, known = _section_at(place[:-1], settings)
     where = f"[{'.'.join(section)}]" if section else "the top level"
     if problem["type"] == "extra_forbidden":
-        return f"unknown setting '{place[-1][:DIGITS]}' in {where}{_did_you_mean(place[-1][:DIGITS], known)}"
-    if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return f"[{'.'.join(place)}] needs a kind; there are: {', '.join(DECODERS)}"
+        return f"unknown setting '{place[-1][:DIGITS]}' in {where}; {did_you_mean(place[-1][:DIGITS], known)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] in ("value_error", "unknown_kind"):
         section, _ = _section_at(place, settings)
@@ -355,9 +347,6 @@ def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], 
 def _section(inside: type[Section], name: str, node: Any) -> type[Section]:
     """The section of this name; which one it is may depend on its kind."""
     name = name.partition("[")[0]
-    if name == "decoder":
-        kind = node.get("kind", "lstm") if isinstance(node, dict) else "lstm"
-        return DECODERS.get(str(kind), inside)
     field = inside.model_fields[name]
     for chosen in (*field.metadata, *_inside(field.annotation)):
         if isinstance(chosen, Kind):

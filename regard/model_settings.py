@@ -7,11 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.registry import BODIES, SCORES, STEMS
+from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
 from regard.section import Kind, Section, SideSettings
 
 Cell = Literal["rnn", "lstm", "gru"]
-CELLS = ("rnn", "lstm", "gru")
 Place = Literal["recurrence", "output", "feeding"]
 Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
 
@@ -212,21 +211,17 @@ class NoDecoderSettings(Section):
         return None
 
 
-for _kind, _section in {
-    **dict.fromkeys(CELLS, RecurrentEncoderSettings), "transformer": TransformerEncoderSettings,
-    "stem": StemEncoderSettings, "none": NoEncoderSettings,
-}.items():  # fmt: skip
-    BODIES.describe(_kind, _section)
-STEMS.describe("tokens", TokenStemSettings)
-STEMS.describe("convolution", ConvolutionStemSettings)
+BODIES.describe(CELLS, RecurrentEncoderSettings)
+BODIES.describe(["transformer"], TransformerEncoderSettings)
+BODIES.describe(["stem"], StemEncoderSettings)
+BODIES.describe(["none"], NoEncoderSettings)
+DECODERS.describe(CELLS, RecurrentDecoderSettings)
+DECODERS.describe(["transformer"], TransformerDecoderSettings)
+DECODERS.describe(["none"], NoDecoderSettings)
+STEMS.describe(["tokens"], TokenStemSettings)
+STEMS.describe(["convolution"], ConvolutionStemSettings)
 Encoder = SerializeAsAny[EncoderSettings]
-DecoderChoice = Annotated[
-    RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings, Field(discriminator="kind")
-]
-DECODERS: dict[str, type[Section]] = {
-    **dict.fromkeys(CELLS, RecurrentDecoderSettings), "transformer": TransformerDecoderSettings,
-    "none": NoDecoderSettings,
-}  # fmt: skip
+Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
 
 
 class ModelSettings(Section):
@@ -251,15 +246,9 @@ class ModelSettings(Section):
         default_factory=RecurrentEncoderSettings,
         description="of several sources, each has an encoder of these settings; or a list, one for each",
     )
-    decoder: DecoderChoice = Field(default_factory=RecurrentDecoderSettings)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _decoder_defaults_to_lstm(cls, settings: Any) -> Any:
-        decoder = settings.get("decoder") if isinstance(settings, dict) else None
-        if isinstance(decoder, str):
-            return {**settings, "decoder": {"kind": decoder}}
-        return {**settings, "decoder": {"kind": "lstm", **decoder}} if isinstance(decoder, dict) else settings
+    decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
+        default_factory=RecurrentDecoderSettings, description="how the target is written, a token at a time"
+    )
 
     @property
     def encoders(self) -> Sequence[EncoderSettings]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from regard.registry import Family
 
@@ -17,14 +17,18 @@ class Section(BaseModel):
 
 
 class Kind:
-    """Annotates a setting that is a section of some family: which settings it has follows from its `kind`."""
+    """Annotates a setting that is a section of some family, or with `several` a list of them: which settings it has
+    follows from its `kind`."""
 
     def __init__(self, family: Family, default: str, *, several: bool = False) -> None:
         self.family, self.default, self.several = family, default, several
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        parse = self.parse_several if self.several else self.parse
-        return core_schema.no_info_before_validator_function(parse, handler(source))
+        parse: CoreSchema = core_schema.no_info_plain_validator_function(self.parse)
+        if self.several:
+            choices = {"one": parse, "several": core_schema.list_schema(parse)}
+            parse = core_schema.tagged_union_schema(choices, lambda x: "several" if isinstance(x, list) else "one")
+        return core_schema.chain_schema([parse, handler(source)])
 
     def section(self, value: Any) -> type[Section] | None:
         """The settings class of a section as it stands in a config; None if there is no such kind."""
@@ -44,28 +48,6 @@ class Kind:
         if section is None:
             raise PydanticCustomError("unknown_kind", "{text}", {"text": self.family.unknown(value.get("kind"))})
         return section.model_validate({"kind": self.default, **value})
-
-    def parse_several(self, value: Any) -> Any:
-        """A section, or a list of them."""
-        if not isinstance(value, list):
-            return self.parse(value)
-        found, problems = [], list[InitErrorDetails]()
-        for i, item in enumerate(value):
-            try:
-                found.append(self.parse(item))
-            except PydanticCustomError as error:
-                problems.append({"type": error, "loc": (i,), "input": item})
-            except ValidationError as error:
-                problems += [{**_details(one), "loc": (i, *one["loc"])} for one in error.errors()]
-        if problems:
-            raise ValidationError.from_exception_data(self.family.name, problems)
-        return found
-
-
-def _details(problem: Any) -> InitErrorDetails:
-    """One of pydantic's findings, to be raised again."""
-    made = PydanticCustomError(problem["type"], "{text}", {"text": problem["msg"]})
-    return {"type": made, "loc": problem["loc"], "input": problem["input"]}
 
 
 class SideSettings(Section):

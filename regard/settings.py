@@ -100,8 +100,7 @@ class ObjectiveSettings(Section):
     )
 
 
-for _kind in OBJECTIVES.homes:
-    OBJECTIVES.describe(_kind, ObjectiveSettings)
+OBJECTIVES.describe(OBJECTIVES.homes, ObjectiveSettings)
 
 
 class Training(Section):
