@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
-from regard.section import Kind, Section, SideSettings
+from regard.section import Kind, Section, Share, SideSettings, Small
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
@@ -91,7 +91,7 @@ class RecurrentEncoderSettings(EncoderSettings):
     """A stack of recurrent layers over the source."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    layers: Small = Field(1, description="how many on top of one another")
     bidirectional: bool = Field(True, description="read both ways, each with half of d_model, and join")
     reverse: bool = Field(False, description="read the source back to front (Sutskever et al. 2014)")
 
@@ -105,7 +105,7 @@ class TransformerSettings(Section):
     """What Transformer encoders and decoders share."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(3, ge=1, le=1000, description="how many blocks")
+    layers: Small = Field(3, description="how many blocks")
     heads: int = Field(4, ge=1, le=4096, description="attention heads; must divide d_model")
     d_ff: int = Field(1024, ge=1, le=2**20, description="width inside the feed-forward part")
     norm: Literal["pre", "post"] = Field("pre", description="a norm before each part, or after as published")
@@ -153,7 +153,7 @@ class RecurrentDecoderSettings(Section):
     """A recurrent language model of the target that looks at the source in one of three ways."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    layers: Small = Field(1, description="how many on top of one another")
     context: Literal["last", "every", "attention"] | None = Field(
         None,
         description="last: the encoding only starts the state; every: it enters at every step; attention: a new "
@@ -228,7 +228,7 @@ class ModelSettings(Section):
     """The network: any encoder with any decoder."""
 
     d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
+    dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     max_positions: int | None = Field(
@@ -247,7 +247,7 @@ class ModelSettings(Section):
         description="of several sources, each has an encoder of these settings; or a list, one for each",
     )
     decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
-        default_factory=RecurrentDecoderSettings, description="how the target is written, a token at a time"
+        default_factory=RecurrentDecoderSettings, description="what writes the target (none: an encoder alone)"
     )
 
     @property

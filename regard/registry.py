@@ -78,7 +78,9 @@ TARGETS = Family("target", {kind: f"regard.data.targets.{kind}" for kind in ("te
 STEMS = Family("stem", dict.fromkeys(("tokens", "convolution"), "regard.models.stems"))
 BODIES = Family("encoder", dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders"))
 DECODERS = Family("decoder", dict.fromkeys((*CELLS, "transformer", "none"), "regard.models.build"), is_open=False)
-SCORES = Family("attention score", dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores"))
+SCORES = Family(
+    "attention score", dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores")
+)
 OBJECTIVES = Family(
     "objective", dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives")
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from regard.registry import Family
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Small = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Section(BaseModel):
@@ -35,6 +39,10 @@ class Kind:
         kind = value.get("kind", self.default) if isinstance(value, dict) else self.default
         known = isinstance(kind, str) and kind in self.family.kinds
         return self.family.settings(kind) if known else None
+
+    def kinds_with(self, setting: str) -> list[str]:
+        """The kinds of the family that have a setting of this name."""
+        return [kind for kind in self.family.kinds if setting in self.family.settings(kind).model_fields]
 
     def parse(self, value: Any) -> Any:
         """A section of the right class; a name alone stands for a section of that kind."""
@@ -91,10 +99,8 @@ class TokenSettings(Section):
         "unigram", description="unigram and bpe are SentencePiece subwords"
     )
     size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
-    sampling: float = Field(
+    sampling: Fraction = Field(
         0.0,
-        ge=0,
-        le=1,
         description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
         "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
     )

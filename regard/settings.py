@@ -11,9 +11,12 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.model_settings import ModelSettings, StemSettings
 from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
-from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
+from regard.section import Fraction, Kind, Section, Share, SideSettings, Small, TargetSettings, TokenSettings
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Weight = Annotated[float, Field(ge=0, le=10**6)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
+Period = Annotated[int, Field(ge=1, le=10**12)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Data(Section):
@@ -36,9 +39,7 @@ class Data(Section):
         description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
         "that can't be read): leave them out and say so, or stop",
     )
-    bad_limit: float = Field(
-        0.25, ge=0, le=1, description="largest share of lines that may be left out; more than that stops"
-    )
+    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
 
 
 class Start(Section):
@@ -65,38 +66,30 @@ class ObjectiveSettings(Section):
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
         "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
     )
-    own_tokens: float = Field(
-        0.25, ge=0, le=1, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
+    own_tokens: Fraction = Field(
+        0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
     )
-    passes: int = Field(
-        1, ge=1, le=1000, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens"
-    )
+    passes: Small = Field(1, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens")
     samples: int = Field(
         8, ge=2, le=1000, description="minimum_risk: outputs drawn for each source, the reference not counted"
     )
     sharpness: float = Field(0.005, gt=0, le=10**6, description="minimum_risk: exponent of p among the outputs drawn")
-    likelihood: float = Field(
-        0.0, ge=0, le=10**6, description="minimum_risk: weight of -log p of the target beside the risk"
-    )
-    agreement: float = Field(
+    likelihood: Weight = Field(0.0, description="minimum_risk: weight of -log p of the target beside the risk")
+    agreement: Weight = Field(
         0.0,
-        ge=0,
-        le=10**6,
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
-    language: float = Field(
+    language: Weight = Field(
         0.0,
-        ge=0,
-        le=10**6,
         description="a head over a decoder alone: weight of the language model's own loss beside the head's "
         "(Radford et al. 2018 take 0.5)",
     )
-    reward: float = Field(1.0, ge=0, le=10**6, description="hard attention: weight of the score-function gradient")
-    entropy: float = Field(0.002, ge=0, le=10**6, description="hard attention: weight of the entropy of where to look")
-    soft: float = Field(
-        0.0, ge=0, le=1, description="hard attention: share of sentences that attend softly at the end (at first: all)"
+    reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
+    entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
+    soft: Fraction = Field(
+        0.0, description="hard attention: share of sentences that attend softly at the end (at first: all)"
     )
 
 
@@ -107,36 +100,32 @@ class Training(Section):
     """How to learn."""
 
     objective: Annotated[SerializeAsAny[ObjectiveSettings], Kind(OBJECTIVES, "likelihood")] = Field(
-        default_factory=ObjectiveSettings
+        default_factory=ObjectiveSettings, description="what an update minimises"
     )
-    steps: int = Field(20000, ge=1, le=10**12, description="updates in all")
-    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no such limit)")
-    seconds: float = Field(
-        0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no such limit)"
-    )
+    steps: Period = Field(20000, description="updates in all")
+    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no limit)")
+    seconds: float = Field(0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no limit)")
     batch_tokens: int = Field(
         4096, ge=1, le=10**8, description="most tokens of a batch on each side; source and target may have their own"
     )
-    accumulate: int = Field(1, ge=1, le=10**6, description="batches to an update")
+    accumulate: Size = Field(1, description="batches to an update")
     learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
         "inverse_sqrt", description="how the rate falls after the warm-up"
     )
-    warmup: int = Field(1000, ge=0, le=10**12, description="updates over which the rate rises from 0")
-    weight_decay: float = Field(0.01, ge=0, le=10**6, description="of AdamW; not on biases, norms and embeddings")
+    warmup: Count = Field(1000, description="updates over which the rate rises from 0")
+    weight_decay: Weight = Field(0.01, description="of AdamW; not on biases, norms and embeddings")
     betas: tuple[Share, Share] = Field((0.9, 0.98), description="of AdamW")
-    clip: float = Field(1.0, ge=0, le=10**6, description="largest norm of the gradient (0: no limit)")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the probability spread over all tokens")
+    clip: Weight = Field(1.0, description="largest norm of the gradient (0: no limit)")
+    label_smoothing: Share = Field(0.1, description="share of the probability spread over all tokens")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="bfloat16 computes in half precision, weights stay in float32"
     )
     compile: bool = Field(True, description="compile for the GPU: a minute at first, then faster (no effect on a CPU)")
     device: str = Field("auto", description="cpu, cuda, or auto: the GPU if there is one")
-    seed: int = Field(1, ge=0, le=10**12, description="of everything drawn at random")
-    validate_every: int = Field(1000, ge=1, le=10**12, description="updates between validations")
-    validate_sentences: int = Field(
-        500, ge=1, le=10**12, description="how many validation sentences to decode for the metric"
-    )
+    seed: Count = Field(1, description="of everything drawn at random")
+    validate_every: Period = Field(1000, description="updates between validations")
+    validate_sentences: Period = Field(500, description="how many validation sentences to decode for the metric")
     metric: str | None = Field(
         None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
     )
@@ -144,19 +133,14 @@ class Training(Section):
         default_factory=list,
         description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
     )
-    thaw: int = Field(0, ge=0, le=10**12, description="updates after which what is frozen learns too (0: never)")
-    patience: int = Field(
-        0, ge=0, le=10**12, description="validations without a better one before stopping (0: never stop early)"
+    thaw: Count = Field(0, description="updates after which what is frozen learns too (0: never)")
+    patience: Count = Field(0, description="validations without a better one before stopping (0: never stop early)")
+    save_every: Period = Field(500, description="updates between checkpoints")
+    keep_last: Size = Field(3, description="how many latest checkpoints to keep, beside the best")
+    average: Size = Field(
+        1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
     )
-    save_every: int = Field(500, ge=1, le=10**12, description="updates between checkpoints")
-    keep_last: int = Field(3, ge=1, le=10**6, description="how many latest checkpoints to keep, beside the best")
-    average: int = Field(
-        1,
-        ge=1,
-        le=10**6,
-        description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)",
-    )
-    log_every: int = Field(50, ge=1, le=10**12, description="updates between lines in log.jsonl")
+    log_every: Period = Field(50, description="updates between lines in log.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
 
     @model_validator(mode="after")
@@ -169,28 +153,21 @@ class Training(Section):
 class Search(Section):
     """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
 
-    beam: int = Field(5, ge=1, le=1000, description="hypotheses kept at each step (1: greedy)")
-    nbest: int = Field(
-        1, ge=1, le=1000, description="how many outputs to give for an input; at most beam, or any with sample"
-    )
+    beam: Small = Field(5, description="hypotheses kept at each step (1: greedy)")
+    nbest: Small = Field(1, description="how many outputs to give for an input; at most beam, or any with sample")
     length_penalty: Literal["none", "gnmt", "average"] = Field(
         "average",
         description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016), or by length ** alpha",
     )
     alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
-    coverage: float = Field(
-        0.0,
-        ge=0,
-        le=10**6,
-        description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention",
+    coverage: Weight = Field(
+        0.0, description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention"
     )
-    groups: int = Field(
-        1, ge=1, le=1000, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)"
-    )
-    diversity: float = Field(0.5, ge=0, le=10**6, description="how hard groups are pushed apart")
+    groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
+    diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
     no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
     min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
-    max_length: int = Field(256, ge=1, le=10**6, description="most tokens")
+    max_length: Size = Field(256, description="most tokens")
     max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
     exact: bool = Field(False, description="search on until no open hypothesis could still win")
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
@@ -199,7 +176,7 @@ class Search(Section):
     )
     epsilon: float | None = Field(
         None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
-        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p",
+        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p"
     )  # fmt: skip
     top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
     top_p: float = Field(
@@ -215,18 +192,14 @@ class Search(Section):
         description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)",
     )
     utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
-    contrastive: float = Field(
+    contrastive: Share = Field(
         0.0,
-        ge=0,
-        lt=1,
         description="weight against tokens like those before (contrastive search, Su et al. 2022; try 0.6), among "
         "top_k tokens (4 if 0)",
     )
     unknown: bool = Field(False, description="may write <unk>")
-    seed: int = Field(1, ge=0, le=10**12, description="of what sample and mbr draw")
-    max_source: int = Field(
-        1024, ge=1, le=10**6, description="longest source text, in tokens; a longer one gets no output"
-    )
+    seed: Count = Field(1, description="of what sample and mbr draw")
+    max_source: Size = Field(1024, description="longest source text, in tokens; a longer one gets no output")
     batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
         "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
@@ -270,8 +243,8 @@ class Config(Section):
         description="what is given; of several sources, a list",
     )
     target: Annotated[SerializeAsAny[TargetSettings], Kind(TARGETS, "text")] = Field(
-        {},  # type: ignore[assignment]
-        description="what is wanted",
+        {},
+        description="what is wanted",  # type: ignore[assignment]
     )
     tokens: TokenSettings = Field(
         default_factory=TokenSettings, description="one vocabulary for all text that has no tokens of its own"

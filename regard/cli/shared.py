@@ -199,17 +199,9 @@ def check_folder(folder: Path) -> None:
 
 def check_config(config: Config) -> None:
     """Refuse a training whose files are not there, or whose folder cannot be made."""
-    data, start = config.data, config.start
-    named = {"data.train": data.train, "data.valid": data.valid, "data.test": data.test}
-    named |= {"start.model": start.model, "start.encoder": start.encoder, "start.decoder": start.decoder}
-    missing = [
-        f"no {'file' if name.startswith('data') else 'model folder'} {path}; check {name} in the config (paths are "
-        "relative to the config file)"
-        for name, given in named.items()
-        for path in ([given] if isinstance(given, str) else given or [])
-        if not Path(path).exists()
-    ]
-    if missing:
+    from regard.config import missing_files
+
+    if missing := missing_files(config):
         raise DataError("\n".join(missing))
     check_folder(Path(config.run))
 
