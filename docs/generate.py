@@ -25,7 +25,8 @@ A config is a YAML file of the sections below. What it leaves out keeps its defa
 every setting with its meaning.
 
 - On the command line a setting is written with its dots: `regard train config.yaml training.steps=500`. A list is
-  written as in YAML: `data.train=[a.en,a.de]`.
+  written as in YAML: `data.train=[a.en,a.de]`. A section in a list is written with its number, from 0:
+  `source.1.size=64`.
 - Where a section has a `kind`, its other settings follow from it. A name alone stands for a section of that kind:
   `encoder: gru` is `encoder: {kind: gru}`.
 - `preset` names a published model; its settings apply where the config sets nothing else. `regard models` lists them.
