@@ -80,8 +80,7 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
                 values, default = ", ".join(f"`{kind}`" for kind in kinds), ""
         place = "" if whole in known or (found and not kinded) else f'<a id="{whole}"></a>'
         known.add(whole)
-        meaning = meaning or ("its other settings follow from its kind" if kinded else "what this section is")
-        yield f"| {place}`{whole}` | {values} | {default} | {_text(meaning)} |"
+        yield f"| {place}`{whole}` | {values} | {default} | {_text(meaning or 'what this section is')} |"
     yield ""
     for whole, found in inner:
         for some, part in found:
