@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -160,10 +159,10 @@ def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
     for one in cast(list[TyperArgument | TyperOption], command.params):
         kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
-        default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
+        default = "" if one.default in (None, False) else f"`{one.default}`"
         meaning = _text(one.help or "") + (" Needed." if one.required else "")
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            meaning += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
+        if get_origin(kind) is Literal:
+            meaning += f" One of {', '.join(f'`{choice}`' for choice in get_args(kind))}."
         if isinstance(one, TyperOption):
             rows.append(f"| `{', '.join(one.opts)}{'' if one.is_flag else f' {words}'}` | {default} | {meaning} |")
         else:

@@ -340,7 +340,11 @@ def test_what_is_missing_is_said_before_torch_is_imported_or_anything_written(tm
     before = sorted(tmp_path.rglob("*"))
     wanted = {
         "train gone.yaml": ["no config file gone.yaml"],
-        "train c.yaml data.test=null": ["train.tsv; check data.train (paths in", "valid.tsv; check data.valid", "no-body"],
+        "train c.yaml data.test=null": [
+            "train.tsv; check data.train (paths in",
+            "valid.tsv; check data.valid",
+            "no-body",
+        ],
         "compare c.yaml": ["check data.train", "check data.valid", "check data.test", "no-body; check start.encoder"],
         "generate gone in.txt": ["no model folder gone"],
         "generate . in.txt": [". is not a Regard model"],

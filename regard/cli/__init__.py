@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from regard.cli import making, shipping, using
+from regard.cli import making, using
 from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError
 
-__all__ = ["app", "making", "run", "shipping", "using"]
+__all__ = ["app", "making", "run", "using"]
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -46,7 +46,7 @@ def new(
         list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same way.")
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags or scenes.")] = None,
-    language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
+    language: Language = "de",
     pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
     words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
@@ -81,7 +81,7 @@ def new(
         if corpus is not None:
             from regard.demo import make_corpus
 
-            make_corpus(corpus, folder, language.value, pairs, word_range(words), seed, force=force)
+            make_corpus(corpus, folder, language, pairs, word_range(words), seed, force=force)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
@@ -247,7 +247,7 @@ def models(
 def demo(
     run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
     captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
-    language: Annotated[Language, typer.Option(help="Target language.")] = Language.de,
+    language: Language = "de",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
     ] = None,
@@ -261,4 +261,4 @@ def demo(
         if captions:
             run_captions(run, overrides or [], train_shown)
         else:
-            run_demo(run, language.value, overrides or [], train_shown)
+            run_demo(run, language, overrides or [], train_shown)

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,14 +30,13 @@ app = typer.Typer(
 )
 
 
-class Language(StrEnum):
-    de = "de"
-    tr = "tr"
-
-
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Language = Annotated[Literal["de", "tr"], typer.Option(help="Target language of the corpus.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as search.no_repeat=3."),
@@ -56,7 +54,6 @@ class Talk:
     """How much a command says, beside what it was asked for."""
 
     quiet: bool = False
-    verbose: bool = False
 
 
 talk = Talk()
@@ -73,7 +70,7 @@ def start(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress: results, warnings and errors.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also where in the code an error was met.")] = False,
 ) -> None:
-    talk.quiet, talk.verbose = quiet, verbose
+    talk.quiet = quiet
     for module in modules or []:
         bring_in(module)
     if version:
@@ -155,11 +152,12 @@ def writing(place: Path) -> Iterator[None]:
         raise
 
 
-def check_model(folder: Path) -> None:
-    """Refuse, as loading it would, a folder that holds no model."""
+def check_model(folder: Path, *, exported: bool = False) -> None:
+    """Refuse, as loading it would, a folder that holds no model; whether one holds an export only its engine knows."""
     if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
-    if not (folder / "config.yaml").exists():
+        other = "export` another" if exported else "demo` makes runs/demo"
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard {other}")
+    if not exported and not (folder / "config.yaml").exists():
         raise ModelError(f"{folder} is not a Regard model: it has no config.yaml")
 
 
