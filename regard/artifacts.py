@@ -21,7 +21,7 @@ import shutil
 import socket
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -110,17 +110,10 @@ def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> s
     return f"{value:08x}"
 
 
-def file_checksum(path: Path, size: int | None = None) -> str:
-    """The checksum of a file, or of its first `size` bytes."""
+def file_checksum(path: Path) -> str:
+    """The checksum of a file."""
     with path.open("rb") as file:
-        return checksum(_blocks(file.read, size))
-
-
-def _blocks(read: Callable[[int], bytes], size: int | None) -> Iterator[bytes]:
-    left = sys.maxsize if size is None else size
-    while left > 0 and (block := read(min(left, 1 << 20))):
-        left -= len(block)
-        yield block
+        return checksum(iter(lambda: file.read(1 << 20), b""))
 
 
 def file_digest(path: Path) -> str:

@@ -157,7 +157,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
-        named = ", ".join(map(str, clash or changed))
+        named = ", ".join(clash or changed)
         if before and clash and trained:
             raise OutputError(
                 f"{folder} holds a run that differs in {named}; give another run=FOLDER "

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.artifacts import checksum, file_checksum, read_json, write_bytes, write_json
+from regard.artifacts import checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batch, Batches, Position
 from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
@@ -352,7 +352,7 @@ class _Log:
         self.size, self.checksum = progress.log
         if not path.exists():
             path.touch()
-        if path.stat().st_size < self.size or file_checksum(path, self.size) != self.checksum:
+        if checksum([path.read_bytes()[: self.size]]) != self.checksum or path.stat().st_size < self.size:
             watcher.message(f"{path} is damaged: what can be read of it is kept")
             readable = "".join(line + "\n" for line in _readable(path, progress.step)).encode()
             write_bytes(path, readable)
