@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 from regard.presets import PRESETS
 from regard.registry import CELLS, did_you_mean
 from regard.section import Kind, Section
@@ -34,9 +34,8 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
     name = settings.get("preset")
     if name is not None:
         if not isinstance(name, str) or name not in PRESETS:
-            shown = _shown(name)
-            hint = did_you_mean(shown.strip("'"), list(PRESETS))
-            raise ConfigError(f"unknown preset {shown} in {where}; {hint}")
+            hint = did_you_mean(shown(name), list(PRESETS))
+            raise ConfigError(f"unknown preset {shown(name)} in {where}; {hint}")
         settings = merge(PRESETS[name].settings, settings)
     settings = upgraded(settings)
     try:
@@ -229,7 +228,7 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
             if b"\0" in os.fsencode(value):
                 raise ValueError
         except ValueError:
-            raise ConfigError(f"{_shown(value)} holds what no path can hold") from None
+            raise ConfigError(f"{shown(value)} holds what no path can hold") from None
         return str((base / value).absolute())
 
     found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
@@ -308,20 +307,11 @@ def _explain(problem: Any, settings: dict[str, Any]) -> str:
     if problem["type"] in ("value_error", "unknown_kind"):
         return f"{_named(path)} {message}" if path else message
     *outside, name = path or place[-1:]
-    return f"'{name}' in {_named(outside)} is {_shown(problem['input'])}: {message[0].lower() + message[1:]}"
+    return f"'{name}' in {_named(outside)} is {shown(problem['input'])}: {message[0].lower() + message[1:]}"
 
 
 def _named(path: list[str]) -> str:
     return f"[{'.'.join(path)}]" if path else "the top level"
-
-
-def _shown(value: object) -> str:
-    """A value in a few letters, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= DIGITS else f"{text[:DIGITS]}…"
 
 
 def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], type[Section], Kind | None]:

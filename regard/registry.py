@@ -14,12 +14,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """A hint for an unknown name: the known one that is most like it, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name.strip("'"), known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"
 
 
@@ -64,12 +64,8 @@ class Family:
 
     def unknown(self, kind: object) -> str:
         """What to say of a kind that there is not."""
-        try:
-            named = str(kind)[:100].encode(errors="backslashreplace").decode()  # half characters cannot be printed
-        except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
-            named = f"a {type(kind).__name__}"
         own = " (--import brings in a module of your own)" if self.is_open else ""
-        return f"no {self.name} of kind '{named}'; {did_you_mean(named, self.kinds)}{own}"
+        return f"no {self.name} of kind {shown(kind)}; {did_you_mean(shown(kind), self.kinds)}{own}"
 
 
 CELLS = ("rnn", "lstm", "gru")

@@ -22,7 +22,7 @@ from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
 from regard.data.tokens import Tokenizer
-from regard.errors import ConfigError, DamagedError, DataError, ModelError
+from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
@@ -148,24 +148,11 @@ class System:
         x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
-        shown = task.shown(source, x, y)
-        _, attended = next(iter(task.attention([x], [shown.tokens])))
+        pieces = vars(task.shown(source, x, y)).copy()
+        _, attended = next(iter(task.attention([x], [pieces.pop("tokens")])))
         layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
-        return Explanation(
-            source=shown.source,
-            target=shown.target,
-            source_word=shown.source_word,
-            target_word=shown.target_word,
-            inputs=shown.inputs,
-            log_probs=shown.log_probs,
-            layers=layers,
-            best=task.best_layer,
-            picture=task.source.picture(x),
-            given=shown.given,
-            places=shown.places,
-            candidates=shown.candidates,
-            parts=_parts(task.source, x),
-        )
+        picture, parts = task.source.picture(x), _parts(task.source, x)
+        return Explanation(**pieces, layers=layers, best=task.best_layer, picture=picture, parts=parts)
 
     def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
@@ -270,9 +257,7 @@ def _check_text(text: str, name: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value and its type, shortly."""
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:39] + '…'} ({type(value).__name__})"
+    return f"{shown(value, 40)} ({type(value).__name__})"
 
 
 def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:

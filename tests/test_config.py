@@ -85,7 +85,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"model": 3}, "'model' in the top level is 3"),
         ({"preset": ["gpt"]}, "unknown preset ['gpt'] in the settings"),
         ({"data": {"train": 3}}, "'train' in [data] is 3: input should be a valid string"),
-        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] no encoder of kind '[]'"),
+        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] no encoder of kind []; there are: rnn"),
         (
             {"model": {"d_model": 10**9}},
             "'d_model' in [model] is 1000000000: input should be less than or equal to 65536",

@@ -288,8 +288,7 @@ class Task(ABC):
     ) -> Iterator[tuple[int, Attention]]:
         """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention
         of the model, or in these `layers`."""
-        for group in self.groups(sources, self.config.training.batch_tokens, targets):
-            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+        for group, batch in self.batches(sources, targets):
             with self.inference(), capture(self.model, layers) as trace:
                 self.model(batch.source, batch.inputs)
             for row, i in enumerate(group):
@@ -305,12 +304,16 @@ class Task(ABC):
     def length(self, side: str, source: Item, target: Tokens) -> int:
         """How many positions of the `source` or the `target` side attend or are attended to."""
 
-    def losses(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[Batch, Tensor]]:
-        """Batches of all pairs, and what the model says of each: `(total, size)`."""
+    def batches(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[list[int], Batch]]:
+        """All pairs in batches of like length, each with the numbers of its pairs."""
         for group in self.groups(sources, self.config.training.batch_tokens, targets):
-            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+            yield group, self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+
+    def logits(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[list[int], Batch, Tensor]]:
+        """Batches of all pairs, and what the model says of each: `(total, size)`."""
+        for group, batch in self.batches(sources, targets):
             with self.inference():
-                yield batch, self.model(batch.source, batch.inputs).values.float()
+                yield group, batch, self.model(batch.source, batch.inputs).values.float()
 
     def inference(self) -> AbstractContextManager[None]:
         """As in use: no dropout, no gradients."""

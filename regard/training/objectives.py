@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -54,11 +55,10 @@ class Objective(ABC):
 class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
 
-    def __init__(
-        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
-    ) -> None:
-        super().__init__(model, settings, smoothing, first=first, longest=longest)
-        self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
+    @cached_property
+    def hard(self) -> bool:
+        """Whether the model attends to places that are drawn."""
+        return any(isinstance(module, HardAttention) for module in self.model.modules())
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
@@ -138,16 +138,9 @@ class ScheduledSampling(Likelihood):
 
 
 @register("minimum_risk")
-class MinimumRisk(Objective):
+class MinimumRisk(Likelihood):
     """Shen et al. 2016: `Σ_y Q(y) Δ(y, y*)` over outputs drawn from the model, and the reference among them,
     `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
-
-    def __init__(
-        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
-    ) -> None:
-        super().__init__(model, settings, smoothing, first=first, longest=longest)
-        self.likelihood = Likelihood(model, settings, smoothing)
-        self.memory = self.likelihood.memory
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         targets = [row[:-1] for row in batch.outputs.tolist()]
@@ -168,7 +161,7 @@ class MinimumRisk(Objective):
         weight = batch.outputs.lengths[rows]  # the trainer divides by tokens
         loss = (q * risk * weight).sum()
         if self.settings.likelihood:
-            loss = loss + self.settings.likelihood * self.likelihood(batch, done)
+            loss = loss + self.settings.likelihood * super().__call__(batch, done)
         return loss
 
     def _draw(self, batch: Batch, targets: Sequence[Sequence[int]]) -> list[list[list[int]]]:
