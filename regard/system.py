@@ -46,13 +46,7 @@ from regard.tasks.task import (
     attention_part,
     longest_sequence,
 )
-from regard.training.checkpoint import (
-    WEIGHTS,
-    load_tensors,
-    save_tensors,
-    set_weights,
-    weights,
-)
+from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
 
 CONFIG, SCORES = "config.yaml", "scores.json"
 MODEL = "model"  # the kind of folder that `save` writes

@@ -223,8 +223,7 @@ def average(
 
 @app.command()
 def models(
-    as_json: Json = False,
-    vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000,
+    as_json: Json = False, vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000
 ) -> None:
     """The models there are, with their papers."""
     from regard.config import parse

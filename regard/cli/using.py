@@ -173,8 +173,7 @@ def score(
 def evaluate(
     model: ModelFolder,
     data: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data)."),
+        list[Path] | None, typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data).")
     ] = None,
     references: Annotated[
         list[Path] | None,
