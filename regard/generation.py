@@ -23,7 +23,7 @@ from regard.evaluation.alignment import pharaoh
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.output import LineFile, Sink
 from regard.system import CONFIG, System, load, token_files
-from regard.tasks.task import Output, PairScore, Warn
+from regard.tasks.results import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together

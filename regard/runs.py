@@ -24,7 +24,8 @@ from regard.errors import ConfigError, DamagedError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.settings import Config
 from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
-from regard.tasks.task import Encoded, Task, longest_sequence
+from regard.tasks.results import Encoded
+from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher

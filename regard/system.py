@@ -33,19 +33,8 @@ from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
-from regard.tasks.task import (
-    Advance,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Task,
-    Warn,
-    attention_kind,
-    attention_part,
-    longest_sequence,
-)
+from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn
+from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
 
 CONFIG, SCORES = "config.yaml", "scores.json"

@@ -21,7 +21,8 @@ from regard.errors import ConfigError, DataError, ModelError, OutputError, Train
 from regard.runs import Stopped, prepare
 from regard.settings import Training
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Encoded, Task
+from regard.tasks.results import Encoded
+from regard.tasks.task import Task
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective

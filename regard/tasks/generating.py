@@ -30,22 +30,8 @@ from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    chosen,
-    inference,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Task, chosen, inference, windows
 
 UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 

@@ -19,7 +19,8 @@ from regard.models.model import DecoderOnly
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Advance, Encoded, Evaluation, Pack, Shown, Tokens, Warn, windows
+from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
+from regard.tasks.task import Pack, windows
 
 
 @dataclass

@@ -19,22 +19,8 @@ from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    Pack,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    chosen,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Pack, Task, chosen, windows
 
 CANDIDATES = 5  # of a blank, to show
 

@@ -18,20 +18,8 @@ from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Task, windows
 
 
 @dataclass
