@@ -10,25 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.shared import (
-    Force,
-    Json,
-    Language,
-    app,
-    check_config,
-    check_folder,
-    check_input,
-    check_model,
-    check_output,
-    files_of,
-    report_json,
-    say,
-    talk,
-    train_shown,
-    warn,
-    word_range,
-    writing,
-)
+from regard.cli.checks import check_config, check_folder, check_input, check_model, check_output
+from regard.cli.options import Force, Json, Language
+from regard.cli.shared import app, files_of, report_json, say, talk, train_shown, warn, word_range, writing
 from regard.errors import ConfigError, ModelError, OutputError
 
 

@@ -1,10 +1,8 @@
-"""What commands share: the program they belong to, options of the same meaning, what is checked before anything heavy
-is imported or written, and how they talk."""
+"""What commands share: the program they belong to, and how they talk."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.errors import ConfigError, DataError, ModelError, OutputError
+from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.settings import Config
@@ -28,25 +26,6 @@ app = typer.Typer(
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
     help="Models that turn one thing into another: train them, use them, see what they attend to.",
 )
-
-
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-Language = Annotated[Literal["de", "tr"], typer.Option(help="Target language of the corpus.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as search.no_repeat=3."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")]
-Quantization = Annotated[
-    str | None,
-    typer.Option(metavar="KIND", help="How CTranslate2 stores weights: float32, bfloat16, int8, … (float32)."),
-]
-Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step (1: greedy).")]
 
 
 @dataclass
@@ -150,58 +129,6 @@ def writing(place: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(place)
         raise
-
-
-def check_model(folder: Path, *, exported: bool = False) -> None:
-    """Refuse, as loading it would, a folder that holds no model; whether one holds an export only its engine knows."""
-    if not folder.is_dir():
-        other = "export` another" if exported else "demo` makes runs/demo"
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard {other}")
-    if not exported and not (folder / "config.yaml").exists():
-        raise ModelError(f"{folder} is not a Regard model: it has no config.yaml")
-
-
-def check_input(*paths: Path | None) -> None:
-    """Refuse input that is not there; None is standard input."""
-    for path in paths:
-        if path is None and sys.stdin is None:
-            raise DataError("standard input is closed; give a FILE")
-        if path is not None and not path.exists():
-            raise DataError(f"no file {path}; check the path")
-        if path is not None and path.is_dir():
-            raise DataError(f"{path} is a folder; name a file in it")
-
-
-def check_output(path: Path, *, force: bool, folder: bool = False, read: Sequence[Path | None] = ()) -> None:
-    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced:
-    whatever is there without `force`, and what is `read` to make it."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OutputError(f"{path} is a pipe or a device, not a file; give another name, or write to > {path}")
-    if path.exists() and not force:
-        raise OutputError(f"{path} exists; give another name, or --force to replace it")
-    if any(other is not None and other.exists() and path.exists() and path.samefile(other) for other in read):
-        raise OutputError(f"{path} is what is read; give another name to write to")
-    if path.is_dir() and not folder:
-        raise OutputError(f"{path} is a folder; give the name of a file")
-    check_folder(path if folder else path.parent)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that is not there and cannot be made, or that cannot be written to."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise OutputError(f"{folder} cannot be written to: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder} cannot be written to: no permission to write in {there}")
-
-
-def check_config(config: Config) -> None:
-    """Refuse a training whose files are not there, or whose folder cannot be made."""
-    from regard.config import missing_files
-
-    if missing := missing_files(config):
-        raise DataError("\n".join(missing))
-    check_folder(Path(config.run))
 
 
 def files_of(paths: list[Path]) -> str | list[str]:

@@ -11,28 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from regard.cli.shared import (
-    Beam,
-    Device,
-    Force,
-    Json,
-    ModelFolder,
-    Output,
-    Quantization,
-    Settings,
-    app,
-    check_input,
-    check_model,
-    check_output,
-    dash,
-    files_of,
-    report_json,
-    say,
-    search_settings,
-    talk,
-    warn,
-    writing,
-)
+from regard.cli.checks import check_input, check_model, check_output
+from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Output, Quantization, Settings
+from regard.cli.shared import app, dash, files_of, report_json, say, search_settings, talk, warn, writing
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
