@@ -149,8 +149,11 @@ def save_checkpoint(
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     save_tensors(new / WEIGHTS, weights(model))
-    save_tensors(new / OPTIMIZER, _optimizer_tensors(model, optimizer))
-    save_tensors(new / RANDOM, _random_state())
+    states = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
+    saved = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+    save_tensors(new / OPTIMIZER, saved)
+    random = {"cpu": torch.get_rng_state()}
+    save_tensors(new / RANDOM, random | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}))
     save_progress(new, progress)
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
@@ -221,18 +224,3 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
     if torch.cuda.is_available() and "cuda" in random:
         torch.cuda.set_rng_state(random["cuda"])
     return progress
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
-        for key, tensor in optimizer.state[parameter].items():
-            tensors[f"{name}/{key}"] = tensor
-    return tensors
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
