@@ -16,12 +16,8 @@ RESUMED = ("train", "compare", "demo")  # commands that go on where they were; t
 RESUMED_FILES = ("generate", "translate", "score")
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked the program to end."""
-
-
 class Listener:
-    """Raises `Interrupted` when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was.
+    """Raises KeyboardInterrupt when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was.
 
     It is remembered because an extension module that is being imported may turn the exception into another one. A
     signal that was ignored from the start, as `nohup` does with SIGHUP, stays ignored.
@@ -41,20 +37,19 @@ class Listener:
             signal.signal(number, self._raise)
 
     def end(self) -> None:
-        """From now on a signal ends the program at once: there is nothing left to put in order."""
+        """From now on a signal ends the program at once."""
         for number in self.numbers:
             signal.signal(number, signal.SIG_DFL)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.arrived = number
-        raise Interrupted
+        raise KeyboardInterrupt
 
 
 class Stdout(io.FileIO):
     """Standard output, named in its errors."""
 
     def write(self, data: Any, /) -> int:
-        """Write, and of a failure say where."""
         try:
             return super().write(data)
         except OSError as error:
@@ -66,7 +61,6 @@ class Stderr(io.FileIO):
     """Standard error, whose reader may leave (`regard train … 2>&1 | head`): nobody is told then, and work goes on."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or from the first failure on write nowhere."""
         try:
             return super().write(data)
         except OSError:

@@ -140,7 +140,9 @@ class System:
     def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
         sources, targets = self._fields(sources, "sources"), _texts(targets, "targets")
-        return self._generation().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
+        if not isinstance(self.task, TextGeneration):
+            raise ConfigError("this model does not write a text from a source, so there is nothing to align")
+        return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line, with the language model's state carried on."""
@@ -153,8 +155,7 @@ class System:
         return self.task.sentence_embeddings(self._fields(texts, "texts"))
 
     def token_embeddings(self, texts: Iterable[Field]) -> list[NDArray[np.float32]]:
-        """For each input a vector of each of its positions, `(positions, d_model)`, marks counted: `task.source.pieces`
-        of a text says what they stand for."""
+        """For each input a vector of each of its positions (`task.source.pieces`), `(positions, d_model)`."""
         return self.task.token_embeddings(self._fields(texts, "texts"))
 
     def _fields(self, given: Iterable[Field], name: str) -> list[Field]:
@@ -173,11 +174,6 @@ class System:
         if isinstance(field, str) or not isinstance(field, Sequence) or len(field) != count:
             raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
         return tuple(_texts(field, name))
-
-    def _generation(self) -> TextGeneration:
-        if not isinstance(self.task, TextGeneration):
-            raise ConfigError("this model does not write a text from a source, so there is nothing to align")
-        return self.task
 
     def evaluate(
         self, files: Paths, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
