@@ -3,7 +3,8 @@ each kind of source and target with its class. `config.py` reads files of them."
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -300,136 +301,122 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
-        self._tokens_fit()
-        self._sources_fit()
-        if self.target.written:
-            self._text_fits()
-        else:
-            self._head_fits()
-        self._metrics_fit()
+        of_target = self._text_clashes() if self.target.written else self._head_clashes()
+        for what in chain(self._token_clashes(), self._source_clashes(), of_target, self._metric_clashes()):
+            raise ValueError(what)
         return self
 
-    def _tokens_fit(self) -> None:
+    def _token_clashes(self) -> Iterator[str]:
         for side in (*self.sources, self.target):
             tokens = (side.own_tokens or self.tokens) if side.text else self.tokens
             if tokens.sampling and tokens.kind not in ("unigram", "bpe"):
-                raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}")
+                yield f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}"
         if self.model.share_embeddings and not self.one_vocabulary:
-            raise ValueError(
+            yield (
                 "model.share_embeddings needs a text as source and as target, and one vocabulary for both; set it to "
                 "false, or leave out their own tokens"
             )
 
-    def _sources_fit(self) -> None:
+    def _source_clashes(self) -> Iterator[str]:
         """Each source needs an encoder whose stem can read it."""
         model, sources = self.model, self.sources
         if not sources:
-            raise ValueError("source is an empty list; for none write source: {kind: none}")
+            yield "source is an empty list; for none write source: {kind: none}"
         if len(sources) > 1:
             if not all(side.given for side in sources):
-                raise ValueError("of several sources none can be of kind none; leave it out")
+                yield "of several sources none can be of kind none; leave it out"
             if model.decoder_only or not self.target.written:
-                raise ValueError("several sources need an encoder and a decoder (model.encoder.kind, target.kind text)")
+                yield "several sources need an encoder and a decoder (model.encoder.kind, target.kind text)"
         if isinstance(model.encoder, list) and len(model.encoder) != len(sources):
-            raise ValueError(
-                f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
-            )
+            yield f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
         if model.share_layers and len(sources) > 1:
-            raise ValueError("model.share_layers is for one source, whose encoder the decoder shares; set it to false")
+            yield "model.share_layers is for one source, whose encoder the decoder shares; set it to false"
         if model.share_encoder and (len(sources) < 2 or isinstance(model.encoder, list)):
-            raise ValueError("model.share_encoder is for several sources and one encoder; set it to false")
+            yield "model.share_encoder is for several sources and one encoder; set it to false"
         if model.share_encoder and any(
             side != sources[0].model_copy(update={"column": side.column}) for side in sources
         ):
-            raise ValueError("model.share_encoder needs sources of the same settings; set it to false")
+            yield "model.share_encoder needs sources of the same settings; set it to false"
         if model.decoder_only:
             if sources[0].given and not sources[0].text:
-                raise ValueError(f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'")
+                yield f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'"
             if sources[0].given and self.target.written and not self.one_vocabulary:
-                raise ValueError(
+                yield (
                     "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave "
                     "out their own tokens"
                 )
             return
         if not sources[0].given and not model.encoder_only:
-            raise ValueError(
+            yield (
                 "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
                 "or model.decoder.kind none (a masked language model)"
             )
         for number, side in enumerate(sources):
             stem, kind = self.stem(number), side.kind if side.given else "text"
             if kind not in stem.reads:
-                raise ValueError(
+                yield (
                     f"source.kind '{kind}' and model.encoder.stem.kind '{stem.kind}' clash: that stem reads "
                     f"{' and '.join(stem.reads) or 'nothing'}"
                 )
             if what := stem.problem(side):
-                raise ValueError(what)
+                yield what
 
-    def _text_fits(self) -> None:
+    def _text_clashes(self) -> Iterator[str]:
         """What is asked of a model that writes text."""
         model, objective, given = self.model, self.training.objective, self.sources[0].given
         if model.encoder_only:
             if given:
-                raise ValueError(
-                    f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
-                )
+                yield f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
             if getattr(model.encoder, "bidirectional", True) is False:
-                raise ValueError(
+                yield (
                     "a masked language model (decoder.kind none) reads from both sides; set encoder.bidirectional: true"
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
-                raise ValueError(f"training.objective.kind '{objective.kind}' needs a decoder")
+                yield f"training.objective.kind '{objective.kind}' needs a decoder"
         if objective.agreement and getattr(model.decoder, "hard", False):
-            raise ValueError("training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0")
+            yield "training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0"
         if objective.agreement and objective.kind != "likelihood":
-            raise ValueError(
-                f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
-            )
+            yield f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
         if not given and objective.kind == "minimum_risk":
-            raise ValueError(
-                "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
-            )
+            yield "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
         if objective.language:
-            raise ValueError("training.objective.language goes with another target.kind than text; set it to 0")
+            yield "training.objective.language goes with another target.kind than text; set it to 0"
 
-    def _head_fits(self) -> None:
+    def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""
         kind, objective, model = self.target.kind, self.training.objective, self.model
         if model.encoder_only == model.decoder_only:
-            raise ValueError(
+            yield (
                 f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "
                 "model.encoder.kind none (a decoder reads)"
             )
         if not self.sources[0].given:
-            raise ValueError(f"target.kind '{kind}' says something of a source, but source.kind is none")
+            yield f"target.kind '{kind}' says something of a source, but source.kind is none"
         if self.target.of_words and not self.sources[0].text:
-            raise ValueError(
+            yield (
                 f"target.kind '{kind}' says something of each word, and source.kind '{self.sources[0].kind}' has none; "
                 "use label or number"
             )
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
-            raise ValueError(f"training.objective.{what} is for what writes text; target.kind is '{kind}'")
+            yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
-            raise ValueError(
-                "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
-            )
+            yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
 
-    def _metrics_fit(self) -> None:
+    def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric
         for name in wanted or ():
             if name not in self.target.usual and name not in METRICS.kinds:
-                raise ValueError(METRICS.unknown(name))
+                yield METRICS.unknown(name)
         if metric in (None, "loss"):
             return
         if not self.sources[0].given:
-            raise ValueError(f"training.metric {metric!r} needs a source; where there is none, use loss")
+            yield f"training.metric {metric!r} needs a source; where there is none, use loss"
         written, steering = self.target.written, self.target.steering
         reported = self.target.usual if wanted is None else wanted
         if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
             taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
-            raise ValueError(
+            yield (
                 f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
                 f"validation takes: {', '.join(taken)}"
             )
