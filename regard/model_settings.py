@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -270,63 +271,56 @@ class ModelSettings(Section):
         return isinstance(self.decoder, NoDecoderSettings)
 
     @model_validator(mode="after")
-    def _widths_fit(self) -> ModelSettings:
-        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", self.decoder)]:
-            if what := part.check(self.d_model):
-                raise ValueError(
-                    what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
-                )
-        return self
-
-    @model_validator(mode="after")
     def _parts_fit(self) -> ModelSettings:
-        encoder, decoder = self.encoder, self.decoder
-        if isinstance(encoder, list) and len(encoder) < 2:
-            raise ValueError("encoder lists one for each of several sources; for one source write it without a list")
-        if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
-            raise ValueError("of several encoders none can be of kind none; leave the list out for a decoder alone")
-        if self.encoder_only and self.decoder_only:
-            raise ValueError("decoder.kind none needs an encoder, but encoder.kind is none as well")
-        if isinstance(decoder, RecurrentDecoderSettings):
-            if self.decoder_only:
-                for name in ("context", "score", "place", "heads", "hard", "bridge"):
-                    if getattr(decoder, name) not in (None, False, "dense"):
-                        raise ValueError(f"decoder.{name} needs an encoder to look at; here encoder.kind is none")
-            elif decoder.bridge == "copy":
-                first = self.encoders[0]
-                like = isinstance(first, RecurrentEncoderSettings)
-                if not like or (first.kind, getattr(first, "layers", 1)) != (decoder.kind, decoder.layers):
-                    raise ValueError(
-                        "decoder.bridge 'copy' needs an encoder of the same kind and layers (here "
-                        f"{first.kind} x {getattr(first, 'layers', 1)} to {decoder.kind} x {decoder.layers}); use "
-                        "bridge: dense"
-                    )
-        if self.share_layers:
-            self._sharing_fits()
+        for what in chain(self._clashes(), self._sharing_clashes() if self.share_layers else ()):
+            raise ValueError(what)
         return self
 
-    def _sharing_fits(self) -> None:
+    def _clashes(self) -> Iterator[str]:
+        encoder, decoder = self.encoder, self.decoder
+        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", decoder)]:
+            if what := part.check(self.d_model):
+                yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
+        if isinstance(encoder, list) and len(encoder) < 2:
+            yield "encoder lists one for each of several sources; for one source write it without a list"
+        if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
+            yield "of several encoders none can be of kind none; leave the list out for a decoder alone"
+        if self.encoder_only and self.decoder_only:
+            yield "decoder.kind none needs an encoder, but encoder.kind is none as well"
+        if not isinstance(decoder, RecurrentDecoderSettings):
+            return
+        if self.decoder_only:
+            for name in ("context", "score", "place", "heads", "hard", "bridge"):
+                if getattr(decoder, name) not in (None, False, "dense"):
+                    yield f"decoder.{name} needs an encoder to look at; here encoder.kind is none"
+        elif decoder.bridge == "copy":
+            first, layers = self.encoders[0], getattr(self.encoders[0], "layers", 1)
+            like = isinstance(first, RecurrentEncoderSettings)
+            if not like or (first.kind, layers) != (decoder.kind, decoder.layers):
+                yield (
+                    "decoder.bridge 'copy' needs an encoder of the same kind and layers (here "
+                    f"{first.kind} x {layers} to {decoder.kind} x {decoder.layers}); use bridge: dense"
+                )
+
+    def _sharing_clashes(self) -> Iterator[str]:
         """Sharing needs parts of one shape."""
         encoder, decoder = self.encoder, self.decoder
         if isinstance(encoder, TransformerEncoderSettings) and isinstance(decoder, TransformerDecoderSettings):
             for name in TransformerSettings.model_fields:
                 one, other = getattr(encoder, name), getattr(decoder, name)
                 if one != other:
-                    raise ValueError(f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}")
+                    yield f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}"
         elif isinstance(encoder, RecurrentEncoderSettings) and isinstance(decoder, RecurrentDecoderSettings):
             if (encoder.kind, encoder.layers, encoder.bidirectional) != (decoder.kind, decoder.layers, False):
-                raise ValueError(
+                yield (
                     "share_layers needs an encoder that reads one way, of the decoder's kind and layers "
                     f"(here {encoder.kind} x {encoder.layers}, bidirectional {str(encoder.bidirectional).lower()}, and "
                     f"{decoder.kind} x {decoder.layers})"
                 )
             if decoder.context != "last" and decoder.place != "output":
-                raise ValueError(
-                    "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
-                )
+                yield "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
         else:
-            kinds = " and ".join(part.kind for part in [*self.encoders, decoder])
-            raise ValueError(f"share_layers needs two of a kind, not {kinds}")
+            yield f"share_layers needs two of a kind, not {' and '.join(x.kind for x in [*self.encoders, decoder])}"
 
 
 def _heads(d_model: int, heads: int) -> str:
