@@ -1,7 +1,4 @@
-"""The program: `regard`, which is `python -m regard`.
-
-Next to nothing is imported before signals are listened to: torch takes seconds, in which a user may think again.
-"""
+"""The program: `regard`, which is `python -m regard`. Signals are handled before torch is imported."""
 
 from __future__ import annotations
 
@@ -17,11 +14,9 @@ RESUMED_FILES = ("generate", "translate", "score")
 
 
 class Listener:
-    """Raises KeyboardInterrupt when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was.
-
-    It is remembered because an extension module that is being imported may turn the exception into another one. A
-    signal that was ignored from the start, as `nohup` does with SIGHUP, stays ignored.
-    """
+    """Raises KeyboardInterrupt when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was: an extension module
+    that is being imported may turn the exception into another one. Signals ignored from the start, as under `nohup`,
+    stay so."""
 
     def __init__(self) -> None:
         self.arrived: int | None = None

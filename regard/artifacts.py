@@ -38,10 +38,8 @@ LOCK = ".lock"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which is synced and moved to `path` at the end; on an error `path` stays.
-
-    A link stays one: what it points to is replaced.
-    """
+    """A name to write a file under, which is synced and moved to `path`, or to what that links to, at the end; on an
+    error `path` stays."""
     path = path.resolve() if path.is_symlink() else path
     temporary = beside(path)
     try:
@@ -79,10 +77,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote, if it is whole and of a format that can be read.
-
-    A missing file is a FileNotFoundError, a damaged one a DamagedError.
-    """
+    """What `write_json` wrote; a missing file is a FileNotFoundError, a damaged one a DamagedError."""
     try:
         content = json.loads(path.read_bytes())
         expected, number = content.pop("checksum"), int(content["format"])
@@ -262,10 +257,8 @@ class Lock:
 
 @contextmanager
 def locked(path: Path, what: Path | str) -> Iterator[Lock]:
-    """Hold the lock file `path` for as long as `what` is worked on; a second process is refused.
-
-    The system lets go of the lock when its process dies, so that nothing is ever locked for good.
-    """
+    """Hold the lock file `path` for as long as `what` is worked on; a second process is refused. The system releases
+    the lock when its process dies."""
     lock = _acquire(path, what)
     try:
         yield lock

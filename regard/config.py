@@ -1,7 +1,6 @@
 """Files to settings and back: read, override, merge with a preset, and say all that is wrong at once.
 
-A config file is YAML with the sections of `settings.py`. `load` reads it, applies `a.b=c` overrides, resolves its
-preset and paths. `commented` writes the file that `regard new` leaves.
+A config file is YAML with the sections of `settings.py`.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read a config file and apply `a.b=c` overrides. Paths become absolute: those in the file are relative to it,
-    those in overrides to the working directory."""
+    """Read a config file, with paths relative to it, and apply `a.b=c` overrides, with paths relative to the working
+    directory."""
     path = Path(path)
     settings = merge(read_yaml(path), _located(override_settings(overrides or []), Path.cwd()))
     return resolve_paths(parse(settings, str(path)), path.parent)

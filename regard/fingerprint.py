@@ -1,8 +1,5 @@
-"""What work was made from, as one digest: every setting that matters, and the content of every file.
-
-Whether a run can be resumed, a comparison or a cache be used again, or an output be continued, is decided here and in
-no other way. Where two differ, they differ by name.
-"""
+"""What work was made from, as one digest: every setting that matters, and the content of every file. It alone decides
+whether a run or an output can be resumed, and a comparison or a cache be used again."""
 
 from __future__ import annotations
 

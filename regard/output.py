@@ -34,10 +34,8 @@ class Sink:
         pass
 
     def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
-        """The items whose lines are not there yet. Those before them have to be what the lines were made from.
-
-        `content` gives what counts of an item; `name` is where items stand.
-        """
+        """The items, found at `name`, whose lines are not there yet; of those before them `content` has to be what it
+        was when their lines were written."""
         return items
 
     def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
@@ -49,10 +47,9 @@ class Sink:
 class LineFile(Sink):
     """Collects lines in the folder `PATH.partial` and moves them to `PATH` when all are there.
 
-    The folder says what the lines are made from, and holds a key of each input: the same job over the same inputs
-    takes up the lines that are there, another one is refused. Lines come in windows that are worked on together, so
-    only whole windows are taken up: `written` is how many lines that is. `complete` says that an earlier process was
-    killed just after its last line, and all is there.
+    The folder holds what the lines are made from and a key of each input: the same job over the same inputs resumes,
+    another one is refused. Lines are worked on in windows, of which only whole ones count as `written`. `complete`: an
+    earlier process was killed just after its last line.
     """
 
     def __init__(self, path: Path, made_from: Fingerprint, *, window: int = 1, force: bool = False) -> None:

@@ -24,8 +24,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 class Family:
-    """Parts of one sort, by kind. `homes` says in which module each built-in one is registered; one that is not open
-    takes no parts of a user's module."""
+    """Parts of one sort, by kind, with the modules that register built-in ones; users add to those that are open."""
 
     def __init__(self, name: str, homes: dict[str, str], *, is_open: bool = True) -> None:
         self.name, self.homes, self.is_open = name, homes, is_open

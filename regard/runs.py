@@ -121,10 +121,8 @@ def run_fingerprint(config: Config) -> Fingerprint:
 
 @contextmanager
 def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerprint]]:
-    """Make the run's folder, or see that it is this run's, and keep other processes out of it meanwhile.
-
-    Gives the config with its positions, which are the model's once training has begun, and its fingerprint.
-    """
+    """Make the run's folder, or see that it is this run's, and keep other processes out of it meanwhile. Gives the
+    config with its positions, which are the model's once training has begun, and its fingerprint."""
     folder = Path(config.run)
     # What is wrong with the data is said before anything is written.
     parts = dict(run_fingerprint(config).parts)

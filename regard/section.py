@@ -21,8 +21,7 @@ class Section(BaseModel):
 
 
 class Kind:
-    """Annotates a setting that is a section of some family, or with `several` a list of them: which settings it has
-    follows from its `kind`."""
+    """Annotates a section, or with `several` a list of them, whose settings follow from its `kind`."""
 
     def __init__(self, family: Family, default: str, *, several: bool = False) -> None:
         self.family, self.default, self.several = family, default, several

@@ -1,7 +1,4 @@
-"""The command line. What is heavy is imported inside the command that needs it, so that `--help` is quick.
-
-`regard.__main__` is the way in: it listens to signals, and says in a line what ended a command early.
-"""
+"""The command line; `regard.__main__` starts it. What is heavy is imported by the command that needs it."""
 
 from __future__ import annotations
 

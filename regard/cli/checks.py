@@ -35,8 +35,7 @@ def check_input(*paths: Path | None) -> None:
 
 
 def check_output(path: Path, *, force: bool, folder: bool = False, read: Sequence[Path | None] = ()) -> None:
-    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced:
-    whatever is there without `force`, and what is `read` to make it."""
+    """Refuse a place that cannot be written, that is taken (without `force`), or that is `read` to make the output."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OutputError(f"{path} is a pipe or a device, not a file; give another name, or write to > {path}")
     if path.exists() and not force:

@@ -13,8 +13,7 @@ from regard.errors import RegardError
 
 
 def say_what(error: BaseException, *, verbose: bool = False) -> int | None:
-    """Say in a line what went wrong and give the exit code, or None for what is a bug and wants its traceback; with
-    `verbose`, everything has it."""
+    """Say in a line what went wrong, or with `verbose` all of it, and give the exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):  # who read our output has left, so there is nobody to tell
         _drop_output()
         return 141  # 128 + SIGPIPE

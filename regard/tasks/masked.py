@@ -145,8 +145,7 @@ class MaskedLanguageModeling(Task):
         self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
-        """How many masked tokens are predicted right (drawn as in training, from a fixed seed), and
-        pseudo-perplexity."""
+        """Accuracy on masked tokens (drawn as in training, from a fixed seed), and pseudo-perplexity."""
         seen: list[Example] = []
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
         for window in windows(examples):
@@ -175,8 +174,7 @@ class MaskedLanguageModeling(Task):
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:
-        """Over masks that are the same each time: how many tokens are right, how many there are, the sum of `-log
-        p`."""
+        """Over masks from a fixed seed: how many tokens are right, how many there are, the sum of `-log p`."""
         right, total, loss = 0, 0, 0.0
         for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
             draw = np.random.default_rng((0, number))

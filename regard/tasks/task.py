@@ -133,11 +133,8 @@ class Task(ABC):
 
     @property
     def best_layer(self) -> str | None:
-        """The attention over the source to show first and to align by; None if there is none.
-
-        Of many layers the last but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer
-        the last, since the first ones mostly look around.
-        """
+        """The attention over the source to show first and to align by; None if there is none. Of many layers the last
+        but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer the last."""
         modules = (name for name, _ in self.model.named_modules())
         names = [name for name in modules if name.endswith(("decoder.attention", "cross_attention"))]
         if not names:
@@ -190,8 +187,7 @@ class Task(ABC):
     def attention(
         self, sources: Sequence[Item], targets: Sequence[Tokens], layers: Collection[str] | None = None
     ) -> Iterator[tuple[int, Attention]]:
-        """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention
-        of the model, or in these `layers`."""
+        """`(number, weights)` of each pair, in any order, in every attention of the model or in `layers`."""
         for group, batch in self.batches(sources, targets):
             with self.inference(), capture(self.model, layers) as trace:
                 self.model(batch.source, batch.inputs)
@@ -301,8 +297,7 @@ def longest_sequence(sides: Sides) -> int:
 
 
 def _positions(sides: Sides, search: Search | None) -> int:
-    """What the longest examples take, of training or of a search, with marks; without an encoder, both sides stand
-    in one sequence."""
+    """Positions that training or a search needs; without an encoder both sides are one sequence."""
     config = sides.config
     limits = [part.longest or 0 for part in sides.source.parts]
     source = sides.source.most_places(max(*limits, search.max_source if search else 0))

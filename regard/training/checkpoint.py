@@ -1,8 +1,5 @@
-"""Weights and training state on disk: safetensors and JSON, no pickle; whole or absent, and checked when read.
-
-Every file carries a checksum of what it holds, and a checkpoint is a folder that is moved in. A kill at any moment
-leaves the last whole one; a damaged one is named, and the one before it is used.
-"""
+"""Weights and training state on disk: safetensors and JSON, with checksums, no pickle. A checkpoint is a folder that is
+moved in: a kill leaves the last whole one."""
 
 from __future__ import annotations
 
@@ -176,10 +173,8 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found.
-
-    One in which someone else has put something is only moved out of the way.
-    """
+    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found. One in which someone
+    else has put something is only moved out of the way."""
     if not place.exists():
         return
     if {path.name for path in place.iterdir()} - {WEIGHTS, OPTIMIZER, RANDOM, PROGRESS, beside(place / PROGRESS).name}:

@@ -1,8 +1,4 @@
-"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk; or the
-loss of a head.
-
-Each is a sum over the batch, to be divided by its number of target tokens.
-"""
+"""What training minimises, summed over a batch: `-log p` after true or mixed prefixes, risk, the loss of a head."""
 
 from __future__ import annotations
 
@@ -32,10 +28,8 @@ BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al
 
 
 class Objective(ABC):
-    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run.
-
-    The first token of a target is written after `first`, and no sequence may be longer than `longest` (None: any).
-    """
+    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run. The first token of
+    a target is written after `first`, and no sequence may be longer than `longest` (None: any)."""
 
     family: ClassVar[Family] = OBJECTIVES
     Settings = Settings
@@ -240,8 +234,7 @@ def make_objective(
     model: Any, settings: Settings, smoothing: float, first: int, longest: int | None = None,
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
-    """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head,
-    the loss of its target."""
+    """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
     if isinstance(model, EncoderWithHead):
         assert target is not None, "a head has a target"
         return HeadLoss(model, settings, smoothing, target)

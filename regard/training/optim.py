@@ -22,10 +22,8 @@ def make_optimizer(model: nn.Module, settings: Training, device: torch.device) -
 
 
 def learning_rate(step: int, settings: Training, done: float = 0.0) -> float:
-    """The rate of update `step`, counted from 1: a straight rise over the warm-up, then the schedule's fall.
-
-    Where another limit than updates will end training, `done` is the share of it that is behind.
-    """
+    """The rate of update `step`, from 1: a straight rise over the warm-up, then the schedule's fall. `done` is the
+    share of training that is behind, where tokens or seconds limit it."""
     peak, warmup, steps = settings.learning_rate, settings.warmup, settings.steps
     if step <= warmup:
         return peak * step / warmup

@@ -1,8 +1,5 @@
-"""One update of the weights: forward, backward, clipping, step.
-
-On a GPU blocks are compiled, and where all batches can be of one shape the whole update is recorded once and replayed:
-a batch is then filled up with tokens that belong to no sequence and do not count.
-"""
+"""One update of the weights: forward, backward, clipping, step. On a GPU blocks are compiled, and where all batches can
+be filled up to one shape, with tokens that do not count, the whole update is recorded once and replayed."""
 
 from __future__ import annotations
 
@@ -39,11 +36,9 @@ class Updated:
 
 
 class Updater:
-    """Brings `model` nearer to `objective`, some batches at a time.
-
-    An update whose loss or gradient is not finite is skipped. Whether it is, only the device knows: nothing waits for
-    it (the optimiser is handed the answer as a tensor, as torch's GradScaler does).
-    """
+    """Brings `model` nearer to `objective`, some batches at a time. An update whose loss or gradient is not finite is
+    skipped on the device, without waiting for it: the optimiser gets the answer as a tensor, as in torch's
+    GradScaler."""
 
     def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
