@@ -46,9 +46,7 @@ class ConvolutionStemSettings(StemSettings):
     reads = ("image",)
 
     kind: Literal["convolution"] = "convolution"
-    halvings: int = Field(
-        3, ge=1, le=12, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels"
-    )
+    halvings: int = Field(3, ge=1, le=12, description="how often sides are halved: 3 make 8 x 8 cells of 64 pixels")
     channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
     coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
 
@@ -169,10 +167,7 @@ class RecurrentDecoderSettings(Section):
         "(before the output layer, and back in at the next step) (default feeding)",
     )
     heads: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="project queries, keys and values, with so many heads (default: attend to the states themselves)",
+        None, ge=1, le=4096, description="project queries, keys and values, with so many heads (default: no projection)"
     )
     hard: bool = Field(
         False, description="attend to one place, drawn at random in training (Xu et al. 2015), the likeliest in use"
@@ -239,9 +234,7 @@ class ModelSettings(Section):
         description="the longest sequence there is room for, marks counted (default: what max_length of each side and "
         "search.max_source and max_length need when training begins; from then on it is the model's)",
     )
-    share_layers: bool = Field(
-        False, description="encoder and decoder use the same weights wherever both have the same part"
-    )
+    share_layers: bool = Field(False, description="encoder and decoder share weights where both have the same part")
     share_encoder: bool = Field(False, description="several sources of one kind are read by one encoder")
     encoder: Annotated[Encoder | list[Encoder], Kind(BODIES, "lstm", several=True)] = Field(
         default_factory=RecurrentEncoderSettings,

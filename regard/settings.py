@@ -48,9 +48,7 @@ class Start(Section):
 
     model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
     encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
-    decoder: str | None = Field(
-        None, description="the decoder's weights, of a model with such a decoder, or of a language model"
-    )
+    decoder: str | None = Field(None, description="the decoder's weights, of such a decoder or of a language model")
 
     @model_validator(mode="after")
     def _one_or_parts(self) -> Start:
@@ -157,13 +155,10 @@ class Search(Section):
     beam: Small = Field(5, description="hypotheses kept at each step (1: greedy)")
     nbest: Small = Field(1, description="how many outputs to give for an input; at most beam, or any with sample")
     length_penalty: Literal["none", "gnmt", "average"] = Field(
-        "average",
-        description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016), or by length ** alpha",
+        "average", description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016) or length ** alpha"
     )
     alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
-    coverage: Weight = Field(
-        0.0, description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention"
-    )
+    coverage: Weight = Field(0.0, description="coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention")
     groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
     diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
     no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
@@ -172,25 +167,17 @@ class Search(Section):
     max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
     exact: bool = Field(False, description="search on until no open hypothesis could still win")
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
-    temperature: float = Field(
-        1.0, ge=1e-6, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
-    )
+    temperature: float = Field(1.0, ge=1e-6, le=10**6, description="of sampling: below 1 sharpens, above flattens")
     epsilon: float | None = Field(
         None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
         "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p"
     )  # fmt: skip
     top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
     top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="nucleus sampling (Holtzman et al. 2020): total probability of the likeliest tokens kept",
+        1.0, gt=0, le=1, description="nucleus sampling (Holtzman et al. 2020): total probability of the tokens kept"
     )
     mbr: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)",
+        0, ge=0, le=1000, description="draw so many outputs, give the one nearest to the others (minimum Bayes risk)"
     )
     utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
     contrastive: Share = Field(
