@@ -158,7 +158,8 @@ def commands_page() -> str:
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
     for one in cast(list[TyperArgument | TyperOption], command.params):
-        kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
+        kind: Any = one.type_descriptor.annotation
+        words = one.metavar or (one.name or "").upper()
         default = "" if one.default in (None, False) else f"`{one.default}`"
         meaning = _text(one.help or "") + (" Needed." if one.required else "")
         if get_origin(kind) is Literal:

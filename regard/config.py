@@ -201,15 +201,12 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"there is no {name}.{beyond[0]}: {name} lists {len(old)}, numbered from 0")
             merged[name] = list(merge({str(i): one for i, one in enumerate(old)}, value).values())
         elif isinstance(old, dict) and isinstance(value, dict):
-            another = "kind" in value and "kind" in old and not _same_family(value["kind"], old["kind"])
-            merged[name] = value if another else merge(old, value)
+            kinds = [section["kind"] for section in (old, value) if "kind" in section]
+            alike = kinds[:1] == kinds[1:] or all(kind in CELLS for kind in kinds)
+            merged[name] = merge(old, value) if len(kinds) < 2 or alike else value
         else:
             merged[name] = value
     return merged
-
-
-def _same_family(a: object, b: object) -> bool:
-    return a == b or (a in CELLS and b in CELLS)
 
 
 PATHS = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}

@@ -138,7 +138,8 @@ class MinimumRisk(Likelihood):
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         targets = [row[:-1] for row in batch.outputs.tolist()]
-        groups = [_unique([target, *drawn]) for target, drawn in zip(targets, self._draw(batch, targets), strict=True)]
+        drawn = zip(targets, self._draw(batch, targets), strict=True)
+        groups = [[*map(list, dict.fromkeys(map(tuple, [target, *samples])))] for target, samples in drawn]
         rows = torch.tensor([i for i, group in enumerate(groups) for _ in group], device=batch.inputs.values.device)
         tried = make_batch(batch.source.select(rows), [y for group in groups for y in group], self.first)
         tried = tried.to(rows.device)
@@ -180,10 +181,6 @@ class MinimumRisk(Likelihood):
             return room
         most = torch.full_like(room, self.longest - 1)
         return room.minimum(most - batch.source.lengths if self.first == SEP else most)
-
-
-def _unique(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [list(tokens) for tokens in dict.fromkeys(tuple(sequence) for sequence in sequences)]
 
 
 def sentence_bleu(output: Sequence[int], reference: Sequence[int]) -> float:

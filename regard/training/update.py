@@ -110,7 +110,7 @@ class Updater:
         if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
-            with self._precision():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
                 loss = self.objective(batch, done)
             (loss / count).backward()
             total = total + loss.detach()
@@ -121,9 +121,6 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Updated(torch.where(finite, total, 0.0), norm, skipped)
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
 
 
 def filled_size(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> int | None:
