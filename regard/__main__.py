@@ -78,7 +78,7 @@ def main() -> None:
         if isinstance(error, KeyboardInterrupt) or (listener.arrived and isinstance(error, Exception)):
             code = _say_interrupted(listener.arrived or signal.SIGINT)
         else:
-            from regard.cli.endings import say_what
+            from regard.cli import say_what
 
             code = say_what(error, verbose=bool({"-v", "--verbose"} & set(sys.argv[1:])))
         if code is None:

@@ -25,8 +25,7 @@ from typer.main import get_command
 
 import regard
 from regard.__main__ import main
-from regard.cli import app
-from regard.cli.endings import say_what
+from regard.cli import app, say_what
 from regard.errors import DataError
 from tests.toy import toy_config, toy_settings, write_corpus
 

@@ -25,9 +25,8 @@ from regard.tasks.task import Task
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
-from regard.training.optim import learning_rate, make_optimizer
 from regard.training.trainer import Update, Watcher
-from regard.training.update import Updater
+from regard.training.update import Updater, learning_rate, make_optimizer
 from tests.conftest import crossed
 from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
 

@@ -39,8 +39,7 @@ from regard.training.checkpoint import (
     weights,
 )
 from regard.training.objectives import Objective
-from regard.training.optim import learning_rate
-from regard.training.update import Updated, Updater
+from regard.training.update import Updated, Updater, learning_rate
 
 WATCHED = 50  # updates after which the device is asked how many were skipped
 IN_A_ROW = 10  # skipped updates after which weights go back to the last checkpoint
