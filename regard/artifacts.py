@@ -106,7 +106,6 @@ def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> s
 
 
 def file_checksum(path: Path) -> str:
-    """The checksum of a file."""
     with path.open("rb") as file:
         return checksum(iter(lambda: file.read(1 << 20), b""))
 

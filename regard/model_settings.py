@@ -250,7 +250,6 @@ class ModelSettings(Section):
         return self.encoder if isinstance(self.encoder, list) else [self.encoder]
 
     def encoder_of(self, number: int) -> EncoderSettings:
-        """The encoder of a source."""
         return self.encoders[number] if isinstance(self.encoder, list) else self.encoder
 
     @property

@@ -33,7 +33,6 @@ class Family:
 
     @property
     def kinds(self) -> list[str]:
-        """The name of every member."""
         return list(dict.fromkeys([*self.homes, *self._classes]))
 
     def add(self, kind: str, cls: type) -> None:
@@ -50,7 +49,6 @@ class Family:
         self._settings |= dict.fromkeys(kinds, settings)
 
     def get(self, kind: str) -> Any:
-        """The class of this kind."""
         if kind not in self._classes:
             if kind not in self.homes:
                 raise ConfigError(self.unknown(kind))
@@ -58,7 +56,6 @@ class Family:
         return self._classes[kind]
 
     def settings(self, kind: str) -> Any:
-        """The settings class of this kind."""
         return self._settings[kind] if kind in self._settings else self.get(kind).Settings
 
     def unknown(self, kind: object) -> str:

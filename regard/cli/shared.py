@@ -82,7 +82,6 @@ def say(text: str) -> None:
 
 
 def report_json(content: Any) -> None:
-    """A result as JSON."""
     typer.echo(json.dumps(content, ensure_ascii=False, indent=1))
 
 

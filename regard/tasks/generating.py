@@ -45,6 +45,7 @@ class TextGeneration(Task):
     begins = "prefix"  # what the user calls how an output begins
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.config.model.decoder_only and self.config.sources[0].given:
             self.first = SEP  # source and target are one text, with this between
 

@@ -90,7 +90,6 @@ class Encoded:
 
     @staticmethod
     def stored(store: ExampleStore, some: Sequence[Example]) -> Encoded:
-        """Examples of a store."""
         *sources, target = store.stores
         return Encoded(sources[0] if len(sources) == 1 else Rows(sources), target, some)
 

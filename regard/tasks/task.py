@@ -51,20 +51,10 @@ class Task(ABC):
 
     first = BOS  # what the first token of an output is written after
 
-    @property
-    def config(self) -> Config:
-        """All settings."""
-        return self.sides.config
-
-    @property
-    def source(self) -> Modality:
-        """What is given."""
-        return self.sides.source
-
-    @property
-    def target(self) -> Any:
-        """What is wanted: a `Target`."""
-        return self.sides.target
+    def __post_init__(self) -> None:
+        self.config: Config = self.sides.config
+        self.source: Modality = self.sides.source
+        self.target: Any = self.sides.target
 
     @property
     @abstractmethod

@@ -203,9 +203,7 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
     progress = read_progress(place)
     try:
         found, saved, random = (load_tensors(place / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
-    except DamagedError:
-        raise
-    except ModelError as error:  # a file is not there
+    except ModelError as error:  # damaged, or not there
         raise DamagedError(str(error)) from None
     set_weights(model, found, place / WEIGHTS)
     names = {parameter: name for name, parameter in model.named_parameters()}

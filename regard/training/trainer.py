@@ -296,7 +296,6 @@ class _Tally:
         self.tokens = progress.counted
 
     def add(self, updated: Updated, tokens: int) -> None:
-        """Count one more update."""
         self.loss = self.loss + updated.loss
         self.in_a_row = (self.in_a_row + 1.0) * updated.skipped
         self.skipped = self.skipped + updated.skipped
