@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.checks import check_config, check_folder, check_input, check_model, check_output
-from regard.cli.options import Force, Json, Language
+from regard.cli.options import Force, Json, Language, Overrides
 from regard.cli.shared import app, files_of, report_json, say, talk, train_shown, warn, word_range, writing
 from regard.errors import ConfigError, ModelError, OutputError
 
@@ -77,9 +77,7 @@ def new(
 @app.command(short_help="Train a model; the same command resumes an interrupted run.")
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
-    ] = None,
+    overrides: Overrides = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as other commands have it.")
     ] = None,
@@ -231,9 +229,7 @@ def demo(
     run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
     captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
     language: Language = "de",
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Make a corpus, train the default model, translate, score, and draw its attention."""
     run = run or Path("runs/captions" if captions else "runs/demo")

@@ -11,6 +11,7 @@ ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a 
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Language = Annotated[Literal["de", "tr"], typer.Option(help="Target language of the corpus.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
 ]

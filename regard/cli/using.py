@@ -196,10 +196,6 @@ def evaluate(
             files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
             **search,
         )  # fmt: skip
-    if output is not None:
-        with writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_text(output, "".join(line + "\n" for line in result.outputs))
     content = {
         "model": str(model),
         "data": files,
@@ -210,10 +206,12 @@ def evaluate(
         "classes": {x.label: x.to_json() for x in result.classes},
         "regard": regard.__version__,
     }
-    if report is not None:
-        with writing(report):
-            report.parent.mkdir(parents=True, exist_ok=True)
-            write_text(report, json.dumps(content, indent=1) + "\n")
+    lines = "".join(line + "\n" for line in result.outputs)
+    for path, text in ((output, lines), (report, json.dumps(content, indent=1) + "\n")):
+        if path is not None:
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, text)
     if as_json:
         report_json(content)
         return
