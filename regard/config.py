@@ -196,10 +196,11 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             old = {"kind": old}
         elif isinstance(value, str) and isinstance(old, dict) and "kind" in old:
             value = {"kind": value}
-        if isinstance(old, list) and isinstance(value, dict) and value and all(map(str.isdigit, value)):
-            if beyond := [number for number in value if int(number) >= len(old)]:
+        if isinstance(old, list) and isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
+            numbered = {str(i): one for i, one in enumerate(old)}
+            if beyond := [str(number)[:DIGITS] for number in value if number not in numbered]:
                 raise ConfigError(f"there is no {name}.{beyond[0]}: {name} lists {len(old)}, numbered from 0")
-            merged[name] = list(merge({str(i): one for i, one in enumerate(old)}, value).values())
+            merged[name] = list(merge(numbered, value).values())
         elif isinstance(old, dict) and isinstance(value, dict):
             kinds = [section["kind"] for section in (old, value) if "kind" in section]
             alike = kinds[:1] == kinds[1:] or all(kind in CELLS for kind in kinds)

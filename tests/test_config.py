@@ -352,8 +352,9 @@ def test_overrides_reach_settings_of_one_source_among_several(tmp_path: Path) ->
     assert [side.kind for side in config.sources] == ["image", "image", "text"]
     assert config.sources[1].model_dump()["size"] == 32
     assert config.sources[2].model_dump()["max_length"] == 7
-    with pytest.raises(ConfigError, match=r"there is no source\.3: source lists 3, numbered from 0"):
-        load(tmp_path / "c.yaml", ["source.3.size=32"])
+    for number in ("3", "01", "²", "9" * 5000):
+        with pytest.raises(ConfigError, match=r"there is no source\..{1,100}: source lists 3, numbered from 0"):
+            load(tmp_path / "c.yaml", [f"source.{number}.size=32"])
     with pytest.raises(ConfigError, match=r"unknown setting 'x' in \[source\[1\]\]"):
         load(tmp_path / "c.yaml", ["source.1.x=32"])
 
