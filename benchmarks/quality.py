@@ -36,7 +36,7 @@ from regard.settings import Search
 from regard.system import System
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
-from regard.tasks.task import Output
+from regard.tasks.results import Output
 
 WORKLOAD = (
     "Texts go in and come out. 'tokens' is how many were written, as a share of the first system's: a speed with more "

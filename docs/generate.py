@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -25,7 +24,8 @@ A config is a YAML file of the sections below. What it leaves out keeps its defa
 every setting with its meaning.
 
 - On the command line a setting is written with its dots: `regard train config.yaml training.steps=500`. A list is
-  written as in YAML: `data.train=[a.en,a.de]`.
+  written as in YAML: `data.train=[a.en,a.de]`. A section in a list is written with its number, from 0:
+  `source.1.size=64`.
 - Where a section has a `kind`, its other settings follow from it. A name alone stands for a section of that kind:
   `encoder: gru` is `encoder: {kind: gru}`.
 - `preset` names a published model; its settings apply where the config sets nothing else. `regard models` lists them.
@@ -79,8 +79,7 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
                 values, default = ", ".join(f"`{kind}`" for kind in kinds), ""
         place = "" if whole in known or (found and not kinded) else f'<a id="{whole}"></a>'
         known.add(whole)
-        meaning = meaning or ("its other settings follow from its kind" if kinded else "what this section is")
-        yield f"| {place}`{whole}` | {values} | {default} | {_text(meaning)} |"
+        yield f"| {place}`{whole}` | {values} | {default} | {_text(meaning or 'what this section is')} |"
     yield ""
     for whole, found in inner:
         for some, part in found:
@@ -107,10 +106,7 @@ def _sections(annotation: Any, metadata: Any = ()) -> list[tuple[list[str], type
         return _sections(arguments[0], arguments[1:])
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [([], annotation)]
-    found = [part for one in arguments for part in _sections(one)]
-    if len(found) > 1:  # of which `kind` tells which it is
-        found = [(list(get_args(part.model_fields["kind"].annotation)), part) for _, part in found]
-    return found
+    return [part for one in arguments for part in _sections(one)]
 
 
 def _values(annotation: Any, metadata: Any = ()) -> str:
@@ -162,11 +158,12 @@ def commands_page() -> str:
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     rows, usage = ["| argument or option | default | meaning |", "|---|---|---|"], [f"regard {name}"]
     for one in cast(list[TyperArgument | TyperOption], command.params):
-        kind, words = one.type_descriptor.annotation, one.metavar or (one.name or "").upper()
-        default = "" if one.default in (None, False) else f"`{getattr(one.default, 'value', one.default)}`"
+        kind: Any = one.type_descriptor.annotation
+        words = one.metavar or (one.name or "").upper()
+        default = "" if one.default in (None, False) else f"`{one.default}`"
         meaning = _text(one.help or "") + (" Needed." if one.required else "")
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            meaning += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
+        if get_origin(kind) is Literal:
+            meaning += f" One of {', '.join(f'`{choice}`' for choice in get_args(kind))}."
         if isinstance(one, TyperOption):
             rows.append(f"| `{', '.join(one.opts)}{'' if one.is_flag else f' {words}'}` | {default} | {meaning} |")
         else:

@@ -1,7 +1,4 @@
-"""The program: `regard`, which is `python -m regard`.
-
-Next to nothing is imported before signals are listened to: torch takes seconds, in which a user may think again.
-"""
+"""The program: `regard`, which is `python -m regard`. Signals are handled before torch is imported."""
 
 from __future__ import annotations
 
@@ -16,16 +13,10 @@ RESUMED = ("train", "compare", "demo")  # commands that go on where they were; t
 RESUMED_FILES = ("generate", "translate", "score")
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked the program to end."""
-
-
 class Listener:
-    """Raises `Interrupted` when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was.
-
-    It is remembered because an extension module that is being imported may turn the exception into another one. A
-    signal that was ignored from the start, as `nohup` does with SIGHUP, stays ignored.
-    """
+    """Raises KeyboardInterrupt when Ctrl-C, SIGTERM or SIGHUP comes, and remembers which it was: an extension module
+    that is being imported may turn the exception into another one. Signals ignored from the start, as under `nohup`,
+    stay so."""
 
     def __init__(self) -> None:
         self.arrived: int | None = None
@@ -41,20 +32,19 @@ class Listener:
             signal.signal(number, self._raise)
 
     def end(self) -> None:
-        """From now on a signal ends the program at once: there is nothing left to put in order."""
+        """From now on a signal ends the program at once."""
         for number in self.numbers:
             signal.signal(number, signal.SIG_DFL)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.arrived = number
-        raise Interrupted
+        raise KeyboardInterrupt
 
 
 class Stdout(io.FileIO):
     """Standard output, named in its errors."""
 
     def write(self, data: Any, /) -> int:
-        """Write, and of a failure say where."""
         try:
             return super().write(data)
         except OSError as error:
@@ -66,7 +56,6 @@ class Stderr(io.FileIO):
     """Standard error, whose reader may leave (`regard train … 2>&1 | head`): nobody is told then, and work goes on."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or from the first failure on write nowhere."""
         try:
             return super().write(data)
         except OSError:
@@ -89,7 +78,7 @@ def main() -> None:
         if isinstance(error, KeyboardInterrupt) or (listener.arrived and isinstance(error, Exception)):
             code = _say_interrupted(listener.arrived or signal.SIGINT)
         else:
-            from regard.cli.endings import say_what
+            from regard.cli import say_what
 
             code = say_what(error, verbose=bool({"-v", "--verbose"} & set(sys.argv[1:])))
         if code is None:

@@ -21,7 +21,7 @@ import shutil
 import socket
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,8 @@ LOCK = ".lock"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which is synced and moved to `path` at the end; on an error `path` stays.
-
-    A link stays one: what it points to is replaced.
-    """
+    """A name to write a file under, which is synced and moved to `path`, or to what that links to, at the end; on an
+    error `path` stays."""
     path = path.resolve() if path.is_symlink() else path
     temporary = beside(path)
     try:
@@ -79,10 +77,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote, if it is whole and of a format that can be read.
-
-    A missing file is a FileNotFoundError, a damaged one a DamagedError.
-    """
+    """What `write_json` wrote; a missing file is a FileNotFoundError, a damaged one a DamagedError."""
     try:
         content = json.loads(path.read_bytes())
         expected, number = content.pop("checksum"), int(content["format"])
@@ -110,17 +105,9 @@ def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> s
     return f"{value:08x}"
 
 
-def file_checksum(path: Path, size: int | None = None) -> str:
-    """The checksum of a file, or of its first `size` bytes."""
+def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
-        return checksum(_blocks(file.read, size))
-
-
-def _blocks(read: Callable[[int], bytes], size: int | None) -> Iterator[bytes]:
-    left = sys.maxsize if size is None else size
-    while left > 0 and (block := read(min(left, 1 << 20))):
-        left -= len(block)
-        yield block
+        return checksum(iter(lambda: file.read(1 << 20), b""))
 
 
 def file_digest(path: Path) -> str:
@@ -269,10 +256,8 @@ class Lock:
 
 @contextmanager
 def locked(path: Path, what: Path | str) -> Iterator[Lock]:
-    """Hold the lock file `path` for as long as `what` is worked on; a second process is refused.
-
-    The system lets go of the lock when its process dies, so that nothing is ever locked for good.
-    """
+    """Hold the lock file `path` for as long as `what` is worked on; a second process is refused. The system releases
+    the lock when its process dies."""
     lock = _acquire(path, what)
     try:
         yield lock

@@ -1,12 +1,10 @@
 """Files to settings and back: read, override, merge with a preset, and say all that is wrong at once.
 
-A config file is YAML with the sections of `settings.py`. `load` reads it, applies `a.b=c` overrides, resolves its
-preset and paths. `commented` writes the file that `regard new` leaves.
+A config file is YAML with the sections of `settings.py`.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -17,9 +15,9 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from regard.errors import ConfigError
-from regard.model_settings import CELLS, DECODERS
+from regard.errors import ConfigError, shown
 from regard.presets import PRESETS
+from regard.registry import CELLS, did_you_mean
 from regard.section import Kind, Section
 from regard.settings import Config
 from regard.upgrade import upgraded
@@ -35,9 +33,8 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
     name = settings.get("preset")
     if name is not None:
         if not isinstance(name, str) or name not in PRESETS:
-            shown = _shown(name)
-            hint = _did_you_mean(shown.strip("'"), list(PRESETS))
-            raise ConfigError(f"unknown preset {shown} in {where}{hint}")
+            hint = did_you_mean(shown(name), list(PRESETS))
+            raise ConfigError(f"unknown preset {shown(name)} in {where}; {hint}")
         settings = merge(PRESETS[name].settings, settings)
     settings = upgraded(settings)
     try:
@@ -48,10 +45,10 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read a config file and apply `a.b=c` overrides. Paths become absolute: those in the file are relative to it,
-    those in overrides to the working directory."""
+    """Read a config file, with paths relative to it, and apply `a.b=c` overrides, with paths relative to the working
+    directory."""
     path = Path(path)
-    settings = merge(read_yaml(path), _from_here(override_settings(overrides or [])))
+    settings = merge(read_yaml(path), _located(override_settings(overrides or []), Path.cwd()))
     return resolve_paths(parse(settings, str(path)), path.parent)
 
 
@@ -189,25 +186,9 @@ def override_settings(overrides: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _from_here(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings whose paths are relative to where the user stands, made absolute."""
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        return os.path.abspath(value) if isinstance(value, str) and "\0" not in value else value  # noqa: PTH100
-
-    paths = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}
-    found = {name: whole(value) if name == "run" else value for name, value in settings.items()}
-    for section, names in paths.items():
-        if isinstance(inner := found.get(section), dict):
-            found[section] = {name: whole(value) if name in names else value for name, value in inner.items()}
-    return found
-
-
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section. A section of another `kind` replaces the one below it; a name alone
-    stands for a section of that kind."""
+    stands for a section of that kind; sections of a list are named by their number, from 0."""
     merged = dict(base)
     for name, value in over.items():
         old = merged.get(name)
@@ -215,55 +196,65 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             old = {"kind": old}
         elif isinstance(value, str) and isinstance(old, dict) and "kind" in old:
             value = {"kind": value}
-        if isinstance(old, dict) and isinstance(value, dict):
-            another = "kind" in value and "kind" in old and not _same_family(value["kind"], old["kind"])
-            merged[name] = value if another else merge(old, value)
+        if isinstance(old, list) and isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
+            numbered = {str(i): one for i, one in enumerate(old)}
+            if beyond := [str(number)[:DIGITS] for number in value if number not in numbered]:
+                raise ConfigError(f"there is no {name}.{beyond[0]}: {name} lists {len(old)}, numbered from 0")
+            merged[name] = list(merge(numbered, value).values())
+        elif isinstance(old, dict) and isinstance(value, dict):
+            kinds = [section["kind"] for section in (old, value) if "kind" in section]
+            alike = kinds[:1] == kinds[1:] or all(kind in CELLS for kind in kinds)
+            merged[name] = merge(old, value) if len(kinds) < 2 or alike else value
         else:
             merged[name] = value
     return merged
 
 
-def _same_family(a: object, b: object) -> bool:
-    return a == b or (a in CELLS and b in CELLS)
+PATHS = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}
+
+
+def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Plain settings with paths relative to `base` made absolute."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        try:
+            if b"\0" in os.fsencode(value):
+                raise ValueError
+        except ValueError:
+            raise ConfigError(f"{shown(value)} holds what no path can hold") from None
+        return str((base / value).absolute())
+
+    found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
+    for section, names in PATHS.items():
+        if isinstance(inner := found.get(section), dict):
+            found[section] = {name: absolute(value) if name in names else value for name, value in inner.items()}
+    return found
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
     """The config with paths relative to `base` made absolute."""
-
-    def whole(path: str) -> str:
-        try:
-            if b"\0" in os.fsencode(path):
-                raise ValueError
-        except ValueError:
-            raise ConfigError(f"{_shown(path)} holds what no path can hold") from None
-        return str((base / path).absolute())
-
-    def absolute(files: str | list[str] | None) -> str | list[str] | None:
-        if files is None:
-            return None
-        return [whole(file) for file in files] if isinstance(files, list) else whole(files)
-
-    data = config.data.model_copy(
-        update={name: absolute(getattr(config.data, name)) for name in ("train", "valid", "test")}
-    )
-    start = config.start.model_copy(
-        update={name: absolute(getattr(config.start, name)) for name in type(config.start).model_fields}
-    )
-    return config.model_copy(update={"data": data, "start": start, "run": whole(config.run)})
+    found = _located(config.model_dump(include={"run", *PATHS}), base)
+    sections = {name: getattr(config, name).model_copy(update=found[name]) for name in PATHS}
+    return config.model_copy(update={"run": found["run"], **sections})
 
 
 def missing_files(config: Config) -> list[str]:
     """What to say of files and folders that the settings name and that are not there; one line for each."""
     lines = []
-    named = [(f"data.{name}", getattr(config.data, name), "file") for name in ("train", "valid", "test")]
-    named += [(f"start.{name}", getattr(config.start, name), "folder") for name in type(config.start).model_fields]
-    for name, files, what in named:
+    named = {f"{part}.{name}": getattr(getattr(config, part), name) for part in PATHS for name in PATHS[part]}
+    for name, files in named.items():
         for path in [files] if isinstance(files, str) else files or []:
             try:
-                if not Path(path).exists():
-                    raise FileNotFoundError
-            except FileNotFoundError:
-                lines.append(f"no {what} {path}; check {name} in the config (paths are relative to the config file)")
+                Path(path).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                lines.append(
+                    f"no {'file' if name.startswith('data') else 'model folder'} {path}; check {name} (paths in a "
+                    "config are relative to it, paths on the command line to the working directory)"
+                )
             except OSError as error:
                 lines.append(f"{name}: {path} cannot be read: {error.strerror}")
     return lines
@@ -300,71 +291,54 @@ def _comment_section(section: Section, lines: list[str], depth: int, bullet: str
         lines.append(f"{setting}  # {field.description}" if field.description else setting)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(known)}"
-
-
 def _explain(problem: Any, settings: dict[str, Any]) -> str:
     """One line for one of pydantic's findings."""
-    place = [str(part) for part in problem["loc"]]
-    section, known = _section_at(place[:-1], settings)
-    where = f"[{'.'.join(section)}]" if section else "the top level"
+    place, message = [str(part) for part in problem["loc"]], str(problem["msg"]).removeprefix("Value error, ")
+    path, section, kind = _section_at(place, settings)
     if problem["type"] == "extra_forbidden":
-        return f"unknown setting '{place[-1][:DIGITS]}' in {where}{_did_you_mean(place[-1][:DIGITS], known)}"
-    if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return f"[{'.'.join(place)}] needs a kind; there are: {', '.join(DECODERS)}"
-    message = str(problem["msg"]).removeprefix("Value error, ")
+        last = place[-1][:DIGITS]
+        hint = did_you_mean(last, list(section.model_fields))
+        if kind and (having := kind.kinds_with(last)):
+            hint = f"add kind: {having[0]}, which has it (without a kind it is {kind.default})"
+        return f"unknown setting '{last}' in {_named(path)}; {hint}"
     if problem["type"] in ("value_error", "unknown_kind"):
-        section, _ = _section_at(place, settings)
-        return f"[{'.'.join(section)}] {message}" if section else message
-    path, _ = _section_at(place, settings)  # without the kinds of value that a setting may have
-    name, where = (
-        (path[-1], f"[{'.'.join(path[:-1])}]" if path[1:] else "the top level") if path else (place[-1], where)
-    )
-    return f"'{name}' in {where} is {_shown(problem['input'])}: {message[0].lower() + message[1:]}"
+        return f"{_named(path)} {message}" if path else message
+    *outside, name = path or place[-1:]
+    return f"'{name}' in {_named(outside)} is {shown(problem['input'])}: {message[0].lower() + message[1:]}"
 
 
-def _shown(value: object) -> str:
-    """A value in a few letters, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= DIGITS else f"{text[:DIGITS]}…"
+def _named(path: list[str]) -> str:
+    return f"[{'.'.join(path)}]" if path else "the top level"
 
 
-def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The section that pydantic's location names, without the tags of unions, and the settings known there."""
+def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], type[Section], Kind | None]:
+    """Where pydantic's location is, without the tags of unions; the section there, or around the setting there; and
+    what other kinds that section could be of, if its kind is not given."""
     outside: type[Section] = Config
-    section = outside
+    section, kind = outside, None
     path: list[str] = []
     node: Any = settings
     for part in place:
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]
-            section = _section(outside, path[-1], node)
+            section, kind = _section(outside, path[-1], node)
             path[-1] += f"[{part}]"
         elif part in section.model_fields:
             path.append(part)
             node = node.get(part, {}) if isinstance(node, dict) else {}
-            outside, section = section, _section(section, part, node)
-    return path, list(section.model_fields)
+            outside, (section, kind) = section, _section(section, part, node)
+    return path, section, None if isinstance(node, dict) and "kind" in node else kind
 
 
-def _section(inside: type[Section], name: str, node: Any) -> type[Section]:
+def _section(inside: type[Section], name: str, node: Any) -> tuple[type[Section], Kind | None]:
     """The section of this name; which one it is may depend on its kind."""
-    name = name.partition("[")[0]
-    if name == "decoder":
-        kind = node.get("kind", "lstm") if isinstance(node, dict) else "lstm"
-        return DECODERS.get(str(kind), inside)
-    field = inside.model_fields[name]
+    field = inside.model_fields[name.partition("[")[0]]
     for chosen in (*field.metadata, *_inside(field.annotation)):
         if isinstance(chosen, Kind):
-            return chosen.section(node) or inside
+            return chosen.section(node) or inside, chosen
         if isinstance(chosen, type) and issubclass(chosen, Section):
-            return chosen
-    return inside
+            return chosen, None
+    return inside, None
 
 
 def _inside(annotation: Any) -> list[Any]:

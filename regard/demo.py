@@ -23,7 +23,7 @@ from regard.errors import ConfigError, require
 from regard.explain.trace import save
 from regard.settings import Config
 from regard.system import System
-from regard.tasks.task import Evaluation
+from regard.tasks.results import Evaluation
 
 WORDS = (5, 16)  # in an English sentence
 SHOWN = 10  # outputs to show and draw

@@ -1,14 +1,5 @@
 """Every error that Regard raises on purpose.
 
-    RegardError
-    ├── ConfigError   a setting is unknown, of the wrong kind, or clashes with another
-    ├── DataError     a line or a file cannot be read as what it should be
-    ├── ModelError    a model folder is missing a part, or is not one of ours
-    │   └── DamagedError   a file is not what was written: cut off, or changed since
-    ├── OutputError   something is already where the result should go, or is in use
-    ├── TrainingError training cannot go on, such as a loss that is no number
-    └── MissingExtraError  an optional library is not installed
-
 The command line prints the message of any of these without a traceback and leaves with status 2. A message names the
 thing, its value or place, and what would do.
 """
@@ -62,6 +53,15 @@ class TrainingError(RegardError):
 
 class MissingExtraError(RegardError):
     """An optional library is not installed; the message names the command that installs it."""
+
+
+def shown(value: object, longest: int = 100) -> str:
+    """A value as Python writes it, cut to so many characters, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def require(*modules: str) -> Any:

@@ -1,8 +1,5 @@
-"""What work was made from, as one digest: every setting that matters, and the content of every file.
-
-Whether a run can be resumed, a comparison or a cache be used again, or an output be continued, is decided here and in
-no other way. Where two differ, they differ by name.
-"""
+"""What work was made from, as one digest: every setting that matters, and the content of every file. It alone decides
+whether a run or an output can be resumed, and a comparison or a cache be used again."""
 
 from __future__ import annotations
 
@@ -18,22 +15,6 @@ from regard.section import Section
 
 Value = Any  # as JSON has it
 SHOWN = 40  # characters of a value in a message
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A part that is not what it was."""
-
-    name: str
-    before: Value
-    now: Value
-
-    def __str__(self) -> str:
-        if self.name.startswith(CONTENT):
-            return f"the content of {self.name.removeprefix(CONTENT)}"
-        return f"{self.name} ({_show(self.before)} before, {_show(self.now)} now)"
-
-
 CONTENT = "content of "
 
 
@@ -47,14 +28,15 @@ class Fingerprint:
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(dict(self.parts), sort_keys=True).encode()).hexdigest()
 
-    def differences(self, before: Mapping[str, Value], *, free: Collection[str] = ()) -> list[Difference]:
-        """What is not as it was in `before`, apart from the `free` parts; `section.` frees a whole section."""
-        names = dict.fromkeys([*before, *self.parts])
-        return [
-            Difference(name, before.get(name), self.parts.get(name))
-            for name in names
-            if before.get(name) != self.parts.get(name) and not _is_free(name, free)
-        ]
+    def differences(self, before: Mapping[str, Value], *, free: Collection[str] = ()) -> list[str]:
+        """What is not as in `before`, in words, apart from the `free` parts; `section.` frees a whole section."""
+        found = []
+        for name in dict.fromkeys([*before, *self.parts]):
+            old, new = before.get(name), self.parts.get(name)
+            if old != new and not _is_free(name, free):
+                values = f"{name} ({_show(old)} before, {_show(new)} now)"
+                found.append(f"the {name}" if name.startswith(CONTENT) else values)
+        return found
 
 
 def _is_free(name: str, free: Collection[str]) -> bool:

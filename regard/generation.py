@@ -21,9 +21,9 @@ from regard.display import counting
 from regard.errors import DataError
 from regard.evaluation.alignment import pharaoh
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
-from regard.output import LineFile, StandardOutput
+from regard.output import LineFile, Sink
 from regard.system import CONFIG, System, load, token_files
-from regard.tasks.task import Output, PairScore, Warn
+from regard.tasks.results import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together
@@ -199,7 +199,7 @@ def _run(
 ) -> None:  # fmt: skip
     """Write a line for each item, to a file or to standard output: `work` makes those of a `window` of items. `content`
     is all that a line is made from. If it is `live`, an item gets its line as soon as no other has come."""
-    sink = StandardOutput() if output is None else LineFile(output, made_from, window=window, force=force)
+    sink = Sink() if output is None else LineFile(output, made_from, window=window, force=force)
     with sink, counting(job, _count(file), quiet=quiet) as progress:
         rest = sink.take_up(items, content, str(file or "standard input"))
         progress.advance(progress.task_ids[0], sink.written)

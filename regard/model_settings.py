@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.registry import BODIES, SCORES, STEMS
-from regard.section import Kind, Section, SideSettings
+from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
+from regard.section import Kind, Section, Share, SideSettings, Small
 
 Cell = Literal["rnn", "lstm", "gru"]
-CELLS = ("rnn", "lstm", "gru")
 Place = Literal["recurrence", "output", "feeding"]
 Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
 
@@ -46,9 +46,7 @@ class ConvolutionStemSettings(StemSettings):
     reads = ("image",)
 
     kind: Literal["convolution"] = "convolution"
-    halvings: int = Field(
-        3, ge=1, le=12, description="how often the sides are halved: 3 make a grid of 8 x 8 of 64 pixels"
-    )
+    halvings: int = Field(3, ge=1, le=12, description="how often sides are halved: 3 make 8 x 8 cells of 64 pixels")
     channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
     coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
 
@@ -92,7 +90,7 @@ class RecurrentEncoderSettings(EncoderSettings):
     """A stack of recurrent layers over the source."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    layers: Small = Field(1, description="how many on top of one another")
     bidirectional: bool = Field(True, description="read both ways, each with half of d_model, and join")
     reverse: bool = Field(False, description="read the source back to front (Sutskever et al. 2014)")
 
@@ -106,7 +104,7 @@ class TransformerSettings(Section):
     """What Transformer encoders and decoders share."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(3, ge=1, le=1000, description="how many blocks")
+    layers: Small = Field(3, description="how many blocks")
     heads: int = Field(4, ge=1, le=4096, description="attention heads; must divide d_model")
     d_ff: int = Field(1024, ge=1, le=2**20, description="width inside the feed-forward part")
     norm: Literal["pre", "post"] = Field("pre", description="a norm before each part, or after as published")
@@ -154,7 +152,7 @@ class RecurrentDecoderSettings(Section):
     """A recurrent language model of the target that looks at the source in one of three ways."""
 
     kind: Cell = Field("lstm", description="rnn, lstm or gru")
-    layers: int = Field(1, ge=1, le=1000, description="how many on top of one another")
+    layers: Small = Field(1, description="how many on top of one another")
     context: Literal["last", "every", "attention"] | None = Field(
         None,
         description="last: the encoding only starts the state; every: it enters at every step; attention: a new "
@@ -169,10 +167,7 @@ class RecurrentDecoderSettings(Section):
         "(before the output layer, and back in at the next step) (default feeding)",
     )
     heads: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="project queries, keys and values, with so many heads (default: attend to the states themselves)",
+        None, ge=1, le=4096, description="project queries, keys and values, with so many heads (default: no projection)"
     )
     hard: bool = Field(
         False, description="attend to one place, drawn at random in training (Xu et al. 2015), the likeliest in use"
@@ -212,28 +207,24 @@ class NoDecoderSettings(Section):
         return None
 
 
-for _kind, _section in {
-    **dict.fromkeys(CELLS, RecurrentEncoderSettings), "transformer": TransformerEncoderSettings,
-    "stem": StemEncoderSettings, "none": NoEncoderSettings,
-}.items():  # fmt: skip
-    BODIES.describe(_kind, _section)
-STEMS.describe("tokens", TokenStemSettings)
-STEMS.describe("convolution", ConvolutionStemSettings)
+BODIES.describe(CELLS, RecurrentEncoderSettings)
+BODIES.describe(["transformer"], TransformerEncoderSettings)
+BODIES.describe(["stem"], StemEncoderSettings)
+BODIES.describe(["none"], NoEncoderSettings)
+DECODERS.describe(CELLS, RecurrentDecoderSettings)
+DECODERS.describe(["transformer"], TransformerDecoderSettings)
+DECODERS.describe(["none"], NoDecoderSettings)
+STEMS.describe(["tokens"], TokenStemSettings)
+STEMS.describe(["convolution"], ConvolutionStemSettings)
 Encoder = SerializeAsAny[EncoderSettings]
-DecoderChoice = Annotated[
-    RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings, Field(discriminator="kind")
-]
-DECODERS: dict[str, type[Section]] = {
-    **dict.fromkeys(CELLS, RecurrentDecoderSettings), "transformer": TransformerDecoderSettings,
-    "none": NoDecoderSettings,
-}  # fmt: skip
+Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
 
 
 class ModelSettings(Section):
     """The network: any encoder with any decoder."""
 
     d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations set to zero in training")
+    dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     max_positions: int | None = Field(
@@ -243,23 +234,15 @@ class ModelSettings(Section):
         description="the longest sequence there is room for, marks counted (default: what max_length of each side and "
         "search.max_source and max_length need when training begins; from then on it is the model's)",
     )
-    share_layers: bool = Field(
-        False, description="encoder and decoder use the same weights wherever both have the same part"
-    )
+    share_layers: bool = Field(False, description="encoder and decoder share weights where both have the same part")
     share_encoder: bool = Field(False, description="several sources of one kind are read by one encoder")
     encoder: Annotated[Encoder | list[Encoder], Kind(BODIES, "lstm", several=True)] = Field(
         default_factory=RecurrentEncoderSettings,
         description="of several sources, each has an encoder of these settings; or a list, one for each",
     )
-    decoder: DecoderChoice = Field(default_factory=RecurrentDecoderSettings)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _decoder_defaults_to_lstm(cls, settings: Any) -> Any:
-        decoder = settings.get("decoder") if isinstance(settings, dict) else None
-        if isinstance(decoder, str):
-            return {**settings, "decoder": {"kind": decoder}}
-        return {**settings, "decoder": {"kind": "lstm", **decoder}} if isinstance(decoder, dict) else settings
+    decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
+        default_factory=RecurrentDecoderSettings, description="what writes the target (none: an encoder alone)"
+    )
 
     @property
     def encoders(self) -> Sequence[EncoderSettings]:
@@ -267,7 +250,6 @@ class ModelSettings(Section):
         return self.encoder if isinstance(self.encoder, list) else [self.encoder]
 
     def encoder_of(self, number: int) -> EncoderSettings:
-        """The encoder of a source."""
         return self.encoders[number] if isinstance(self.encoder, list) else self.encoder
 
     @property
@@ -281,63 +263,56 @@ class ModelSettings(Section):
         return isinstance(self.decoder, NoDecoderSettings)
 
     @model_validator(mode="after")
-    def _widths_fit(self) -> ModelSettings:
-        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", self.decoder)]:
-            if what := part.check(self.d_model):
-                raise ValueError(
-                    what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
-                )
-        return self
-
-    @model_validator(mode="after")
     def _parts_fit(self) -> ModelSettings:
-        encoder, decoder = self.encoder, self.decoder
-        if isinstance(encoder, list) and len(encoder) < 2:
-            raise ValueError("encoder lists one for each of several sources; for one source write it without a list")
-        if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
-            raise ValueError("of several encoders none can be of kind none; leave the list out for a decoder alone")
-        if self.encoder_only and self.decoder_only:
-            raise ValueError("decoder.kind none needs an encoder, but encoder.kind is none as well")
-        if isinstance(decoder, RecurrentDecoderSettings):
-            if self.decoder_only:
-                for name in ("context", "score", "place", "heads", "hard", "bridge"):
-                    if getattr(decoder, name) not in (None, False, "dense"):
-                        raise ValueError(f"decoder.{name} needs an encoder to look at; here encoder.kind is none")
-            elif decoder.bridge == "copy":
-                first = self.encoders[0]
-                like = isinstance(first, RecurrentEncoderSettings)
-                if not like or (first.kind, getattr(first, "layers", 1)) != (decoder.kind, decoder.layers):
-                    raise ValueError(
-                        "decoder.bridge 'copy' needs an encoder of the same kind and layers (here "
-                        f"{first.kind} x {getattr(first, 'layers', 1)} to {decoder.kind} x {decoder.layers}); use "
-                        "bridge: dense"
-                    )
-        if self.share_layers:
-            self._sharing_fits()
+        for what in chain(self._clashes(), self._sharing_clashes() if self.share_layers else ()):
+            raise ValueError(what)
         return self
 
-    def _sharing_fits(self) -> None:
+    def _clashes(self) -> Iterator[str]:
+        encoder, decoder = self.encoder, self.decoder
+        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", decoder)]:
+            if what := part.check(self.d_model):
+                yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
+        if isinstance(encoder, list) and len(encoder) < 2:
+            yield "encoder lists one for each of several sources; for one source write it without a list"
+        if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
+            yield "of several encoders none can be of kind none; leave the list out for a decoder alone"
+        if self.encoder_only and self.decoder_only:
+            yield "decoder.kind none needs an encoder, but encoder.kind is none as well"
+        if not isinstance(decoder, RecurrentDecoderSettings):
+            return
+        if self.decoder_only:
+            for name in ("context", "score", "place", "heads", "hard", "bridge"):
+                if getattr(decoder, name) not in (None, False, "dense"):
+                    yield f"decoder.{name} needs an encoder to look at; here encoder.kind is none"
+        elif decoder.bridge == "copy":
+            first, layers = self.encoders[0], getattr(self.encoders[0], "layers", 1)
+            like = isinstance(first, RecurrentEncoderSettings)
+            if not like or (first.kind, layers) != (decoder.kind, decoder.layers):
+                yield (
+                    "decoder.bridge 'copy' needs an encoder of the same kind and layers (here "
+                    f"{first.kind} x {layers} to {decoder.kind} x {decoder.layers}); use bridge: dense"
+                )
+
+    def _sharing_clashes(self) -> Iterator[str]:
         """Sharing needs parts of one shape."""
         encoder, decoder = self.encoder, self.decoder
         if isinstance(encoder, TransformerEncoderSettings) and isinstance(decoder, TransformerDecoderSettings):
             for name in TransformerSettings.model_fields:
                 one, other = getattr(encoder, name), getattr(decoder, name)
                 if one != other:
-                    raise ValueError(f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}")
+                    yield f"share_layers needs equal parts; encoder.{name} is {one}, decoder.{name} {other}"
         elif isinstance(encoder, RecurrentEncoderSettings) and isinstance(decoder, RecurrentDecoderSettings):
             if (encoder.kind, encoder.layers, encoder.bidirectional) != (decoder.kind, decoder.layers, False):
-                raise ValueError(
+                yield (
                     "share_layers needs an encoder that reads one way, of the decoder's kind and layers "
                     f"(here {encoder.kind} x {encoder.layers}, bidirectional {str(encoder.bidirectional).lower()}, and "
                     f"{decoder.kind} x {decoder.layers})"
                 )
             if decoder.context != "last" and decoder.place != "output":
-                raise ValueError(
-                    "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
-                )
+                yield "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
         else:
-            kinds = " and ".join(part.kind for part in [*self.encoders, decoder])
-            raise ValueError(f"share_layers needs two of a kind, not {kinds}")
+            yield f"share_layers needs two of a kind, not {' and '.join(x.kind for x in [*self.encoders, decoder])}"
 
 
 def _heads(d_model: int, heads: int) -> str:

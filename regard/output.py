@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
@@ -18,45 +17,48 @@ from regard.fingerprint import Fingerprint
 
 UNFINISHED = "unfinished output"  # the kind of folder
 KEY, RECORD = 8, 12  # bytes that stand for an input, and with a checksum of its line of output
-
-
 T = TypeVar("T")
 
 
-class Sink(ABC):
-    """Where lines go, in order; `written` are there already, from an earlier process."""
+class Sink:
+    """Where lines go, in order: standard output. `written` are there already, from an earlier process."""
 
     written = 0
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        if sys.stdout is None:
+            raise OutputError("standard output is closed; give a file with --output")
+        return self
 
-    @abstractmethod
-    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None: ...
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        pass
 
-    @abstractmethod
     def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
-        """The items whose lines are not there yet. Those before them have to be what the lines were made from.
+        """The items, found at `name`, whose lines are not there yet; of those before them `content` has to be what it
+        was when their lines were written."""
+        return items
 
-        `content` gives what counts of an item; `name` is where items stand.
-        """
-
-    @abstractmethod
     def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
         """Add lines and what they were made from, and hand them to the system at once."""
+        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
+        sys.stdout.buffer.flush()
 
 
 class LineFile(Sink):
     """Collects lines in the folder `PATH.partial` and moves them to `PATH` when all are there.
 
-    The folder says what the lines are made from, and holds a key of each input: the same job over the same inputs
-    takes up the lines that are there, another one is refused. Lines come in windows that are worked on together, so
-    only whole windows are taken up: `written` is how many lines that is. `complete` says that an earlier process was
-    killed just after its last line, and all is there.
+    The folder holds what the lines are made from and a key of each input: the same job over the same inputs resumes,
+    another one is refused. Lines are worked on in windows, of which only whole ones count as `written`. `complete`: an
+    earlier process was killed just after its last line.
     """
 
     def __init__(self, path: Path, made_from: Fingerprint, *, window: int = 1, force: bool = False) -> None:
-        self.path, self.partial, self.made_from, self.window = path, partial_of(path), made_from, window
+        self.path, self.partial, self.made_from, self.window = (
+            path,
+            path.with_name(f"{path.name}.partial"),
+            made_from,
+            window,
+        )
         self.force, self.complete = force, False
         self.files: dict[str, BinaryIO] = {}
         self.held = ExitStack()
@@ -82,7 +84,7 @@ class LineFile(Sink):
         if self.complete:
             return
         if known is not None and not mine and not self.force:
-            named = ", ".join(map(str, self.made_from.differences(known["fingerprint"])))
+            named = ", ".join(self.made_from.differences(known["fingerprint"]))
             raise OutputError(f"{self.partial} is of another job ({named}); remove it, or --force to start anew")
         if not mine:
             self._clear()
@@ -134,18 +136,15 @@ class LineFile(Sink):
                 if item is not None and file.read(RECORD)[:KEY] == _key(content(item)):
                     continue
                 if self.force:
-                    self._begin_anew()
+                    self.written = 0
+                    for kept in self.files.values():
+                        kept.truncate(0)
                     return chain(passed, items)
                 raise OutputError(
                     f"{name}:{number} is not the line that {self.partial} was made from; give the same input, "
                     "remove that folder, or --force to start anew"
                 )
         return items
-
-    def _begin_anew(self) -> None:
-        self.written = 0
-        for file in self.files.values():
-            file.truncate(0)
 
     def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
         ready = [f"{line}\n".encode() for line in lines]
@@ -158,19 +157,15 @@ class LineFile(Sink):
         with self.held:
             for file in self.files.values():
                 file.close()
-            if error is None:
-                self._finish()
-
-    def _finish(self) -> None:
-        if not self.complete:
-            lines = self.partial / "lines"
-            sync(lines)
-            self.lock.note(
-                self.made_from.digest
-            )  # the last to go: a kill after the move leaves no doubt that all is there
-            lines.replace(self.path)
-            sync(self.path.parent)
-        self._clear()
+            if error is not None:
+                return
+            if not self.complete:
+                lines = self.partial / "lines"
+                sync(lines)
+                self.lock.note(self.made_from.digest)  # so that a kill after the move leaves no doubt that all is there
+                lines.replace(self.path)
+                sync(self.path.parent)
+            self._clear()
 
     def _clear(self) -> None:
         """Remove what is ours of the folder, the mark last, and the folder too unless someone put something there."""
@@ -178,30 +173,6 @@ class LineFile(Sink):
             (self.partial / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.partial.rmdir()
-
-
-class StandardOutput(Sink):
-    """Lines to standard output; nothing of an earlier job is there."""
-
-    def __enter__(self) -> Self:
-        if sys.stdout is None:
-            raise OutputError("standard output is closed; give a file with --output")
-        return self
-
-    def take_up(self, items: Iterator[T], content: Callable[[T], bytes], name: str) -> Iterator[T]:
-        return items
-
-    def write(self, lines: Sequence[str], inputs: Sequence[bytes]) -> None:
-        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
-        sys.stdout.buffer.flush()
-
-    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        pass
-
-
-def partial_of(path: Path) -> Path:
-    """Where lines are collected before they are moved to `path`."""
-    return path.with_name(path.name + ".partial")
 
 
 def _key(content: bytes) -> bytes:

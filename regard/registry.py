@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 
-C = TypeVar("C", bound=type)
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """A hint for an unknown name: the known one that is most like it, or all of them."""
+    close = difflib.get_close_matches(name.strip("'"), known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"
 
 
 class Family:
-    """Parts of one sort, by kind. `homes` says in which module each built-in one is registered."""
+    """Parts of one sort, by kind, with the modules that register built-in ones; users add to those that are open."""
 
-    def __init__(self, name: str, setting: str, homes: dict[str, str]) -> None:
-        self.name, self.setting, self.homes = name, setting, homes
+    def __init__(self, name: str, homes: dict[str, str], *, is_open: bool = True) -> None:
+        self.name, self.homes, self.is_open = name, homes, is_open
         self._classes: dict[str, type] = {}
         self._settings: dict[str, Any] = {}
 
     @property
     def kinds(self) -> list[str]:
-        """The name of every member."""
         return list(dict.fromkeys([*self.homes, *self._classes]))
 
     def add(self, kind: str, cls: type) -> None:
@@ -40,12 +44,11 @@ class Family:
             raise ConfigError(f"there is a {self.name} of kind '{kind}' already ({known.__qualname__}); choose another")
         self._classes[kind] = cls
 
-    def describe(self, kind: str, settings: Any) -> None:
-        """Give the settings of a built-in member whose class is heavy to import."""
-        self._settings[kind] = settings
+    def describe(self, kinds: Iterable[str], settings: Any) -> None:
+        """Give the settings of built-in members whose classes are heavy to import."""
+        self._settings |= dict.fromkeys(kinds, settings)
 
     def get(self, kind: str) -> Any:
-        """The class of this kind."""
         if kind not in self._classes:
             if kind not in self.homes:
                 raise ConfigError(self.unknown(kind))
@@ -53,43 +56,27 @@ class Family:
         return self._classes[kind]
 
     def settings(self, kind: str) -> Any:
-        """The settings class of this kind."""
         return self._settings[kind] if kind in self._settings else self.get(kind).Settings
 
     def unknown(self, kind: object) -> str:
         """What to say of a kind that there is not."""
-        try:
-            named = str(kind)[:100].encode(errors="backslashreplace").decode()  # half characters cannot be printed
-        except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
-            named = f"a {type(kind).__name__}"
-        close = difflib.get_close_matches(named, self.kinds, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(self.kinds)}"
-        return f"no {self.name} of kind '{named}'; {hint} (--import brings in a module of your own)"
+        own = " (--import brings in a module of your own)" if self.is_open else ""
+        return f"no {self.name} of kind {shown(kind)}; {did_you_mean(shown(kind), self.kinds)}{own}"
 
 
-MODALITIES = Family("source", "source.kind", {
-    "text": "regard.data.modalities.text", "none": "regard.data.modalities.none",
-    "image": "regard.data.modalities.image",
-})  # fmt: skip
-TARGETS = Family("target", "target.kind", {
-    "text": "regard.data.targets.text", "label": "regard.data.targets.label", "tags": "regard.data.targets.tags",
-    "number": "regard.data.targets.number",
-})  # fmt: skip
-STEMS = Family("stem", "model.encoder.stem.kind", {
-    "tokens": "regard.models.stems", "convolution": "regard.models.stems",
-})  # fmt: skip
-BODIES = Family("encoder", "model.encoder.kind", {
-    **dict.fromkeys(("rnn", "lstm", "gru", "transformer", "stem", "none"), "regard.models.encoders"),
-})  # fmt: skip
-SCORES = Family("attention score", "model.decoder.score", {
-    **dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores"),
-})  # fmt: skip
-OBJECTIVES = Family("objective", "training.objective.kind", {
-    **dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives"),
-})  # fmt: skip
-METRICS = Family("metric", "target.metrics", {
-    **dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics"),
-})  # fmt: skip
+CELLS = ("rnn", "lstm", "gru")
+MODALITIES = Family("source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image")})
+TARGETS = Family("target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number")})
+STEMS = Family("stem", dict.fromkeys(("tokens", "convolution"), "regard.models.stems"))
+BODIES = Family("encoder", dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders"))
+DECODERS = Family("decoder", dict.fromkeys((*CELLS, "transformer", "none"), "regard.models.build"), is_open=False)
+SCORES = Family(
+    "attention score", dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores")
+)
+OBJECTIVES = Family(
+    "objective", dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives")
+)
+METRICS = Family("metric", dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics"))
 
 
 def register(kind: str, cls: type | None = None) -> Any:
@@ -99,7 +86,7 @@ def register(kind: str, cls: type | None = None) -> Any:
     its base class. `docs/extending.md` walks through one of each.
     """
     if cls is None:
-        return _decorator(kind)
+        return partial(register, kind)
     if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):
         raise ConfigError(f"cannot register under {kind!r}; a kind is written in small letters, digits, _ and -")
     family = getattr(cls, "family", None)
@@ -108,11 +95,3 @@ def register(kind: str, cls: type | None = None) -> Any:
         raise TypeError(f"register takes a class derived from {bases}, not {cls!r}")
     family.add(kind, cls)
     return cls
-
-
-def _decorator(kind: str) -> Callable[[C], C]:
-    def registered(cls: C) -> C:
-        register(kind, cls)
-        return cls
-
-    return registered

@@ -15,25 +15,17 @@ from regard.artifacts import LOCK, file_digest, is_empty, locked, mark, read_mar
 from regard.config import dump
 from regard.data.batches import Batches
 from regard.data.examples import Example, data_content
-from regard.data.lines import OnBad
+from regard.data.lines import BadLine
 from regard.data.scan import Report, file_names, scan, usable_examples
 from regard.data.sides import Sides
-from regard.data.store import usable, write_examples
+from regard.data.store import ExampleStore, usable, write_examples
 from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DamagedError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.settings import Config
-from regard.system import (
-    CONFIG,
-    System,
-    check_tokenizers,
-    choose_device,
-    load,
-    new_task,
-    token_files,
-    vocabulary,
-)
-from regard.tasks.task import Encoded, Task, longest_sequence
+from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
+from regard.tasks.results import Encoded
+from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
@@ -93,19 +85,12 @@ def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batch
 
 
 def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple[Task, Batches]:
-    folder, settings, data = Path(config.run), config.training, config.data
+    folder, settings = Path(config.run), config.training
     torch.manual_seed(settings.seed)
     sides = Sides.of(config)
     _learn(sides, folder, watcher)
     task = new_task(sides, choose_device(settings.device))
-    report = Report(file_names(data.train))
-    examples = task.checked(usable_examples(data, "train", sides, report.add), report.add)
-    store = write_examples(
-        folder / CACHE, examples, sides, data=data, report=report, made_from=_cached(made_from, "data.train", config),
-        say=watcher.message,
-    )  # fmt: skip
-    if store.report:
-        watcher.message(store.report)
+    store = _stored(task, "train", made_from, watcher)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
     return task, Batches(store, sides, task.layout, budgets, settings.seed)
 
@@ -136,10 +121,8 @@ def run_fingerprint(config: Config) -> Fingerprint:
 
 @contextmanager
 def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerprint]]:
-    """Make the run's folder, or see that it is this run's, and keep other processes out of it meanwhile.
-
-    Gives the config with its positions, which are the model's once training has begun, and its fingerprint.
-    """
+    """Make the run's folder, or see that it is this run's, and keep other processes out of it meanwhile. Gives the
+    config with its positions, which are the model's once training has begun, and its fingerprint."""
     folder = Path(config.run)
     # What is wrong with the data is said before anything is written.
     parts = dict(run_fingerprint(config).parts)
@@ -157,7 +140,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
-        named = ", ".join(map(str, clash or changed))
+        named = ", ".join(clash or changed)
         if before and clash and trained:
             raise OutputError(
                 f"{folder} holds a run that differs in {named}; give another run=FOLDER "
@@ -166,7 +149,8 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         if before and clash:
             watcher.message(f"{folder} was begun with other settings and never trained: it begins anew ({named})")
             known = {}
-            _forget(folder)
+            for name in token_files(folder):  # and nothing else that may lie there
+                (folder / name).unlink()
         elif changed and trained:
             watcher.message(f"resuming with {named}")
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
@@ -195,15 +179,8 @@ def _marked(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _forget(folder: Path) -> None:
-    """Remove the tokens that an attempt that never trained left, and nothing else that may lie there."""
-    for name in token_files(folder):
-        (folder / name).unlink()
-
-
 def _learn(sides: Sides, folder: Path, watcher: Watcher) -> None:
-    """Give the sides of a run their tokens and labels: learnt from the training data the first time, or taken from the
-    model that the run starts from."""
+    """Give the sides their tokens and labels: learnt from the training data, or those of the model to start from."""
     known = read_mark(folder) or {}
     if known.get("tokens"):
         try:
@@ -239,10 +216,7 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
         watcher.message(f"tokens are those of {begun[0]}")
         given = _tokenizers_from(begun[0], sides)
 
-    def examples() -> Iterator[Example]:  # what cannot be used was told when the data were scanned
-        return usable_examples(config.data, "train", sides, lambda bad: None)
-
-    sides.learn(examples, given, watcher.message)
+    sides.learn(lambda: usable_examples(config.data, "train", sides, _ignore), given, watcher.message)
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
@@ -271,31 +245,39 @@ def _apart(sides: Sides) -> bool:
 
 
 def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded:
-    """Validation examples that can be used, on disk; what cannot is told."""
+    """Validation examples that can be used, on disk; messages say what cannot."""
     config, data = task.config, task.config.data
-    report = Report(file_names(data.valid))
 
-    def examples(on_bad: OnBad) -> Iterator[Example]:
-        return task.checked(usable_examples(data, "valid", task.sides, on_bad), on_bad)
+    def examples() -> Iterator[Example]:
+        return task.checked(usable_examples(data, "valid", task.sides, _ignore), _ignore)
 
-    store = write_examples(
-        Path(config.run) / CACHE / "valid", examples(report.add), task.sides, data=data, report=report, drawn=False,
-        made_from=_cached(made_from, "data.valid", config), say=watcher.message,
-    )  # fmt: skip
-    if store.report:
-        watcher.message(store.report)
-    if not config.target.written and (new := task.target.unseen(x.target for x in examples(lambda bad: None))):
+    store = _stored(task, "valid", made_from, watcher)
+    if not config.target.written and (new := task.target.unseen(x.target for x in examples())):
         some = ", ".join(new[:5]) + ("…" if len(new) > 5 else "")
         watcher.message(f"{file_names(data.valid)} has {len(new)} labels that training never saw: {some}")
-    first = islice(usable(examples(lambda bad: None), task.sides, lambda bad: None), config.training.validate_sentences)
+    first = islice(usable(examples(), task.sides, _ignore), config.training.validate_sentences)
     return Encoded.stored(store, [example for example, _, _ in first])
 
 
-def _cached(made_from: Fingerprint, data: str, config: Config) -> Fingerprint:
-    """What a store of some data is made from."""
+def _ignore(bad: BadLine) -> None:
+    """Bad lines were reported when the data were scanned."""
+
+
+def _stored(task: Task, split: str, made_from: Fingerprint, watcher: Watcher) -> ExampleStore:
+    """The examples of a split as numbers on disk, which are used again if they were made from the same."""
+    data, run = task.config.data, Path(task.config.run)
+    report = Report(file_names(getattr(data, split)))
+    examples = task.checked(usable_examples(data, split, task.sides, report.add), report.add)
     sections = ("data.", "source", "target.", "tokens.")
     parts = {name: part for name, part in made_from.parts.items() if name.startswith(sections)}
-    return Fingerprint({**parts, "data": made_from.parts[CONTENT + data], "tokens": vocabulary(Path(config.run))})
+    parts |= {"data": made_from.parts[f"{CONTENT}data.{split}"], "tokens": vocabulary(run)}
+    store = write_examples(
+        run / CACHE if split == "train" else run / CACHE / split, examples, task.sides, data=data, report=report,
+        drawn=split == "train", made_from=Fingerprint(parts), say=watcher.message,
+    )  # fmt: skip
+    if store.report:
+        watcher.message(store.report)
+    return store
 
 
 def _start_from(task: Task, watcher: Watcher) -> None:

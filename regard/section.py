@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from regard.registry import Family
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Small = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Section(BaseModel):
@@ -17,20 +21,27 @@ class Section(BaseModel):
 
 
 class Kind:
-    """Annotates a setting that is a section of some family: which settings it has follows from its `kind`."""
+    """Annotates a section, or with `several` a list of them, whose settings follow from its `kind`."""
 
     def __init__(self, family: Family, default: str, *, several: bool = False) -> None:
         self.family, self.default, self.several = family, default, several
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        parse = self.parse_several if self.several else self.parse
-        return core_schema.no_info_before_validator_function(parse, handler(source))
+        parse: CoreSchema = core_schema.no_info_plain_validator_function(self.parse)
+        if self.several:
+            choices = {"one": parse, "several": core_schema.list_schema(parse)}
+            parse = core_schema.tagged_union_schema(choices, lambda x: "several" if isinstance(x, list) else "one")
+        return core_schema.chain_schema([parse, handler(source)])
 
     def section(self, value: Any) -> type[Section] | None:
         """The settings class of a section as it stands in a config; None if there is no such kind."""
         kind = value.get("kind", self.default) if isinstance(value, dict) else self.default
         known = isinstance(kind, str) and kind in self.family.kinds
         return self.family.settings(kind) if known else None
+
+    def kinds_with(self, setting: str) -> list[str]:
+        """The kinds of the family that have a setting of this name."""
+        return [kind for kind in self.family.kinds if setting in self.family.settings(kind).model_fields]
 
     def parse(self, value: Any) -> Any:
         """A section of the right class; a name alone stands for a section of that kind."""
@@ -44,28 +55,6 @@ class Kind:
         if section is None:
             raise PydanticCustomError("unknown_kind", "{text}", {"text": self.family.unknown(value.get("kind"))})
         return section.model_validate({"kind": self.default, **value})
-
-    def parse_several(self, value: Any) -> Any:
-        """A section, or a list of them."""
-        if not isinstance(value, list):
-            return self.parse(value)
-        found, problems = [], list[InitErrorDetails]()
-        for i, item in enumerate(value):
-            try:
-                found.append(self.parse(item))
-            except PydanticCustomError as error:
-                problems.append({"type": error, "loc": (i,), "input": item})
-            except ValidationError as error:
-                problems += [{**_details(one), "loc": (i, *one["loc"])} for one in error.errors()]
-        if problems:
-            raise ValidationError.from_exception_data(self.family.name, problems)
-        return found
-
-
-def _details(problem: Any) -> InitErrorDetails:
-    """One of pydantic's findings, to be raised again."""
-    made = PydanticCustomError(problem["type"], "{text}", {"text": problem["msg"]})
-    return {"type": made, "loc": problem["loc"], "input": problem["input"]}
 
 
 class SideSettings(Section):
@@ -109,10 +98,8 @@ class TokenSettings(Section):
         "unigram", description="unigram and bpe are SentencePiece subwords"
     )
     size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
-    sampling: float = Field(
+    sampling: Fraction = Field(
         0.0,
-        ge=0,
-        le=1,
         description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
         "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
     )

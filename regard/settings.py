@@ -3,7 +3,8 @@ each kind of source and target with its class. `config.py` reads files of them."
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,12 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.model_settings import ModelSettings, StemSettings
 from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
-from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
+from regard.section import Fraction, Kind, Section, Share, SideSettings, Small, TargetSettings, TokenSettings
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Weight = Annotated[float, Field(ge=0, le=10**6)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
+Period = Annotated[int, Field(ge=1, le=10**12)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Data(Section):
@@ -36,9 +40,7 @@ class Data(Section):
         description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
         "that can't be read): leave them out and say so, or stop",
     )
-    bad_limit: float = Field(
-        0.25, ge=0, le=1, description="largest share of lines that may be left out; more than that stops"
-    )
+    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
 
 
 class Start(Section):
@@ -46,9 +48,7 @@ class Start(Section):
 
     model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
     encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
-    decoder: str | None = Field(
-        None, description="the decoder's weights, of a model with such a decoder, or of a language model"
-    )
+    decoder: str | None = Field(None, description="the decoder's weights, of such a decoder or of a language model")
 
     @model_validator(mode="after")
     def _one_or_parts(self) -> Start:
@@ -65,79 +65,66 @@ class ObjectiveSettings(Section):
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
         "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
     )
-    own_tokens: float = Field(
-        0.25, ge=0, le=1, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
+    own_tokens: Fraction = Field(
+        0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
     )
-    passes: int = Field(
-        1, ge=1, le=1000, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens"
-    )
+    passes: Small = Field(1, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens")
     samples: int = Field(
         8, ge=2, le=1000, description="minimum_risk: outputs drawn for each source, the reference not counted"
     )
     sharpness: float = Field(0.005, gt=0, le=10**6, description="minimum_risk: exponent of p among the outputs drawn")
-    likelihood: float = Field(
-        0.0, ge=0, le=10**6, description="minimum_risk: weight of -log p of the target beside the risk"
-    )
-    agreement: float = Field(
+    likelihood: Weight = Field(0.0, description="minimum_risk: weight of -log p of the target beside the risk")
+    agreement: Weight = Field(
         0.0,
-        ge=0,
-        le=10**6,
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
-    language: float = Field(
+    language: Weight = Field(
         0.0,
-        ge=0,
-        le=10**6,
         description="a head over a decoder alone: weight of the language model's own loss beside the head's "
         "(Radford et al. 2018 take 0.5)",
     )
-    reward: float = Field(1.0, ge=0, le=10**6, description="hard attention: weight of the score-function gradient")
-    entropy: float = Field(0.002, ge=0, le=10**6, description="hard attention: weight of the entropy of where to look")
-    soft: float = Field(
-        0.0, ge=0, le=1, description="hard attention: share of sentences that attend softly at the end (at first: all)"
+    reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
+    entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
+    soft: Fraction = Field(
+        0.0, description="hard attention: share of sentences that attend softly at the end (at first: all)"
     )
 
 
-for _kind in OBJECTIVES.homes:
-    OBJECTIVES.describe(_kind, ObjectiveSettings)
+OBJECTIVES.describe(OBJECTIVES.homes, ObjectiveSettings)
 
 
 class Training(Section):
     """How to learn."""
 
     objective: Annotated[SerializeAsAny[ObjectiveSettings], Kind(OBJECTIVES, "likelihood")] = Field(
-        default_factory=ObjectiveSettings
+        default_factory=ObjectiveSettings, description="what an update minimises"
     )
-    steps: int = Field(20000, ge=1, le=10**12, description="updates in all")
-    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no such limit)")
-    seconds: float = Field(
-        0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no such limit)"
-    )
+    steps: Period = Field(20000, description="updates in all")
+    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no limit)")
+    seconds: float = Field(0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no limit)")
     batch_tokens: int = Field(
         4096, ge=1, le=10**8, description="most tokens of a batch on each side; source and target may have their own"
     )
-    accumulate: int = Field(1, ge=1, le=10**6, description="batches to an update")
+    accumulate: Size = Field(1, description="batches to an update")
     learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
     schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
         "inverse_sqrt", description="how the rate falls after the warm-up"
     )
-    warmup: int = Field(1000, ge=0, le=10**12, description="updates over which the rate rises from 0")
-    weight_decay: float = Field(0.01, ge=0, le=10**6, description="of AdamW; not on biases, norms and embeddings")
+    warmup: Count = Field(1000, description="updates over which the rate rises from 0")
+    weight_decay: Weight = Field(0.01, description="of AdamW; not on biases, norms and embeddings")
     betas: tuple[Share, Share] = Field((0.9, 0.98), description="of AdamW")
-    clip: float = Field(1.0, ge=0, le=10**6, description="largest norm of the gradient (0: no limit)")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the probability spread over all tokens")
+    clip: Weight = Field(1.0, description="largest norm of the gradient (0: no limit)")
+    label_smoothing: Share = Field(0.1, description="share of the probability spread over all tokens")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="bfloat16 computes in half precision, weights stay in float32"
     )
     compile: bool = Field(True, description="compile for the GPU: a minute at first, then faster (no effect on a CPU)")
     device: str = Field("auto", description="cpu, cuda, or auto: the GPU if there is one")
-    seed: int = Field(1, ge=0, le=10**12, description="of everything drawn at random")
-    validate_every: int = Field(1000, ge=1, le=10**12, description="updates between validations")
-    validate_sentences: int = Field(
-        500, ge=1, le=10**12, description="how many validation sentences to decode for the metric"
-    )
+    seed: Count = Field(1, description="of everything drawn at random")
+    validate_every: Period = Field(1000, description="updates between validations")
+    validate_sentences: Period = Field(500, description="how many validation sentences to decode for the metric")
     metric: str | None = Field(
         None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
     )
@@ -145,19 +132,14 @@ class Training(Section):
         default_factory=list,
         description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
     )
-    thaw: int = Field(0, ge=0, le=10**12, description="updates after which what is frozen learns too (0: never)")
-    patience: int = Field(
-        0, ge=0, le=10**12, description="validations without a better one before stopping (0: never stop early)"
+    thaw: Count = Field(0, description="updates after which what is frozen learns too (0: never)")
+    patience: Count = Field(0, description="validations without a better one before stopping (0: never stop early)")
+    save_every: Period = Field(500, description="updates between checkpoints")
+    keep_last: Size = Field(3, description="how many latest checkpoints to keep, beside the best")
+    average: Size = Field(
+        1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
     )
-    save_every: int = Field(500, ge=1, le=10**12, description="updates between checkpoints")
-    keep_last: int = Field(3, ge=1, le=10**6, description="how many latest checkpoints to keep, beside the best")
-    average: int = Field(
-        1,
-        ge=1,
-        le=10**6,
-        description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)",
-    )
-    log_every: int = Field(50, ge=1, le=10**12, description="updates between lines in log.jsonl")
+    log_every: Period = Field(50, description="updates between lines in log.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
 
     @model_validator(mode="after")
@@ -170,64 +152,42 @@ class Training(Section):
 class Search(Section):
     """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
 
-    beam: int = Field(5, ge=1, le=1000, description="hypotheses kept at each step (1: greedy)")
-    nbest: int = Field(
-        1, ge=1, le=1000, description="how many outputs to give for an input; at most beam, or any with sample"
-    )
+    beam: Small = Field(5, description="hypotheses kept at each step (1: greedy)")
+    nbest: Small = Field(1, description="how many outputs to give for an input; at most beam, or any with sample")
     length_penalty: Literal["none", "gnmt", "average"] = Field(
-        "average",
-        description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016), or by length ** alpha",
+        "average", description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016) or length ** alpha"
     )
     alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
-    coverage: float = Field(
-        0.0,
-        ge=0,
-        le=10**6,
-        description="strength of the coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention",
-    )
-    groups: int = Field(
-        1, ge=1, le=1000, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)"
-    )
-    diversity: float = Field(0.5, ge=0, le=10**6, description="how hard groups are pushed apart")
+    coverage: Weight = Field(0.0, description="coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention")
+    groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
+    diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
     no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
     min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
-    max_length: int = Field(256, ge=1, le=10**6, description="most tokens")
+    max_length: Size = Field(256, description="most tokens")
     max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
     exact: bool = Field(False, description="search on until no open hypothesis could still win")
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
-    temperature: float = Field(
-        1.0, ge=1e-6, le=10**6, description="below 1 sharpens what sample draws from, above flattens"
-    )
+    temperature: float = Field(1.0, ge=1e-6, le=10**6, description="of sampling: below 1 sharpens, above flattens")
     epsilon: float | None = Field(
         None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
-        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p",
+        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p"
     )  # fmt: skip
     top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
     top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="nucleus sampling (Holtzman et al. 2020): total probability of the likeliest tokens kept",
+        1.0, gt=0, le=1, description="nucleus sampling (Holtzman et al. 2020): total probability of the tokens kept"
     )
     mbr: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="draw so many outputs and give the one nearest to all the others (minimum Bayes risk)",
+        0, ge=0, le=1000, description="draw so many outputs, give the one nearest to the others (minimum Bayes risk)"
     )
     utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
-    contrastive: float = Field(
+    contrastive: Share = Field(
         0.0,
-        ge=0,
-        lt=1,
         description="weight against tokens like those before (contrastive search, Su et al. 2022; try 0.6), among "
         "top_k tokens (4 if 0)",
     )
     unknown: bool = Field(False, description="may write <unk>")
-    seed: int = Field(1, ge=0, le=10**12, description="of what sample and mbr draw")
-    max_source: int = Field(
-        1024, ge=1, le=10**6, description="longest source text, in tokens; a longer one gets no output"
-    )
+    seed: Count = Field(1, description="of what sample and mbr draw")
+    max_source: Size = Field(1024, description="longest source text, in tokens; a longer one gets no output")
     batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
         "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
@@ -271,8 +231,8 @@ class Config(Section):
         description="what is given; of several sources, a list",
     )
     target: Annotated[SerializeAsAny[TargetSettings], Kind(TARGETS, "text")] = Field(
-        {},  # type: ignore[assignment]
-        description="what is wanted",
+        {},
+        description="what is wanted",  # type: ignore[assignment]
     )
     tokens: TokenSettings = Field(
         default_factory=TokenSettings, description="one vocabulary for all text that has no tokens of its own"
@@ -328,136 +288,122 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
-        self._tokens_fit()
-        self._sources_fit()
-        if self.target.written:
-            self._text_fits()
-        else:
-            self._head_fits()
-        self._metrics_fit()
+        of_target = self._text_clashes() if self.target.written else self._head_clashes()
+        for what in chain(self._token_clashes(), self._source_clashes(), of_target, self._metric_clashes()):
+            raise ValueError(what)
         return self
 
-    def _tokens_fit(self) -> None:
+    def _token_clashes(self) -> Iterator[str]:
         for side in (*self.sources, self.target):
             tokens = (side.own_tokens or self.tokens) if side.text else self.tokens
             if tokens.sampling and tokens.kind not in ("unigram", "bpe"):
-                raise ValueError(f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}")
+                yield f"tokens.sampling needs kind unigram or bpe, not {tokens.kind}"
         if self.model.share_embeddings and not self.one_vocabulary:
-            raise ValueError(
+            yield (
                 "model.share_embeddings needs a text as source and as target, and one vocabulary for both; set it to "
                 "false, or leave out their own tokens"
             )
 
-    def _sources_fit(self) -> None:
+    def _source_clashes(self) -> Iterator[str]:
         """Each source needs an encoder whose stem can read it."""
         model, sources = self.model, self.sources
         if not sources:
-            raise ValueError("source is an empty list; for none write source: {kind: none}")
+            yield "source is an empty list; for none write source: {kind: none}"
         if len(sources) > 1:
             if not all(side.given for side in sources):
-                raise ValueError("of several sources none can be of kind none; leave it out")
+                yield "of several sources none can be of kind none; leave it out"
             if model.decoder_only or not self.target.written:
-                raise ValueError("several sources need an encoder and a decoder (model.encoder.kind, target.kind text)")
+                yield "several sources need an encoder and a decoder (model.encoder.kind, target.kind text)"
         if isinstance(model.encoder, list) and len(model.encoder) != len(sources):
-            raise ValueError(
-                f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
-            )
+            yield f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
         if model.share_layers and len(sources) > 1:
-            raise ValueError("model.share_layers is for one source, whose encoder the decoder shares; set it to false")
+            yield "model.share_layers is for one source, whose encoder the decoder shares; set it to false"
         if model.share_encoder and (len(sources) < 2 or isinstance(model.encoder, list)):
-            raise ValueError("model.share_encoder is for several sources and one encoder; set it to false")
+            yield "model.share_encoder is for several sources and one encoder; set it to false"
         if model.share_encoder and any(
             side != sources[0].model_copy(update={"column": side.column}) for side in sources
         ):
-            raise ValueError("model.share_encoder needs sources of the same settings; set it to false")
+            yield "model.share_encoder needs sources of the same settings; set it to false"
         if model.decoder_only:
             if sources[0].given and not sources[0].text:
-                raise ValueError(f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'")
+                yield f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'"
             if sources[0].given and self.target.written and not self.one_vocabulary:
-                raise ValueError(
+                yield (
                     "model.encoder.kind none reads source and target as one text, so both need one vocabulary; leave "
                     "out their own tokens"
                 )
             return
         if not sources[0].given and not model.encoder_only:
-            raise ValueError(
+            yield (
                 "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
                 "or model.decoder.kind none (a masked language model)"
             )
         for number, side in enumerate(sources):
             stem, kind = self.stem(number), side.kind if side.given else "text"
             if kind not in stem.reads:
-                raise ValueError(
+                yield (
                     f"source.kind '{kind}' and model.encoder.stem.kind '{stem.kind}' clash: that stem reads "
                     f"{' and '.join(stem.reads) or 'nothing'}"
                 )
             if what := stem.problem(side):
-                raise ValueError(what)
+                yield what
 
-    def _text_fits(self) -> None:
+    def _text_clashes(self) -> Iterator[str]:
         """What is asked of a model that writes text."""
         model, objective, given = self.model, self.training.objective, self.sources[0].given
         if model.encoder_only:
             if given:
-                raise ValueError(
-                    f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
-                )
+                yield f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
             if getattr(model.encoder, "bidirectional", True) is False:
-                raise ValueError(
+                yield (
                     "a masked language model (decoder.kind none) reads from both sides; set encoder.bidirectional: true"
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
-                raise ValueError(f"training.objective.kind '{objective.kind}' needs a decoder")
+                yield f"training.objective.kind '{objective.kind}' needs a decoder"
         if objective.agreement and getattr(model.decoder, "hard", False):
-            raise ValueError("training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0")
+            yield "training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0"
         if objective.agreement and objective.kind != "likelihood":
-            raise ValueError(
-                f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
-            )
+            yield f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
         if not given and objective.kind == "minimum_risk":
-            raise ValueError(
-                "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
-            )
+            yield "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
         if objective.language:
-            raise ValueError("training.objective.language goes with another target.kind than text; set it to 0")
+            yield "training.objective.language goes with another target.kind than text; set it to 0"
 
-    def _head_fits(self) -> None:
+    def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""
         kind, objective, model = self.target.kind, self.training.objective, self.model
         if model.encoder_only == model.decoder_only:
-            raise ValueError(
+            yield (
                 f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "
                 "model.encoder.kind none (a decoder reads)"
             )
         if not self.sources[0].given:
-            raise ValueError(f"target.kind '{kind}' says something of a source, but source.kind is none")
+            yield f"target.kind '{kind}' says something of a source, but source.kind is none"
         if self.target.of_words and not self.sources[0].text:
-            raise ValueError(
+            yield (
                 f"target.kind '{kind}' says something of each word, and source.kind '{self.sources[0].kind}' has none; "
                 "use label or number"
             )
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
-            raise ValueError(f"training.objective.{what} is for what writes text; target.kind is '{kind}'")
+            yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
-            raise ValueError(
-                "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
-            )
+            yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
 
-    def _metrics_fit(self) -> None:
+    def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric
         for name in wanted or ():
             if name not in self.target.usual and name not in METRICS.kinds:
-                raise ValueError(METRICS.unknown(name))
+                yield METRICS.unknown(name)
         if metric in (None, "loss"):
             return
         if not self.sources[0].given:
-            raise ValueError(f"training.metric {metric!r} needs a source; where there is none, use loss")
+            yield f"training.metric {metric!r} needs a source; where there is none, use loss"
         written, steering = self.target.written, self.target.steering
         reported = self.target.usual if wanted is None else wanted
         if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
             taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
-            raise ValueError(
+            yield (
                 f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
                 f"validation takes: {', '.join(taken)}"
             )

@@ -22,7 +22,7 @@ from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
 from regard.data.tokens import Tokenizer
-from regard.errors import ConfigError, DamagedError, DataError, ModelError
+from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
@@ -33,26 +33,9 @@ from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
-from regard.tasks.task import (
-    Advance,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Task,
-    Warn,
-    attention_kind,
-    attention_part,
-    longest_sequence,
-)
-from regard.training.checkpoint import (
-    WEIGHTS,
-    load_tensors,
-    save_tensors,
-    set_weights,
-    weights,
-)
+from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn
+from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
+from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
 
 CONFIG, SCORES = "config.yaml", "scores.json"
 MODEL = "model"  # the kind of folder that `save` writes
@@ -148,29 +131,18 @@ class System:
         x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
-        shown = task.shown(source, x, y)
-        _, attended = next(iter(task.attention([x], [shown.tokens])))
+        pieces = vars(task.shown(source, x, y)).copy()
+        _, attended = next(iter(task.attention([x], [pieces.pop("tokens")])))
         layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
-        return Explanation(
-            source=shown.source,
-            target=shown.target,
-            source_word=shown.source_word,
-            target_word=shown.target_word,
-            inputs=shown.inputs,
-            log_probs=shown.log_probs,
-            layers=layers,
-            best=task.best_layer,
-            picture=task.source.picture(x),
-            given=shown.given,
-            places=shown.places,
-            candidates=shown.candidates,
-            parts=_parts(task.source, x),
-        )
+        picture, parts = task.source.picture(x), _parts(task.source, x)
+        return Explanation(**pieces, layers=layers, best=task.best_layer, picture=picture, parts=parts)
 
     def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
         sources, targets = self._fields(sources, "sources"), _texts(targets, "targets")
-        return self._generation().align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
+        if not isinstance(self.task, TextGeneration):
+            raise ConfigError("this model does not write a text from a source, so there is nothing to align")
+        return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line, with the language model's state carried on."""
@@ -183,8 +155,7 @@ class System:
         return self.task.sentence_embeddings(self._fields(texts, "texts"))
 
     def token_embeddings(self, texts: Iterable[Field]) -> list[NDArray[np.float32]]:
-        """For each input a vector of each of its positions, `(positions, d_model)`, marks counted: `task.source.pieces`
-        of a text says what they stand for."""
+        """For each input a vector of each of its positions (`task.source.pieces`), `(positions, d_model)`."""
         return self.task.token_embeddings(self._fields(texts, "texts"))
 
     def _fields(self, given: Iterable[Field], name: str) -> list[Field]:
@@ -203,11 +174,6 @@ class System:
         if isinstance(field, str) or not isinstance(field, Sequence) or len(field) != count:
             raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
         return tuple(_texts(field, name))
-
-    def _generation(self) -> TextGeneration:
-        if not isinstance(self.task, TextGeneration):
-            raise ConfigError("this model does not write a text from a source, so there is nothing to align")
-        return self.task
 
     def evaluate(
         self, files: Paths, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
@@ -270,9 +236,7 @@ def _check_text(text: str, name: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value and its type, shortly."""
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:39] + '…'} ({type(value).__name__})"
+    return f"{shown(value, 40)} ({type(value).__name__})"
 
 
 def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:

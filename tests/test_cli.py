@@ -25,8 +25,7 @@ from typer.main import get_command
 
 import regard
 from regard.__main__ import main
-from regard.cli import app
-from regard.cli.endings import say_what
+from regard.cli import app, say_what
 from regard.errors import DataError
 from tests.toy import toy_config, toy_settings, write_corpus
 
@@ -340,7 +339,11 @@ def test_what_is_missing_is_said_before_torch_is_imported_or_anything_written(tm
     before = sorted(tmp_path.rglob("*"))
     wanted = {
         "train gone.yaml": ["no config file gone.yaml"],
-        "train c.yaml data.test=null": ["train.tsv; check data.train in the", "valid.tsv; check data.valid", "no-body"],
+        "train c.yaml data.test=null": [
+            "train.tsv; check data.train (paths in",
+            "valid.tsv; check data.valid",
+            "no-body",
+        ],
         "compare c.yaml": ["check data.train", "check data.valid", "check data.test", "no-body; check start.encoder"],
         "generate gone in.txt": ["no model folder gone"],
         "generate . in.txt": [". is not a Regard model"],

@@ -51,7 +51,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"model": {"decoder": {"kind": "perceptron"}}},
-            "[model.decoder] needs a kind; there are: rnn, lstm, gru, transformer, none",
+            "[model.decoder] no decoder of kind 'perceptron'; there are: rnn, lstm, gru, transformer, none",
         ),
         (
             {"model": {"d_model": 512, "encoder": {"kind": "transformer", "heads": 7}}},
@@ -85,7 +85,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ({"model": 3}, "'model' in the top level is 3"),
         ({"preset": ["gpt"]}, "unknown preset ['gpt'] in the settings"),
         ({"data": {"train": 3}}, "'train' in [data] is 3: input should be a valid string"),
-        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] no encoder of kind '[]'"),
+        ({"model": {"encoder": {"kind": []}}}, "[model.encoder] no encoder of kind []; there are: rnn"),
         (
             {"model": {"d_model": 10**9}},
             "'d_model' in [model] is 1000000000: input should be less than or equal to 65536",
@@ -155,6 +155,18 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         (
             {"model": {"encoder": {"stem": "tokns"}}},
             "[model.encoder.stem] no stem of kind 'tokns'; did you mean 'tokens'?",
+        ),
+        (
+            {"model": {"encoder": {"stem": {"channels": 8}}}},
+            "unknown setting 'channels' in [model.encoder.stem]; add kind: convolution, which has it (without a kind",
+        ),
+        (
+            {"source": ["text", {"size": 8}]},
+            "unknown setting 'size' in [source[1]]; add kind: image, which has it (without a kind it is text)",
+        ),
+        (
+            {"model": {"decoder": {"d_ff": 64}}},
+            "unknown setting 'd_ff' in [model.decoder]; add kind: transformer, which has it",
         ),
         (
             {"model": {"decoder": {"score": "addditive"}}},
@@ -316,11 +328,11 @@ def test_missing_files_are_known_before_anything_heavy_is(tmp_path: Path) -> Non
         f"data: {{train: there.tsv, valid: [there.tsv, gone.de], test: {'x' * 300}}}\nstart: {{encoder: before}}\n"
     )
     lines = missing_files(load(tmp_path / "c.yaml"))
-    relative = "(paths are relative to the config file)"
+    relative = "(paths in a config are relative to it, paths on the command line to the working directory)"
     assert lines == [
-        f"no file {tmp_path / 'gone.de'}; check data.valid in the config {relative}",
+        f"no file {tmp_path / 'gone.de'}; check data.valid {relative}",
         f"data.test: {tmp_path / ('x' * 300)} cannot be read: File name too long",
-        f"no folder {tmp_path / 'before'}; check start.encoder in the config {relative}",
+        f"no model folder {tmp_path / 'before'}; check start.encoder {relative}",
     ]
 
 
@@ -332,6 +344,19 @@ def test_overrides_reach_nested_settings() -> None:
     assert config.data.train == ["a", "b"]
     with pytest.raises(ConfigError, match=r"section\.setting=value"):
         override_settings(["steps"])
+
+
+def test_overrides_reach_settings_of_one_source_among_several(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("source: [text, image, {kind: text, max_length: 9}]\n")
+    config = load(tmp_path / "c.yaml", ["source.1.size=32", "source.2.max_length=7", "source.0=image"])
+    assert [side.kind for side in config.sources] == ["image", "image", "text"]
+    assert config.sources[1].model_dump()["size"] == 32
+    assert config.sources[2].model_dump()["max_length"] == 7
+    for number in ("3", "01", "²", "9" * 5000):
+        with pytest.raises(ConfigError, match=r"there is no source\..{1,100}: source lists 3, numbered from 0"):
+            load(tmp_path / "c.yaml", [f"source.{number}.size=32"])
+    with pytest.raises(ConfigError, match=r"unknown setting 'x' in \[source\[1\]\]"):
+        load(tmp_path / "c.yaml", ["source.1.x=32"])
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

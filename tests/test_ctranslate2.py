@@ -26,7 +26,7 @@ from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best,
 from regard.exchange.ctranslate2 import export, exported, open_engine
 from regard.settings import Search
 from regard.system import System, together
-from regard.tasks.task import Output
+from regard.tasks.results import Output
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 from tests.toy import WORDS, toy_config, untrained, write_corpus
 

@@ -28,7 +28,7 @@ from regard.cli import app
 from regard.cli.shared import brought_forward
 from regard.config import parse
 from regard.presets import PRESETS
-from regard.section import Section
+from regard.section import Kind, Section
 from tests.test_cli import good
 
 ROOT = Path(__file__).parents[1]
@@ -267,6 +267,7 @@ def test_the_settings_page_names_every_setting() -> None:
         for name, field in section.model_fields.items():
             assert name in last, f"{section.__name__}.{name}"
             assert " ".join((field.description or "").split()) in text, f"{section.__name__}.{name}"
+            assert field.description or not any(isinstance(mark, Kind) for mark in field.metadata), name
 
     def names(value: Any, path: str = "") -> Iterator[str]:
         if isinstance(value, dict):

@@ -26,7 +26,7 @@ from regard.settings import Search
 from regard.system import System
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
-from regard.tasks.task import Encoded
+from regard.tasks.results import Encoded
 from tests.test_cli import good, refused, run
 
 LETTERS = "abcdefgh"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.bundle import Bundle, Source
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.models.build import build
 from regard.models.model import EncoderDecoder, State
 from regard.nn.attention import Attention, MultiHeadAttention, capture
@@ -229,6 +229,16 @@ def test_capture_of_some_layers_changes_no_output_and_finds_the_same_weights_in_
         for name, found in trace.found.items():
             assert sorted(found) == sorted(whole.found[name])
             assert all(torch.equal(trace.weights(name, row), whole.weights(name, row)) for row in found)
+
+
+def test_capture_of_a_layer_that_is_not_there_lists_those_that_are() -> None:
+    model = tiny(PAIRS[-1])
+    with capture(model) as whole:
+        model(*batch_of(PAIRS[-1][0]))
+    with pytest.raises(ConfigError) as error, capture(model, layers=["decoder.atention"]):
+        pass
+    assert str(error.value).startswith("no attention 'decoder.atention' in this model; there are: ")
+    assert all(name in str(error.value) for name in whole.found)
 
 
 @every_model_of_texts

@@ -21,7 +21,7 @@ from regard.nn.graphs import Graphs
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
 from regard.system import System
-from regard.tasks.task import Output
+from regard.tasks.results import Output
 from tests.conftest import LONGEST, SOURCE_VOCABULARY, batch, draw, gpu, tiny
 from tests.toy import untrained
 

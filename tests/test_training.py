@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 import regard
 from regard.config import parse, resolve_paths
-from regard.data.batches import Position
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped, prepare
 from regard.settings import Training
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Encoded, Task
+from regard.tasks.results import Encoded
+from regard.tasks.task import Task
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
-from regard.training.optim import learning_rate, make_optimizer
-from regard.training.trainer import Trainer, Update, Watcher
+from regard.training.trainer import Update, Watcher
+from regard.training.update import Updater, learning_rate, make_optimizer
 from tests.conftest import crossed
 from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
 
@@ -203,13 +203,13 @@ class Breaking(Watcher):
 def test_an_update_that_is_not_finite_is_skipped_and_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Breaking(monkeypatch, range(12, 14))
     seen: list[dict[str, Tensor]] = []
-    make = Trainer._update
+    make = Updater.__call__
 
-    def watched(trainer: Trainer, stream: Any) -> Any:
-        seen.append({name: x.detach().clone() for name, x in trainer.model.named_parameters()})
-        return make(trainer, stream)
+    def watched(updater: Updater, *given: Any) -> Any:
+        seen.append({name: x.detach().clone() for name, x in updater.model.named_parameters()})
+        return make(updater, *given)
 
-    monkeypatch.setattr(Trainer, "_update", watched)
+    monkeypatch.setattr(Updater, "__call__", watched)
     regard.train(toy_config(folder, training={"steps": 50, "log_every": 10}), watcher)
     assert [all(torch.equal(a[name], b[name]) for name in a) for a, b in pairwise(seen[9:16])] == [
         False, False, True, True, False, False,
@@ -410,20 +410,17 @@ def test_accumulation_is_one_large_batch(folder: Path) -> None:
     config = toy_config(folder, model={"dropout": 0.0}, training={"steps": 1, "accumulate": 2, "label_smoothing": 0.0})
     task = regard.train(config).task
     pair = [
-        (task.batch(sources, targets), Position())
-        for sources, targets in (([[6, 7]], [[8]]), ([[6], [7, 8, 9]], [[6, 7, 8], [9]]))
+        task.batch(sources, targets) for sources, targets in (([[6, 7]], [[8]]), ([[6], [7, 8, 9]], [[6, 7, 8], [9]]))
     ]
+    assert sum(batch.tokens for batch in pair) == 2 + 4 + 2
     total = torch.zeros(())
-    for batch, _ in pair:
+    for batch in pair:
         total = total + cross_entropy(task.model(batch.source, batch.inputs).values, batch.outputs.values)
-    (total / sum(batch.tokens for batch, _ in pair)).backward()
+    (total / (2 + 4 + 2)).backward()
     norm = nn.utils.clip_grad_norm_(task.model.parameters(), float("inf"))
     task.model.zero_grad()
-    unused: Any = None
     objective = make_objective(task.model, config.training.objective, 0.0, task.first)
-    trainer = Trainer(task.model, objective, unused, config.training, folder, task.device, unused, "bleu", Watcher())
-    updated, tokens, _ = trainer._update(iter(pair))
-    assert tokens == 2 + 4 + 2
+    updated = Updater(task.model, objective, config.training, task.device)(pair, 1, 0.0)
     torch.testing.assert_close((updated.loss, updated.norm), (total.detach(), norm))
 
 

@@ -10,25 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.shared import (
-    Force,
-    Json,
-    Language,
-    app,
-    check_config,
-    check_folder,
-    check_input,
-    check_model,
-    check_output,
-    files_of,
-    report_json,
-    say,
-    talk,
-    train_shown,
-    warn,
-    word_range,
-    writing,
-)
+from regard.cli.checks import check_config, check_folder, check_input, check_model, check_output
+from regard.cli.options import Force, Json, Language, Overrides
+from regard.cli.shared import app, files_of, report_json, say, talk, train_shown, warn, word_range, writing
 from regard.errors import ConfigError, ModelError, OutputError
 
 
@@ -46,7 +30,7 @@ def new(
         list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same way.")
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags or scenes.")] = None,
-    language: Annotated[Language, typer.Option(help="Target language of the corpus.")] = Language.de,
+    language: Language = "de",
     pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
     words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
@@ -81,7 +65,7 @@ def new(
         if corpus is not None:
             from regard.demo import make_corpus
 
-            make_corpus(corpus, folder, language.value, pairs, word_range(words), seed, force=force)
+            make_corpus(corpus, folder, language, pairs, word_range(words), seed, force=force)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
@@ -93,9 +77,7 @@ def new(
 @app.command(short_help="Train a model; the same command resumes an interrupted run.")
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
-    ] = None,
+    overrides: Overrides = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as other commands have it.")
     ] = None,
@@ -223,8 +205,7 @@ def average(
 
 @app.command()
 def models(
-    as_json: Json = False,
-    vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000,
+    as_json: Json = False, vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000
 ) -> None:
     """The models there are, with their papers."""
     from regard.config import parse
@@ -247,10 +228,8 @@ def models(
 def demo(
     run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
     captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
-    language: Annotated[Language, typer.Option(help="Target language.")] = Language.de,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")
-    ] = None,
+    language: Language = "de",
+    overrides: Overrides = None,
 ) -> None:
     """Make a corpus, train the default model, translate, score, and draw its attention."""
     run = run or Path("runs/captions" if captions else "runs/demo")
@@ -261,4 +240,4 @@ def demo(
         if captions:
             run_captions(run, overrides or [], train_shown)
         else:
-            run_demo(run, language.value, overrides or [], train_shown)
+            run_demo(run, language, overrides or [], train_shown)

@@ -1,23 +1,20 @@
-"""What commands share: the program they belong to, options of the same meaning, what is checked before anything heavy
-is imported or written, and how they talk."""
+"""What commands share: the program they belong to, and how they talk."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.errors import ConfigError, DataError, ModelError, OutputError
+from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.settings import Config
@@ -31,32 +28,11 @@ app = typer.Typer(
 )
 
 
-class Language(StrEnum):
-    de = "de"
-    tr = "tr"
-
-
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as search.no_repeat=3."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")]
-Quantization = Annotated[
-    str | None,
-    typer.Option(metavar="KIND", help="How CTranslate2 stores weights: float32, bfloat16, int8, … (float32)."),
-]
-Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step (1: greedy).")]
-
-
 @dataclass
 class Talk:
     """How much a command says, beside what it was asked for."""
 
     quiet: bool = False
-    verbose: bool = False
 
 
 talk = Talk()
@@ -73,7 +49,7 @@ def start(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress: results, warnings and errors.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also where in the code an error was met.")] = False,
 ) -> None:
-    talk.quiet, talk.verbose = quiet, verbose
+    talk.quiet = quiet
     for module in modules or []:
         bring_in(module)
     if version:
@@ -106,7 +82,6 @@ def say(text: str) -> None:
 
 
 def report_json(content: Any) -> None:
-    """A result as JSON."""
     typer.echo(json.dumps(content, ensure_ascii=False, indent=1))
 
 
@@ -153,65 +128,6 @@ def writing(place: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(place)
         raise
-
-
-def check_model(folder: Path) -> None:
-    """Refuse, as loading it would, a folder that holds no model."""
-    if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
-    if not (folder / "config.yaml").exists():
-        raise ModelError(f"{folder} is not a Regard model: it has no config.yaml")
-
-
-def check_input(*paths: Path | None) -> None:
-    """Refuse input that is not there; None is standard input."""
-    for path in paths:
-        if path is None and sys.stdin is None:
-            raise DataError("standard input is closed; give a FILE")
-        if path is not None and not path.exists():
-            raise DataError(f"no file {path}; check the path")
-        if path is not None and path.is_dir():
-            raise DataError(f"{path} is a folder; name a file in it")
-
-
-def check_output(path: Path, *, force: bool, folder: bool = False, read: Sequence[Path | None] = ()) -> None:
-    """Refuse a place where a file (or a folder) cannot be written, or where something is that is not to be replaced:
-    whatever is there without `force`, and what is `read` to make it."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OutputError(f"{path} is a pipe or a device, not a file; give another name, or write to > {path}")
-    if path.exists() and not force:
-        raise OutputError(f"{path} exists; give another name, or --force to replace it")
-    if any(other is not None and other.exists() and path.exists() and path.samefile(other) for other in read):
-        raise OutputError(f"{path} is what is read; give another name to write to")
-    if path.is_dir() and not folder:
-        raise OutputError(f"{path} is a folder; give the name of a file")
-    check_folder(path if folder else path.parent)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that is not there and cannot be made, or that cannot be written to."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise OutputError(f"{folder} cannot be written to: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder} cannot be written to: no permission to write in {there}")
-
-
-def check_config(config: Config) -> None:
-    """Refuse a training whose files are not there, or whose folder cannot be made."""
-    data, start = config.data, config.start
-    named = {"data.train": data.train, "data.valid": data.valid, "data.test": data.test}
-    named |= {"start.model": start.model, "start.encoder": start.encoder, "start.decoder": start.decoder}
-    missing = [
-        f"no {'file' if name.startswith('data') else 'model folder'} {path}; check {name} in the config (paths are "
-        "relative to the config file)"
-        for name, given in named.items()
-        for path in ([given] if isinstance(given, str) else given or [])
-        if not Path(path).exists()
-    ]
-    if missing:
-        raise DataError("\n".join(missing))
-    check_folder(Path(config.run))
 
 
 def files_of(paths: list[Path]) -> str | list[str]:

@@ -1,46 +1,26 @@
-"""Commands that use a model: generate, score, evaluate, explain, space."""
+"""Commands that use a model: generate, score, evaluate, explain, space, export."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from regard.cli.shared import (
-    Beam,
-    Device,
-    Force,
-    Json,
-    ModelFolder,
-    Quantization,
-    Settings,
-    app,
-    check_input,
-    check_model,
-    check_output,
-    dash,
-    files_of,
-    report_json,
-    say,
-    search_settings,
-    talk,
-    warn,
-    writing,
-)
-from regard.errors import ConfigError, ModelError
+from regard.cli.checks import check_input, check_model, check_output
+from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Output, Quantization, Settings
+from regard.cli.shared import app, dash, files_of, report_json, say, search_settings, talk, warn, writing
+from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.system import System
 
 
-class Engine(StrEnum):
-    regard = "regard"
-    ctranslate2 = "ctranslate2"
+Engine = Literal["regard", "ctranslate2"]
 
 
 @app.command(short_help="Write the output for each line of a file. Also as `translate`.")
@@ -53,9 +33,7 @@ def generate(
             help="A text a line (- or nothing: standard input); of a .tsv or .jsonl file, its source column.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
-    ] = None,
+    output: Output = None,
     beam: Beam = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, parted by tabs.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
@@ -75,9 +53,9 @@ def generate(
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with all of it.")] = False,
-    engine: Annotated[Engine, typer.Option(help="What computes; ctranslate2 also takes a folder of an export.")] = (
-        Engine.regard
-    ),
+    engine: Annotated[
+        Engine, typer.Option(help="What computes; ctranslate2 also takes a folder of an export.")
+    ] = "regard",
     quantization: Quantization = None,
     device: Device = "auto",
     force: Force = False,
@@ -93,12 +71,12 @@ def generate(
     if sample:
         search["sample"] = True
     folders = [model, *(others or [])]
-    if engine is Engine.regard and quantization is not None:
+    if engine == "regard" and quantization is not None:
         raise ConfigError("--quantization goes with --engine ctranslate2; here, --set precision=int8")
-    if engine is Engine.ctranslate2 and len(folders) > 1:
+    if engine == "ctranslate2" and len(folders) > 1:
         raise ConfigError("--with goes with --engine regard; CTranslate2 writes with one model")
     for folder in folders:
-        _check_either(folder) if engine is Engine.ctranslate2 else check_model(folder)
+        check_model(folder, exported=engine == "ctranslate2")
     check_input(file, *(path for path in (prefixes, phrases) if path is not None))
     with _lines_to(output, (file, prefixes, phrases), force=force):
         from regard.generation import Form, generate_lines
@@ -108,12 +86,6 @@ def generate(
             Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, force=force, warn=warn,
             quiet=talk.quiet,
         )  # fmt: skip
-
-
-def _check_either(folder: Path) -> None:
-    """An engine takes a model or an export, which only the engine can tell; a folder it has to be."""
-    if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard export` another")
 
 
 def _lines_to(output: Path | None, read: Sequence[Path | None], *, force: bool) -> AbstractContextManager[None]:
@@ -129,7 +101,7 @@ def _loaded(folders: list[Path], engine: Engine, quantization: str | None, devic
     """The model to write with, in the engine that is asked for."""
     import regard
 
-    if engine is Engine.regard:
+    if engine == "regard":
         return regard.load(folders[0], *folders[1:], device=device)
     from regard.exchange.ctranslate2 import open_engine
     from regard.system import System
@@ -148,9 +120,7 @@ def score(
         list[Path],
         typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
-    ] = None,
+    output: Output = None,
     perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
     stream: Annotated[
@@ -184,8 +154,7 @@ def score(
 def evaluate(
     model: ModelFolder,
     data: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data)."),
+        list[Path] | None, typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data).")
     ] = None,
     references: Annotated[
         list[Path] | None,
@@ -227,10 +196,6 @@ def evaluate(
             files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
             **search,
         )  # fmt: skip
-    if output is not None:
-        with writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_text(output, "".join(line + "\n" for line in result.outputs))
     content = {
         "model": str(model),
         "data": files,
@@ -241,10 +206,12 @@ def evaluate(
         "classes": {x.label: x.to_json() for x in result.classes},
         "regard": regard.__version__,
     }
-    if report is not None:
-        with writing(report):
-            report.parent.mkdir(parents=True, exist_ok=True)
-            write_text(report, json.dumps(content, indent=1) + "\n")
+    lines = "".join(line + "\n" for line in result.outputs)
+    for path, text in ((output, lines), (report, json.dumps(content, indent=1) + "\n")):
+        if path is not None:
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, text)
     if as_json:
         report_json(content)
         return
@@ -321,3 +288,32 @@ def space(
     with writing(output):
         space_plot(vectors, texts, groups if any(groups) else None, output)
     say(f"wrote {output}")
+
+
+@app.command(short_help="Write a model for CTranslate2 or ONNX, and check it there.")
+def export(
+    model: ModelFolder,
+    to: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="What for.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
+    quantization: Quantization = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model in the form of another program, and check that it writes the same there.
+
+    CTranslate2 takes Transformers with encoder and decoder; ONNX takes every model that writes text, and its folder
+    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt).
+    """
+    if to == "onnx" and quantization is not None:
+        raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
+    check_model(model)
+    check_output(output, force=force, folder=True)
+    import regard
+
+    system = regard.load(model, device="cpu")
+    with writing(output):
+        report = regard.export(system, output, to=to, quantization=quantization, force=force)
+    if as_json:
+        report_json({"format": to, **asdict(report)})
+    else:
+        say(str(report))

@@ -188,7 +188,7 @@ def data_content(files: Files, form: Form) -> str:
     paths = [files] if isinstance(files, str) else list(files)
     for path in paths:
         if not Path(path).is_file():
-            raise DataError(f"no file {path}; check the paths in [data] (they are relative to the config file)")
+            raise DataError(f"no file {path}; check the paths in [data]")
     whole = content_of(paths)
     first = next(read_files(files, form, lambda bad: None), None)
     if first is None or not form.source.digest(first.source):

@@ -37,7 +37,7 @@ from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.settings import Search
 from regard.system import CONFIG
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import PairScore, Tokens
+from regard.tasks.results import PairScore, Tokens
 
 EXPORT = "export.json"  # what an exported folder was made from
 LINES = 32  # in a batch on a CPU, where more are no faster

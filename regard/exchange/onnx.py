@@ -43,7 +43,7 @@ from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.system import CONFIG, System
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Tokens
+from regard.tasks.results import Tokens
 
 KIND = "ONNX export"
 ENCODER, STEP, PROGRAM = "encoder.onnx", "step.onnx", "runner.pyz"

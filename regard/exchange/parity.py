@@ -19,7 +19,7 @@ from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Tokens
+from regard.tasks.results import Tokens
 
 TOLERANCE = 1e-3  # of `log p` of a token
 ROUNDING = 1e-5  # of an attention weight

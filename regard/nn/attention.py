@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.nn import kernels
 from regard.nn.deferred import deferred_apply, deferred_matmul, fused_step_attention, step_attention_fuses
 from regard.nn.kernels import Spans, attend_spans
@@ -64,7 +65,10 @@ def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace
     """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
     trace; or only those in `layers`. Outputs do not change."""
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
-    trace = Trace({module: name for name, module in network.named_modules() if layers is None or name in layers})
+    names = {x: name for name, x in network.named_modules() if isinstance(x, Attention | MultiHeadAttention)}
+    if unknown := set(layers or ()) - set(names.values()):
+        raise ConfigError(f"no attention '{min(unknown)}' in this model; there are: {', '.join(names.values())}")
+    trace = Trace({module: name for module, name in names.items() if layers is None or name in layers})
     token = _trace.set(trace)
     try:
         yield trace

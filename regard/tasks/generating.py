@@ -30,22 +30,8 @@ from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    chosen,
-    inference,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Task, chosen, inference, windows
 
 UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 
@@ -59,6 +45,7 @@ class TextGeneration(Task):
     begins = "prefix"  # what the user calls how an output begins
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.config.model.decoder_only and self.config.sources[0].given:
             self.first = SEP  # source and target are one text, with this between
 
@@ -235,14 +222,11 @@ class TextGeneration(Task):
     # Scoring, teacher forced
 
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
-        results: list[PairScore | None] = [None] * len(sources)
-        for group in self.groups(sources, self.config.training.batch_tokens, targets):
-            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
-            with self.inference():
-                found = chosen(self.model(batch.source, batch.inputs).values, batch)
-            for i, tokens in zip(group, found, strict=True):
+        results = [PairScore(0.0, [])] * len(sources)
+        for group, batch, logits in self.logits(sources, targets):
+            for i, tokens in zip(group, chosen(logits, batch), strict=True):
                 results[i] = PairScore(math.fsum(tokens), tokens)
-        return [result for result in results if result is not None]
+        return results
 
     def align(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         """The links between words that the attention makes, (source word, target word)."""
@@ -258,8 +242,7 @@ class TextGeneration(Task):
     def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
         """Quality after true prefixes against quality in free running, by position."""
         greedy = Search(beam=1, max_length=self.config.search.max_length, max_ratio=self.config.search.max_ratio)
-        for group in self.groups(items, self.config.training.batch_tokens, targets):
-            batch = self.batch([items[i] for i in group], [targets[i] for i in group]).to(self.device)
+        for group, batch in self.batches(items, targets):
             with self.inference():
                 guesses = batch.outputs.like(self.model(batch.source, batch.inputs).values.argmax(-1)).tolist()
             found = self.search([items[i] for i in group], greedy)
@@ -341,7 +324,7 @@ class TextGeneration(Task):
     def loss(self, examples: Encoded) -> float:
         """The mean of `-log p` over all target tokens."""
         total, tokens = 0.0, 0
-        for batch, logits in self.losses(examples.sources, examples.targets):
+        for _, batch, logits in self.logits(examples.sources, examples.targets):
             total -= math.fsum(math.fsum(row) for row in chosen(logits, batch))
             tokens += batch.tokens
         return total / tokens

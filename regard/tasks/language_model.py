@@ -19,7 +19,8 @@ from regard.models.model import DecoderOnly
 from regard.ragged import Ragged
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
-from regard.tasks.task import Advance, Encoded, Evaluation, Pack, Shown, Tokens, Warn, windows
+from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
+from regard.tasks.task import Pack, windows
 
 
 @dataclass
@@ -97,8 +98,7 @@ class LanguageModeling(TextGeneration):
     def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
 
-        A recurrent model carries its state without end. A Transformer looks back at most as far as it has positions:
-        before they run out, it reads its latest half again and goes on from there.
+        A Transformer looks back as far as it has positions: before they run out, it reads its latest half again.
         """
         if self.model.decoder.bounded:
             chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit

@@ -19,22 +19,8 @@ from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    Pack,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    chosen,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Pack, Task, chosen, windows
 
 CANDIDATES = 5  # of a blank, to show
 
@@ -159,8 +145,7 @@ class MaskedLanguageModeling(Task):
         self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
-        """How many masked tokens are predicted right (drawn as in training, from a fixed seed), and
-        pseudo-perplexity."""
+        """Accuracy on masked tokens (drawn as in training, from a fixed seed), and pseudo-perplexity."""
         seen: list[Example] = []
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
         for window in windows(examples):
@@ -189,8 +174,7 @@ class MaskedLanguageModeling(Task):
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:
-        """Over masks that are the same each time: how many tokens are right, how many there are, the sum of `-log
-        p`."""
+        """Over masks from a fixed seed: how many tokens are right, how many there are, the sum of `-log p`."""
         right, total, loss = 0, 0, 0.0
         for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
             draw = np.random.default_rng((0, number))

@@ -18,20 +18,8 @@ from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.settings import Search
-from regard.tasks.task import (
-    Advance,
-    Encoded,
-    Evaluation,
-    Given,
-    Output,
-    PairScore,
-    Problem,
-    Shown,
-    Task,
-    Tokens,
-    Warn,
-    windows,
-)
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.task import Task, windows
 
 
 @dataclass
@@ -153,7 +141,7 @@ class HeadPrediction(Task):
         """Over all examples: a label that training did not meet is predicted wrong, and costs nothing."""
         loss, count, right = 0.0, 0, 0.0
         hits: float | None = None
-        for batch, found in self.losses(examples.sources, examples.targets):
+        for _, batch, found in self.logits(examples.sources, examples.targets):
             loss += float(self.target.loss(found, batch.outputs.values, 0.0))
             hits = self.target.hits(found, batch.outputs.values)
             right, count = right + (hits or 0.0), count + batch.tokens

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, TypeVar
@@ -23,118 +23,22 @@ from regard.data.lines import BadLine, OnBad, tell
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
-from regard.data.store import ExampleStore
 from regard.data.target import Scoring, measure
 from regard.data.tokens import BOS
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
-from regard.evaluation.exposure import Exposure
-from regard.evaluation.labels import ClassScore
-from regard.evaluation.metrics import Score, perplexity
 from regard.models.encoders import Memory
 from regard.models.model import Model
 from regard.nn.attention import Trace, capture
 from regard.nn.graphs import exclusive
 from regard.registry import METRICS
 from regard.settings import Config, Search
+from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
 
 T = TypeVar("T")
-Tokens = Sequence[Any]
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
-Problem = Callable[[int, str], None]  # which input, and what is wrong with it
-Warn = Callable[[str], None]
-Advance = Callable[[int], None]  # how many more inputs are done
 Pack = Callable[[Sequence[Any]], Source]  # items as what reads them wants them
 WINDOW = 4096  # examples that are evaluated together
-
-
-@dataclass(frozen=True)
-class Output:
-    """One output for a source."""
-
-    text: str
-    score: float  # what it was ranked by
-    log_prob: float
-    tokens: list[int]
-
-
-@dataclass(frozen=True)
-class Given:
-    """What goes with some inputs: how each output begins, phrases that each must hold, and the number of the first
-    input, as which it and those after it draw what is drawn at random."""
-
-    prefixes: Sequence[str] | None = None
-    phrases: Sequence[Sequence[str]] | None = None
-    first: int = 0
-
-
-@dataclass(frozen=True)
-class PairScore:
-    """How probable a target is given its source: `log p` in all, and of each token."""
-
-    log_prob: float
-    tokens: list[float]
-
-    @property
-    def perplexity(self) -> float:
-        """`exp` of the mean of `-log p` over its tokens."""
-        return perplexity(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores, what they are scores of, and what it was held against."""
-
-    scores: dict[str, Score]
-    outputs: list[str]
-    examples: list[Example]
-    exposure: Exposure | None = field(default=None)
-    classes: tuple[ClassScore, ...] = ()  # of each label, where labels are told
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An example in pieces to show: those of the source and of the target, the words they belong to (-1: none), what
-    the decoder reads at each step, and `log p` of each piece of the target. See `Explanation` for the others."""
-
-    source: list[str]
-    source_word: list[int]
-    target: list[str]
-    target_word: list[int]
-    inputs: list[str]
-    log_probs: list[float]
-    tokens: Tokens  # what the model is run on, with the source, to see what it attends to
-    given: int = 0
-    places: list[int] = field(default_factory=list)
-    candidates: list[list[tuple[str, float]]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Examples as numbers, read from disk when they are asked for; and some of them as they stood."""
-
-    sources: Sequence[Item]
-    targets: Sequence[Item]
-    some: Sequence[Example]
-
-    @staticmethod
-    def stored(store: ExampleStore, some: Sequence[Example]) -> Encoded:
-        """Examples of a store."""
-        *sources, target = store.stores
-        return Encoded(sources[0] if len(sources) == 1 else Rows(sources), target, some)
-
-
-class Rows(Sequence[Any]):
-    """Sequences side by side: item `i` is the tuple of theirs."""
-
-    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def __getitem__(self, index: Any) -> Any:
-        return tuple(column[index] for column in self.columns)
 
 
 @dataclass
@@ -147,20 +51,10 @@ class Task(ABC):
 
     first = BOS  # what the first token of an output is written after
 
-    @property
-    def config(self) -> Config:
-        """All settings."""
-        return self.sides.config
-
-    @property
-    def source(self) -> Modality:
-        """What is given."""
-        return self.sides.source
-
-    @property
-    def target(self) -> Any:
-        """What is wanted: a `Target`."""
-        return self.sides.target
+    def __post_init__(self) -> None:
+        self.config: Config = self.sides.config
+        self.source: Modality = self.sides.source
+        self.target: Any = self.sides.target
 
     @property
     @abstractmethod
@@ -229,11 +123,8 @@ class Task(ABC):
 
     @property
     def best_layer(self) -> str | None:
-        """The attention over the source to show first and to align by; None if there is none.
-
-        Of many layers the last but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer
-        the last, since the first ones mostly look around.
-        """
+        """The attention over the source to show first and to align by; None if there is none. Of many layers the last
+        but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer the last."""
         modules = (name for name, _ in self.model.named_modules())
         names = [name for name in modules if name.endswith(("decoder.attention", "cross_attention"))]
         if not names:
@@ -286,10 +177,8 @@ class Task(ABC):
     def attention(
         self, sources: Sequence[Item], targets: Sequence[Tokens], layers: Collection[str] | None = None
     ) -> Iterator[tuple[int, Attention]]:
-        """What each pair attends to, cut to its own length, as `(number, weights)` in any order: in every attention
-        of the model, or in these `layers`."""
-        for group in self.groups(sources, self.config.training.batch_tokens, targets):
-            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+        """`(number, weights)` of each pair, in any order, in every attention of the model or in `layers`."""
+        for group, batch in self.batches(sources, targets):
             with self.inference(), capture(self.model, layers) as trace:
                 self.model(batch.source, batch.inputs)
             for row, i in enumerate(group):
@@ -305,12 +194,16 @@ class Task(ABC):
     def length(self, side: str, source: Item, target: Tokens) -> int:
         """How many positions of the `source` or the `target` side attend or are attended to."""
 
-    def losses(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[Batch, Tensor]]:
-        """Batches of all pairs, and what the model says of each: `(total, size)`."""
+    def batches(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[list[int], Batch]]:
+        """All pairs in batches of like length, each with the numbers of its pairs."""
         for group in self.groups(sources, self.config.training.batch_tokens, targets):
-            batch = self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+            yield group, self.batch([sources[i] for i in group], [targets[i] for i in group]).to(self.device)
+
+    def logits(self, sources: Sequence[Item], targets: Sequence[Item]) -> Iterator[tuple[list[int], Batch, Tensor]]:
+        """Batches of all pairs, and what the model says of each: `(total, size)`."""
+        for group, batch in self.batches(sources, targets):
             with self.inference():
-                yield batch, self.model(batch.source, batch.inputs).values.float()
+                yield group, batch, self.model(batch.source, batch.inputs).values.float()
 
     def inference(self) -> AbstractContextManager[None]:
         """As in use: no dropout, no gradients."""
@@ -394,8 +287,7 @@ def longest_sequence(sides: Sides) -> int:
 
 
 def _positions(sides: Sides, search: Search | None) -> int:
-    """What the longest examples take, of training or of a search, with marks; without an encoder, both sides stand
-    in one sequence."""
+    """Positions that training or a search needs; without an encoder both sides are one sequence."""
     config = sides.config
     limits = [part.longest or 0 for part in sides.source.parts]
     source = sides.source.most_places(max(*limits, search.max_source if search else 0))

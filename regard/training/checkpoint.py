@@ -1,8 +1,5 @@
-"""Weights and training state on disk: safetensors and JSON, no pickle; whole or absent, and checked when read.
-
-Every file carries a checksum of what it holds, and a checkpoint is a folder that is moved in. A kill at any moment
-leaves the last whole one; a damaged one is named, and the one before it is used.
-"""
+"""Weights and training state on disk: safetensors and JSON, with checksums, no pickle. A checkpoint is a folder that is
+moved in: a kill leaves the last whole one."""
 
 from __future__ import annotations
 
@@ -149,8 +146,11 @@ def save_checkpoint(
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     save_tensors(new / WEIGHTS, weights(model))
-    save_tensors(new / OPTIMIZER, _optimizer_tensors(model, optimizer))
-    save_tensors(new / RANDOM, _random_state())
+    states = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
+    saved = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+    save_tensors(new / OPTIMIZER, saved)
+    random = {"cpu": torch.get_rng_state()}
+    save_tensors(new / RANDOM, random | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}))
     save_progress(new, progress)
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
@@ -173,10 +173,8 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found.
-
-    One in which someone else has put something is only moved out of the way.
-    """
+    """Remove a checkpoint under another name, so that a kill leaves no half of it to be found. One in which someone
+    else has put something is only moved out of the way."""
     if not place.exists():
         return
     if {path.name for path in place.iterdir()} - {WEIGHTS, OPTIMIZER, RANDOM, PROGRESS, beside(place / PROGRESS).name}:
@@ -205,9 +203,7 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
     progress = read_progress(place)
     try:
         found, saved, random = (load_tensors(place / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
-    except DamagedError:
-        raise
-    except ModelError as error:  # a file is not there
+    except ModelError as error:  # damaged, or not there
         raise DamagedError(str(error)) from None
     set_weights(model, found, place / WEIGHTS)
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -221,18 +217,3 @@ def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
     if torch.cuda.is_available() and "cuda" in random:
         torch.cuda.set_rng_state(random["cuda"])
     return progress
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
-        for key, tensor in optimizer.state[parameter].items():
-            tensors[f"{name}/{key}"] = tensor
-    return tensors
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state

@@ -12,10 +12,7 @@ from regard.nn.kernels import softmax_agreement_, softmax_cross_entropy_
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """`Σ -log p(y_t)` over packed tokens, `(total, vocabulary)` and `(total,)`.
-
-    With label smoothing (Szegedy et al. 2016) the target keeps `1 - smoothing` and the rest is spread over all tokens.
-    """
+    """`Σ -log p(y_t)` of packed `(total, vocabulary)` logits, with label smoothing (Szegedy et al. 2016)."""
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
 
 

@@ -1,8 +1,4 @@
-"""What training makes small, for a batch: `-log p` after true prefixes, after mixed ones, or the expected risk; or the
-loss of a head.
-
-Each is a sum over the batch, to be divided by its number of target tokens.
-"""
+"""What training minimises, summed over a batch: `-log p` after true or mixed prefixes, risk, the loss of a head."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -31,10 +28,8 @@ BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al
 
 
 class Objective(ABC):
-    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run.
-
-    The first token of a target is written after `first`, and no sequence may be longer than `longest` (None: any).
-    """
+    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run. The first token of
+    a target is written after `first`, and no sequence may be longer than `longest` (None: any)."""
 
     family: ClassVar[Family] = OBJECTIVES
     Settings = Settings
@@ -54,11 +49,10 @@ class Objective(ABC):
 class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
 
-    def __init__(
-        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
-    ) -> None:
-        super().__init__(model, settings, smoothing, first=first, longest=longest)
-        self.hard = [module for module in model.modules() if isinstance(module, HardAttention)]
+    @cached_property
+    def hard(self) -> bool:
+        """Whether the model attends to places that are drawn."""
+        return any(isinstance(module, HardAttention) for module in self.model.modules())
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
@@ -138,20 +132,14 @@ class ScheduledSampling(Likelihood):
 
 
 @register("minimum_risk")
-class MinimumRisk(Objective):
+class MinimumRisk(Likelihood):
     """Shen et al. 2016: `Σ_y Q(y) Δ(y, y*)` over outputs drawn from the model, and the reference among them,
     `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
 
-    def __init__(
-        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
-    ) -> None:
-        super().__init__(model, settings, smoothing, first=first, longest=longest)
-        self.likelihood = Likelihood(model, settings, smoothing)
-        self.memory = self.likelihood.memory
-
     def __call__(self, batch: Batch, done: float) -> Tensor:
         targets = [row[:-1] for row in batch.outputs.tolist()]
-        groups = [_unique([target, *drawn]) for target, drawn in zip(targets, self._draw(batch, targets), strict=True)]
+        drawn = zip(targets, self._draw(batch, targets), strict=True)
+        groups = [[*map(list, dict.fromkeys(map(tuple, [target, *samples])))] for target, samples in drawn]
         rows = torch.tensor([i for i, group in enumerate(groups) for _ in group], device=batch.inputs.values.device)
         tried = make_batch(batch.source.select(rows), [y for group in groups for y in group], self.first)
         tried = tried.to(rows.device)
@@ -168,7 +156,7 @@ class MinimumRisk(Objective):
         weight = batch.outputs.lengths[rows]  # the trainer divides by tokens
         loss = (q * risk * weight).sum()
         if self.settings.likelihood:
-            loss = loss + self.settings.likelihood * self.likelihood(batch, done)
+            loss = loss + self.settings.likelihood * super().__call__(batch, done)
         return loss
 
     def _draw(self, batch: Batch, targets: Sequence[Sequence[int]]) -> list[list[list[int]]]:
@@ -193,10 +181,6 @@ class MinimumRisk(Objective):
             return room
         most = torch.full_like(room, self.longest - 1)
         return room.minimum(most - batch.source.lengths if self.first == SEP else most)
-
-
-def _unique(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [list(tokens) for tokens in dict.fromkeys(tuple(sequence) for sequence in sequences)]
 
 
 def sentence_bleu(output: Sequence[int], reference: Sequence[int]) -> float:
@@ -247,8 +231,7 @@ def make_objective(
     model: Any, settings: Settings, smoothing: float, first: int, longest: int | None = None,
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
-    """The objective that the settings name, for a model of so many positions (None: as many as it takes); of a head,
-    the loss of its target."""
+    """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
     if isinstance(model, EncoderWithHead):
         assert target is not None, "a head has a target"
         return HeadLoss(model, settings, smoothing, target)

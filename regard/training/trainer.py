@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.artifacts import checksum, file_checksum, read_json, write_bytes, write_json
+from regard.artifacts import checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
-from regard.data.batches import Batch, Batches, Position
+from regard.data.batches import Batches, Position
 from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
 from regard.memory import retain_memory
 from regard.settings import Training
@@ -39,8 +39,7 @@ from regard.training.checkpoint import (
     weights,
 )
 from regard.training.objectives import Objective
-from regard.training.optim import learning_rate
-from regard.training.update import Updated, Updater
+from regard.training.update import Updated, Updater, learning_rate
 
 WATCHED = 50  # updates after which the device is asked how many were skipped
 IN_A_ROW = 10  # skipped updates after which weights go back to the last checkpoint
@@ -71,8 +70,7 @@ class Watcher:
 class Trainer:
     """Trains `model` on `batches` towards `objective` and leaves everything in `folder`.
 
-    `validate` gives scores of the model as it is; `metric` names the one that decides; with `lower`,
-    less of it is better.
+    `validate` gives scores of the model; `metric` names the one that decides, less of it being better with `lower`.
     """
 
     def __init__(
@@ -88,11 +86,7 @@ class Trainer:
         self.tally = _Tally(self.progress, device)
         self.told = 0  # skipped updates that the watcher has heard of
         self.stop: int | None = None  # the signal that asked for it
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.folder / "checkpoints"
+        self.checkpoints = folder / "checkpoints"
 
     def resume(self) -> bool:
         """Load the latest checkpoint that is whole; False if there is none, and training begins."""
@@ -135,8 +129,8 @@ class Trainer:
         progress = self.progress
         prune(self.checkpoints, self.settings.keep_last)
         if not progress.finished:
-            opened = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
-            with opened as log, _stop_on_signal(self), retain_memory(), closing(self.updater):
+            log = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
+            with closing(log), _stop_on_signal(self), retain_memory(), closing(self.updater):
                 self._loop(log)
                 if self.stop is None:
                     self._average()
@@ -145,11 +139,14 @@ class Trainer:
 
     def _loop(self, log: _Log) -> None:
         settings, progress = self.settings, self.progress
-        position = Position(progress.epoch, progress.window, progress.batch)
-        stream = ahead(self._prepared(position)) if self.device.type == "cuda" else self._prepared(position)
+        batches = self.batches.since(Position(progress.epoch, progress.window, progress.batch))
+        prepared = ((self.updater.prepare(batch), after) for batch, after in batches)
+        stream = ahead(prepared) if self.device.type == "cuda" else prepared
         began, pace = time.monotonic() - progress.seconds, _Pace()
         while self._done() < 1.0 and not progress.early and self.stop is None:
-            updated, count, position = self._update(stream)
+            taken = [next(stream) for _ in range(settings.accumulate)]
+            updated = self.updater([batch for batch, _ in taken], progress.step + 1, self._done())
+            count, position = sum(batch.tokens for batch, _ in taken), taken[-1][1]
             progress.step, progress.tokens = progress.step + 1, progress.tokens + count
             progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
             progress.seconds = time.monotonic() - began
@@ -180,9 +177,6 @@ class Trainer:
             if progress.step % settings.save_every == 0 or ends or self.stop is not None:
                 self._save(log, ends=ends)
 
-    def _prepared(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        return ((self.updater.prepare(batch), after) for batch, after in self.batches.since(position))
-
     def _done(self) -> float:
         """The share of training that is behind: of updates, tokens or seconds, whichever comes first."""
         settings, progress = self.settings, self.progress
@@ -190,12 +184,6 @@ class Trainer:
         shares += [progress.tokens / settings.tokens] if settings.tokens else []
         shares += [progress.seconds / settings.seconds] if settings.seconds else []
         return max(shares)
-
-    def _update(self, stream: Iterator[tuple[Batch, Position]]) -> tuple[Updated, int, Position]:
-        """One update over `accumulate` batches: what it gave, its tokens, the position after."""
-        taken = [next(stream) for _ in range(self.settings.accumulate)]
-        updated = self.updater([batch for batch, _ in taken], self.progress.step + 1, self._done())
-        return updated, sum(batch.tokens for batch, _ in taken), taken[-1][1]
 
     def _watch(self) -> None:
         """See that updates are finite. A few that are not are skipped; too many in a row, and weights go back to the
@@ -270,7 +258,8 @@ class Trainer:
         usable = math.isfinite(value) and math.isfinite(scores["loss"])
         if usable and (progress.best is None or better > progress.best):
             progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
-            self._keep(weights(self.model))
+            save_tensors(self.folder / WEIGHTS, weights(self.model), {"step": progress.step})
+            self._write_scores()
             shown += "  (best so far)"
         else:
             progress.worse += 1
@@ -288,10 +277,6 @@ class Trainer:
         self._validated()
         set_weights(self.model, own, self.folder)
 
-    def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
-        save_tensors(self.folder / WEIGHTS, tensors, {"step": self.progress.step})
-        self._write_scores()
-
     def _write_scores(self) -> None:
         write_json(self.folder / SCORES, {"step": self.progress.best_step, "valid": self.progress.scores})
 
@@ -306,13 +291,11 @@ class _Tally:
     """Loss and skipped updates, summed on the device so that no update waits for them."""
 
     def __init__(self, progress: Progress, device: torch.device) -> None:
-        """As it was when a checkpoint was written."""
         start = (progress.loss, float(progress.in_a_row), float(progress.skipped), 0.0)
         self.loss, self.in_a_row, self.skipped, self.lost = (torch.tensor(value, device=device) for value in start)
         self.tokens = progress.counted
 
     def add(self, updated: Updated, tokens: int) -> None:
-        """Count one more update."""
         self.loss = self.loss + updated.loss
         self.in_a_row = (self.in_a_row + 1.0) * updated.skipped
         self.skipped = self.skipped + updated.skipped
@@ -350,9 +333,8 @@ class _Log:
     def __init__(self, folder: Path, progress: Progress, tensorboard: bool, watcher: Watcher) -> None:
         path = folder / "log.jsonl"
         self.size, self.checksum = progress.log
-        if not path.exists():
-            path.touch()
-        if path.stat().st_size < self.size or file_checksum(path, self.size) != self.checksum:
+        path.touch()
+        if checksum([path.read_bytes()[: self.size]]) != self.checksum or path.stat().st_size < self.size:
             watcher.message(f"{path} is damaged: what can be read of it is kept")
             readable = "".join(line + "\n" for line in _readable(path, progress.step)).encode()
             write_bytes(path, readable)
@@ -385,10 +367,7 @@ class _Log:
         os.fsync(self.file.fileno())
         return self.size, self.checksum
 
-    def __enter__(self) -> _Log:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self.file.close()
         if self.events is not None:
             self.events.close()
@@ -417,10 +396,11 @@ def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
         trainer.stop = number
         trainer.watcher.message("stopping after this update; once more to stop at once")
 
-    asking = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
     before = {
-        number: signal.signal(number, ask) for number in asking if signal.getsignal(number) is not signal.SIG_IGN
-    }  # what is ignored, as under nohup, stays ignored
+        number: signal.signal(number, ask)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # what is ignored, as under nohup, stays so
+    }
     try:
         yield
     finally:

@@ -1,8 +1,5 @@
-"""One update of the weights: forward, backward, clipping, step.
-
-On a GPU blocks are compiled, and where all batches can be of one shape the whole update is recorded once and replayed:
-a batch is then filled up with tokens that belong to no sequence and do not count.
-"""
+"""One update of the weights: forward, backward, clipping, step. On a GPU blocks are compiled, and where all batches can
+be filled up to one shape, with tokens that do not count, the whole update is recorded once and replayed."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from regard.nn.graphs import Graphs, Looped, Recording, exclusive
 from regard.ragged import round_up
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
-from regard.training.optim import learning_rate, make_optimizer
 
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
 LOOPS = 256  # recordings of a module's loop, of which there is one for each shape
@@ -39,11 +35,9 @@ class Updated:
 
 
 class Updater:
-    """Brings `model` nearer to `objective`, some batches at a time.
-
-    An update whose loss or gradient is not finite is skipped. Whether it is, only the device knows: nothing waits for
-    it (the optimiser is handed the answer as a tensor, as torch's GradScaler does).
-    """
+    """Brings `model` nearer to `objective`, some batches at a time. An update whose loss or gradient is not finite is
+    skipped on the device, without waiting for it: the optimiser gets the answer as a tensor, as in torch's
+    GradScaler."""
 
     def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
@@ -115,7 +109,7 @@ class Updater:
         if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
-            with self._precision():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
                 loss = self.objective(batch, done)
             (loss / count).backward()
             total = total + loss.detach()
@@ -126,9 +120,6 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Updated(torch.where(finite, total, 0.0), norm, skipped)
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
 
 
 def filled_size(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> int | None:
@@ -154,3 +145,32 @@ def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
     for parameter in found:
         parameter.requires_grad_(False)
     return found
+
+
+def make_optimizer(model: nn.Module, settings: Training, device: torch.device) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019); weight decay pulls on matrices, not on biases, norms and embeddings."""
+    gpu = device.type == "cuda"  # where a step may be recorded, so that its rate has to be a tensor
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    decayed = [p for p in model.parameters() if p.dim() > 1 and p not in embeddings]
+    others = [p for p in model.parameters() if p.dim() <= 1 or p in embeddings]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    rate = torch.tensor(settings.learning_rate, device=device) if gpu else settings.learning_rate
+    return torch.optim.AdamW(groups, lr=rate, betas=settings.betas, eps=1e-9, fused=True, capturable=gpu)
+
+
+def learning_rate(step: int, settings: Training, done: float = 0.0) -> float:
+    """The rate of update `step`, from 1: a straight rise over the warm-up, then the schedule's fall. `done` is the
+    share of training that is behind, where tokens or seconds limit it."""
+    peak, warmup, steps = settings.learning_rate, settings.warmup, settings.steps
+    if step <= warmup:
+        return peak * step / warmup
+    past = min(max((step - warmup) / max(steps - warmup, 1), done if settings.tokens or settings.seconds else 0.0), 1.0)
+    match settings.schedule:
+        case "constant":
+            return peak
+        case "linear":
+            return peak * (1.0 - past)
+        case "cosine":
+            return peak * 0.5 * (1.0 + math.cos(math.pi * past))
+        case "inverse_sqrt":
+            return peak * math.sqrt(max(warmup, 1) / step)

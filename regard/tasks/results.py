@@ -1,0 +1,107 @@
+"""What tasks take and give: inputs beside a source, outputs, scores, evaluations, examples in pieces to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.data.examples import Example
+from regard.data.side import Item
+from regard.data.store import ExampleStore
+from regard.evaluation.exposure import Exposure
+from regard.evaluation.labels import ClassScore
+from regard.evaluation.metrics import Score, perplexity
+
+Tokens = Sequence[Any]
+Problem = Callable[[int, str], None]  # which input, and what is wrong with it
+Warn = Callable[[str], None]
+Advance = Callable[[int], None]  # how many more inputs are done
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output for a source."""
+
+    text: str
+    score: float  # what it was ranked by
+    log_prob: float
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What goes with some inputs: how each output begins, phrases that each must hold, and the number of the first
+    input, as which it and those after it draw what is drawn at random."""
+
+    prefixes: Sequence[str] | None = None
+    phrases: Sequence[Sequence[str]] | None = None
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How probable a target is given its source: `log p` in all, and of each token."""
+
+    log_prob: float
+    tokens: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        """`exp` of the mean of `-log p` over its tokens."""
+        return perplexity(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores, what they are scores of, and what it was held against."""
+
+    scores: dict[str, Score]
+    outputs: list[str]
+    examples: list[Example]
+    exposure: Exposure | None = field(default=None)
+    classes: tuple[ClassScore, ...] = ()  # of each label, where labels are told
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An example in pieces to show: those of the source and of the target, the words they belong to (-1: none), what
+    the decoder reads at each step, and `log p` of each piece of the target. See `Explanation` for the others."""
+
+    source: list[str]
+    source_word: list[int]
+    target: list[str]
+    target_word: list[int]
+    inputs: list[str]
+    log_probs: list[float]
+    tokens: Tokens  # what the model is run on, with the source, to see what it attends to
+    given: int = 0
+    places: list[int] = field(default_factory=list)
+    candidates: list[list[tuple[str, float]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as numbers, read from disk when they are asked for; and some of them as they stood."""
+
+    sources: Sequence[Item]
+    targets: Sequence[Item]
+    some: Sequence[Example]
+
+    @staticmethod
+    def stored(store: ExampleStore, some: Sequence[Example]) -> Encoded:
+        *sources, target = store.stores
+        return Encoded(sources[0] if len(sources) == 1 else Rows(sources), target, some)
+
+
+class Rows(Sequence[Any]):
+    """Sequences side by side: item `i` is the tuple of theirs."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(column[index] for column in self.columns)
