@@ -76,8 +76,8 @@ def generate_lines(
         return _window(system, window, name, settings.model_dump(), form, warn)
 
     _run(
-        "generating", file, output, made_from, lines, lambda line: line.content, work, window=WINDOW, force=force,
-        quiet=quiet, live=file is None and output is None,
+        "generating", file, output, made_from, lines, lambda line: line.content, work,
+        window=min(WINDOW, system.task.window), force=force, quiet=quiet, live=file is None and output is None,
     )  # fmt: skip
 
 
@@ -160,7 +160,18 @@ def score_lines(
         return [found.get(i, "") for i in range(len(window))]
 
     examples = task.checked(read_files(files, task.sides.form))
-    _run("scoring", path, output, made_from, examples, content, work, window=WINDOW, force=force, quiet=quiet)
+    _run(
+        "scoring",
+        path,
+        output,
+        made_from,
+        examples,
+        content,
+        work,
+        window=min(WINDOW, task.window),
+        force=force,
+        quiet=quiet,
+    )
 
 
 def stream_lines(

@@ -17,7 +17,7 @@ Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
 
 
 class StemSettings(Section):
-    """What the first layer of an encoder, which makes vectors of a source's elements, is told."""
+    """Settings of the first layer of an encoder, which makes vectors of a source's elements."""
 
     reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
 
@@ -111,7 +111,7 @@ class TransformerSettings(Section):
     normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
     positions: Positions = Field(
         "sinusoidal",
-        description="how order is told: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
+        description="how order is encoded: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
         "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022)",
     )
     activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")

@@ -110,8 +110,8 @@ class TargetSettings(SideSettings):
 
     written: ClassVar[bool] = False  # a token at a time; else predicted at once
     of_words: ClassVar[bool] = False  # one prediction for each word of the source
-    best: ClassVar[str] = "loss"  # the metric that training steers by, unless told otherwise
-    usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported, unless told otherwise
+    best: ClassVar[str] = "loss"  # the metric that training steers by, by default
+    usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default
     steering: ClassVar[tuple[str, ...]] = ()  # those of them that a validation takes
 
     metrics: list[str] | None = Field(

@@ -139,7 +139,7 @@ def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("x.tsv", b"", "x.tsv is empty"),
-        ("x.tsv", b"a\tb\nc\n", "x.tsv:2 has 1 column, so no column 2 for the target; columns are parted by tabs"),
+        ("x.tsv", b"a\tb\nc\n", "x.tsv:2 has 1 column, so no column 2 for the target; columns are separated by tabs"),
         ("x.tsv", b"a\tb\nc\xe9\td\n", "x.tsv:2 is not UTF-8 (byte 2: 0xe9); convert the file"),
         ("x.tsv", b"a\tb\n\n", "x.tsv:2 is blank; leave the line out"),
         ("x.tsv", b"a\tb\t9999999999-0\n", "x.tsv:1 has an odd alignment: '9999999999-0' is no link"),
@@ -384,8 +384,8 @@ def test_columns_of_several_sources_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("x.tsv", "a\n", "x.tsv:1 has 1 column, so no column 2 for the source 2; columns are parted by tabs"),
-        ("x.tsv", "a\tb\n", "x.tsv:1 has 2 columns, so no column 3 for the target; columns are parted by tabs"),
+        ("x.tsv", "a\n", "x.tsv:1 has 1 column, so no column 2 for the source 2; columns are separated by tabs"),
+        ("x.tsv", "a\tb\n", "x.tsv:1 has 2 columns, so no column 3 for the target; columns are separated by tabs"),
         ("x.jsonl", '{"source": "a", "target": "b"}\n', "x.jsonl:1 has no 'source2' (it has: source, target); set"),
         ("x.jsonl", '{"source2": "a", "target": "b"}\n', "x.jsonl:1 has no 'source' (it has: source2, target); set"),
     ],
@@ -413,7 +413,7 @@ def test_several_sources_need_as_many_files(tmp_path: Path) -> None:
 
 
 def test_inputs_of_several_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns and keys as in training data; else parted by tabs, and all of them there."""
+    """Columns and keys as in training data; else separated by tabs, and all of them there."""
     expected: list[tuple[int, Any, str | None]]
     expected = [(1, ("ein Haus", "une maison"), None), (2, ("Größe", "taille"), None)]
     assert sources(Path(wide_tsv(tmp_path, "")), TEXTS) == expected
@@ -427,8 +427,8 @@ def test_inputs_of_several_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     found = list(read_sources(None, TEXTS))
     assert [(x.number, x.field, x.bad.kind if x.bad else None) for x in found] == expected
-    assert str(found[1].bad) == "standard input:2 has 1 of 2 sources; they are parted by tabs"
-    assert str(found[2].bad) == "standard input:3 has 3 of 2 sources; they are parted by tabs"
+    assert str(found[1].bad) == "standard input:2 has 1 of 2 sources; they are separated by tabs"
+    assert str(found[2].bad) == "standard input:3 has 3 of 2 sources; they are separated by tabs"
 
 
 def test_an_image_and_a_text_are_read_each_in_its_way(tmp_path: Path) -> None:

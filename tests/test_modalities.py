@@ -34,6 +34,7 @@ from regard.data.tokens import BOS, EOS, MARKS, MASK, SEP, Bytes, Symbols, Token
 from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint
 from regard.settings import Data
+from regard.tasks.generating import TextGeneration
 from tests.toy import sides_of
 
 BYTES = Bytes()
@@ -612,6 +613,19 @@ def test_masked_tokens_are_drawn_as_published_and_never_marks() -> None:
     counts = Counter(batch.source.tolist()[0][1:-1])
     assert set(counts) == {MASK, 30, len(MARKS)}
     assert counts[MASK] / 2000 == pytest.approx(0.8, abs=0.035)
+
+
+@pytest.mark.parametrize(
+    ("source", "taken", "window"),
+    [("text", 0, 4096), ("none", 0, 4096), ({"kind": "image", "size": 64}, 64 * 64 * 3, 4096),
+     ({"kind": "image", "size": 400}, 400 * 400 * 3, 2**27 // (400 * 400 * 3)),
+     (["text", {"kind": "image", "size": 4096}, {"kind": "image", "size": 4096}], 2 * 3 * 2**24, 1)],
+)  # fmt: skip
+def test_fewer_examples_are_worked_on_together_where_they_are_large(source: Any, taken: int, window: int) -> None:
+    sides = sides_of(source)
+    sides.use(dict.fromkeys(sides.vocabularies, BYTES))
+    assert sides.source.most_bytes == taken
+    assert TextGeneration(sides, torch.nn.Identity(), torch.device("cpu")).window == window  # type: ignore[arg-type]
 
 
 def test_masked_tokens_come_again_from_the_same_generator() -> None:

@@ -167,7 +167,7 @@ def test_the_command_line_takes_them_parted_by_tabs(texts: regard.System, tmp_pa
     drawn = json.loads((tmp_path / "space.json").read_text())
     assert (drawn["groups"], drawn["labels"][0]) == (["x", "y", "y"], "alpha | beta")
     said = refused("explain", model, "alpha beta", "-o", tmp_path / "b.json", "--device", "cpu")
-    assert "text 1 has 1 of 2 sources; they are parted by tabs" in said
+    assert "text 1 has 1 of 2 sources; they are separated by tabs" in said
 
 
 def test_lines_that_cannot_be_read_leave_an_empty_one(texts: regard.System, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_lines_that_cannot_be_read_leave_an_empty_one(texts: regard.System, tmp_
     assert done.stdout.splitlines() == ["ALPHA Beta", "", "", "", "BETA Alpha", ""]
     told = [line.removeprefix(f"regard: {tmp_path}/in.txt:") for line in done.stderr.splitlines()]
     assert [line[0] for line in told] == ["2", "3", "4", "6"]
-    assert told[0] == "2 has 1 of 2 sources; they are parted by tabs; its line of output is empty"
+    assert told[0] == "2 has 1 of 2 sources; they are separated by tabs; its line of output is empty"
     assert told[3] == "6 has a source 1 that is empty; its line of output is empty"
 
 

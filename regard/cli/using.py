@@ -35,7 +35,7 @@ def generate(
     ] = None,
     output: Output = None,
     beam: Beam = None,
-    nbest: Annotated[int | None, typer.Option(help="Outputs for each line, parted by tabs.")] = None,
+    nbest: Annotated[int | None, typer.Option(help="Outputs for each line, separated by tabs.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Of sampling.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
@@ -47,7 +47,7 @@ def generate(
     ] = None,
     prefixes: Annotated[Path | None, typer.Option(metavar="FILE", help="How each output begins, a line each.")] = None,
     phrases: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, parted by tabs.")
+        Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, separated by tabs.")
     ] = None,
     settings: Settings = None,
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
@@ -226,7 +226,7 @@ def evaluate(
 def explain(
     model: ModelFolder,
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are parted by a tab.")
+        list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are separated by a tab.")
     ],
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
@@ -255,6 +255,7 @@ def explain(
     search = {} if beam is None else {"beam": beam}
     form = system.task.sides.form
     explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
+    check_output(output, force=force)  # again: it may be there by now
     with writing(output):
         save(explained, output, layer=layer, head=head, grid=grid)
     say(f"wrote {output}")
@@ -265,7 +266,9 @@ def space(
     model: ModelFolder,
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A text a line (several sources parted by tabs); after a tab, its group."),
+        typer.Argument(
+            metavar="FILE", help="A text a line (several sources separated by tabs); after a tab, its group."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help=".png, .svg, .pdf or .json.")] = Path("space.png"),
     device: Device = "auto",
@@ -285,6 +288,7 @@ def space(
     groups = [row[count] if len(row) > count else "" for row in cells]
     vectors = system.sentence_embeddings([tuple(row[:count]) if count > 1 else row[0] for row in cells])
     texts = [" | ".join(row[:count]) for row in cells]
+    check_output(output, force=force)  # again: it may be there by now
     with writing(output):
         space_plot(vectors, texts, groups if any(groups) else None, output)
     say(f"wrote {output}")

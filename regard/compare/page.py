@@ -107,7 +107,7 @@ def values(results: Results) -> dict[str, str]:
 
 
 def quality(results: Results) -> str:
-    """Who is best over the whole test set, if that can be told, by how much, and the order of all."""
+    """Who is best over the whole test set, if one is, by how much, and the order of all."""
     ranking = results.ranking()
     return lead(ranking, f"By {metric_name(results.metric)}") + order(ranking)
 
@@ -154,8 +154,8 @@ def by_cost(results: Results) -> str:
     for model in ranking.measures:
         if winner := results.beaten_by(model, significantly=True):
             beaten.setdefault(winner, []).append(model)
-    told = "; ".join(f"{listed(map(code, worse))} by {code(winner)}" for winner, worse in beaten.items())
-    return f"{text} Beaten significantly at no more cost: {told or 'none'}."
+    beats = "; ".join(f"{listed(map(code, worse))} by {code(winner)}" for winner, worse in beaten.items())
+    return f"{text} Beaten significantly at no more cost: {beats or 'none'}."
 
 
 def learning(results: Results) -> str:

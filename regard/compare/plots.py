@@ -16,7 +16,7 @@ import numpy as np
 from regard.compare.results import Group, Results, Trajectory
 from regard.compare.tables import flops, metric_name, span
 from regard.errors import ConfigError
-from regard.evaluation.bootstrap import Numbers
+from regard.evaluation.metrics import Numbers
 from regard.explain.canvas import GRID, INK, canvas, shorten
 from regard.explain.space import label_points
 

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from regard.artifacts import read_json, write_json
 from regard.errors import DamagedError, DataError
-from regard.evaluation.bootstrap import Numbers, resampled
+from regard.evaluation.bootstrap import resampled
+from regard.evaluation.metrics import Numbers
 
 KIND = "comparison"  # what results.json says it is
 LOWER_IS_BETTER = {"aer", "perplexity", "ter"}
@@ -200,7 +201,7 @@ class Results(Record):
     """A comparison: what was compared on what, and all that was measured.
 
     `trained` is the fewest and the most source words in training, `ideas` a line for each model, `pairs` the paired
-    tests by the metric. Times are told in seconds where `gpu` is true, and as ratios elsewhere, for a shared CPU's
+    tests by the metric. Times are given in seconds where `gpu` is true, and as ratios elsewhere, for a shared CPU's
     seconds mean little on another.
     """
 

@@ -29,7 +29,8 @@ from regard.data.sides import Sides
 from regard.data.synthetic.corpus import in_turn
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
-from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, Numbers, scorer, statistics
+from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statistics
+from regard.evaluation.metrics import Numbers
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config

@@ -90,12 +90,14 @@ class Form:
         return ("",) * len(self.given) if len(self.given) > 1 else ""
 
     def line(self, line: str, place: str) -> Field:
-        """A source as a user writes it: a line as it is; of several sources, parted by tabs."""
+        """A source as a user writes it: a line as it is; of several sources, separated by tabs."""
         if len(self.given) < 2:
             return line
         cells = line.split("\t")
         if len(cells) != len(self.given):
-            raise BadLine(place, "malformed", f"has {len(cells)} of {len(self.given)} sources; they are parted by tabs")
+            raise BadLine(
+                place, "malformed", f"has {len(cells)} of {len(self.given)} sources; they are separated by tabs"
+            )
         return self.fields(cells, Path(), place)
 
     def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
@@ -162,8 +164,8 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
 
 def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
     """The inputs in a file, or in standard input: the sources of a .tsv or .jsonl file as in training data, the lines
-    of any other (of several sources, parted by tabs). Every line yields one, a bad one too; but not the line that names
-    a table's columns."""
+    of any other (of several sources, separated by tabs). Every line yields one, a bad one too; but not the line that
+    names a table's columns."""
     lines = numbered(path) if path else from_standard_input()
     name = path or Path("standard input")
     parse = _source_parser(name, lines, form)
@@ -311,7 +313,9 @@ def _too_few(cells: list[str], place: str, columns: list[list[int]], sides: list
     grouped = zip(columns, sides, strict=True)
     number, side = next((n, side) for own, side in grouped for n in own if n > len(cells))
     count = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-    return BadLine(place, "malformed", f"has {count}, so no column {number} for the {side}; columns are parted by tabs")
+    return BadLine(
+        place, "malformed", f"has {count}, so no column {number} for the {side}; columns are separated by tabs"
+    )
 
 
 def _record(line: str, place: str, key: str) -> dict[str, Any]:

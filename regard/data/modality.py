@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,13 @@ class Modality(Side):
     def length(self, item: Item) -> int:
         """How many elements an item has."""
         return len(item)
+
+    @property
+    def most_bytes(self) -> int:
+        """How much memory an item takes at most, where it may be much; 0 for token ids."""
+        if self.vocabulary:
+            return 0
+        return (self.fixed_length or self.longest or 0) * math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         """Items laid end to end for an encoder."""

@@ -1,4 +1,4 @@
-"""What of the data can be used: read once, before anything is made from them, and told in a few lines."""
+"""What of the data can be used: read once, before anything is made from them, and reported in a few lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.data.sides import Sides
 from regard.errors import DataError
 from regard.settings import Data
 
-SHOWN = 3  # lines of each kind that are told one by one
+SHOWN = 3  # lines of each kind that are named one by one
 
 
 @dataclass
@@ -41,26 +41,30 @@ class Report:
         """What was left out, in a line and one for each of the first few; None if nothing was."""
         if not self.bad:
             return None
-        return self._told(f"{self.name}: left out {self._counted}", "; data.bad_lines=error stops instead")
+        return self._message(f"{self.name}: left out {self._counted}", "; data.bad_lines=error stops instead")
 
     def check(self, data: Data) -> None:
         """An error if there is nothing left to use, or more is left out than the settings allow."""
-        unusable = f"{self.name}: {self._counted} cannot be used"
         if self.bad >= self.lines:
-            raise DataError(self._told(f"{self.name} has no line that can be used", ""))
+            raise DataError(self._message(f"{self.name} has no line that can be used", ""))
         if self.bad and data.bad_lines == "error":
-            raise DataError(self._told(unusable, "; mend or remove them, or set data.bad_lines=skip"))
+            raise DataError(
+                self._message(
+                    f"{self.name}: {self._counted} cannot be used", "; mend or remove them, or set data.bad_lines=skip"
+                )
+            )
         if self.bad > data.bad_limit * self.lines:
             advice = "; check source.column and target.column, or raise data.bad_limit"
             if self.counts.most_common(1)[0][0] == "long":
                 advice = "; raise max_length of source and target, or data.bad_limit"
-            raise DataError(self._told(f"{unusable}, more than data.bad_limit={data.bad_limit:g} of them", advice))
+            many = f"{self._counted} cannot be used, more than data.bad_limit={data.bad_limit:g} of them"
+            raise DataError(self._message(f"{self.name}: {many}", advice))
 
     @property
     def _counted(self) -> str:
         return f"{self.bad:,} of {self.lines:,} lines"
 
-    def _told(self, what: str, advice: str) -> str:
+    def _message(self, what: str, advice: str) -> str:
         """A message with how many lines of each kind there are, and the first few of them."""
         kinds = ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in self.counts.most_common())
         return f"{what}: {kinds}{advice}" + "".join(f"\n  {bad}" for shown in self.first.values() for bad in shown)

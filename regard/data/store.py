@@ -83,8 +83,8 @@ def write_examples(
     as_text = [drawn and part.sampled > 0 for part in parts]
     forms = [("uint8", ()) if plain else (part.dtype, part.shape) for part, plain in zip(parts, as_text, strict=True)]
 
-    def opened(told: str | None) -> ExampleStore:
-        return ExampleStore([Store(folder / name, *form) for name, form in zip(names, forms, strict=True)], told)
+    def opened(report: str | None) -> ExampleStore:
+        return ExampleStore([Store(folder / name, *form) for name, form in zip(names, forms, strict=True)], report)
 
     try:
         known = read_json(folder / FACTS)

@@ -260,7 +260,7 @@ class TextGeneration(Task):
         seen: list[Example] = []
         outputs: list[str] = []
         loss, tokens, exposed, aligned = 0.0, 0, ExposureCounts(), AlignmentCounts()
-        for window in windows(examples):
+        for window in windows(examples, self.window):
 
             def problem(index: int, what: str, window: Sequence[Example] = window) -> None:
                 warn(f"{window[index].place} {what}; scored as empty")

@@ -38,7 +38,7 @@ class LanguageModeling(TextGeneration):
         """Perplexity by token, by word and in bits by character: the last two compare models of different tokens."""
         seen: list[Example] = []
         total, tokens, words, characters, count = 0.0, 0, 0, 0, 0
-        for window in windows(examples):
+        for window in windows(examples, self.window):
             usable = []
             for example, target in zip(window, self.target.encode_many([x.target for x in window]), strict=True):
                 if 0 < len(target) < self.longest:

@@ -148,7 +148,7 @@ class MaskedLanguageModeling(Task):
         """Accuracy on masked tokens (drawn as in training, from a fixed seed), and pseudo-perplexity."""
         seen: list[Example] = []
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
-        for window in windows(examples):
+        for window in windows(examples, self.window):
             targets = self.target.encode_many([x.target for x in window])
             usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - 2]
             hits, asked, _ = self._masked([targets[i] for i in usable])

@@ -118,7 +118,7 @@ class HeadPrediction(Task):
         predicted: list[str] = []
         seen: list[Example] = []
         count = 0
-        for window in windows(self.checked(examples)):
+        for window in windows(self.checked(examples), self.window):
             count += len(window)
 
             def left_out(index: int, what: str, window: Sequence[Example] = window) -> None:

@@ -60,7 +60,7 @@ class Evaluation:
     outputs: list[str]
     examples: list[Example]
     exposure: Exposure | None = field(default=None)
-    classes: tuple[ClassScore, ...] = ()  # of each label, where labels are told
+    classes: tuple[ClassScore, ...] = ()  # of each label, where labels are predicted
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ T = TypeVar("T")
 Attention = dict[str, NDArray[np.float32]]  # by module, (heads, queries, keys)
 Pack = Callable[[Sequence[Any]], Source]  # items as what reads them wants them
 WINDOW = 4096  # examples that are evaluated together
+WINDOW_BYTES = 2**27  # that their sources may take
 
 
 @dataclass
@@ -102,6 +103,11 @@ class Task(ABC):
                 tell(BadLine(example.place, "malformed", what), on_bad)
             else:
                 yield example
+
+    @property
+    def window(self) -> int:
+        """How many examples are worked on together."""
+        return max(1, min(WINDOW, WINDOW_BYTES // max(self.source.most_bytes, 1)))
 
     @cached_property
     def longest(self) -> int:
@@ -218,7 +224,7 @@ class Task(ABC):
         return [group.tolist() for group in pack([lengths, others], [budget, budget])]
 
 
-def windows(items: Iterable[T], size: int = WINDOW) -> Iterator[list[T]]:
+def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Some at a time."""
     rest = iter(items)
     while window := list(islice(rest, size)):

@@ -49,7 +49,7 @@ SCORES = "scores.json"
 
 @dataclass(frozen=True)
 class Update:
-    """What a display is told after each update."""
+    """What a display gets after each update."""
 
     step: int
     done: float  # the share of training that is behind
@@ -84,7 +84,7 @@ class Trainer:
         self.updater = Updater(model, objective, settings, device)
         self.progress = Progress()
         self.tally = _Tally(self.progress, device)
-        self.told = 0  # skipped updates that the watcher has heard of
+        self.reported = 0  # skipped updates that the watcher knows of
         self.stop: int | None = None  # the signal that asked for it
         self.checkpoints = folder / "checkpoints"
 
@@ -98,7 +98,7 @@ class Trainer:
                 continue
             progress = self.progress
             self.objective.memory.update(progress.memory)
-            self.tally, self.told = _Tally(progress, self.device), progress.skipped
+            self.tally, self.reported = _Tally(progress, self.device), progress.skipped
             progress.early = 0 < self.settings.patience <= progress.worse
             if self._done() < 1.0 and not progress.early:
                 progress.finished = False  # more updates, or more patience, are asked for now than then
@@ -191,12 +191,12 @@ class Trainer:
         progress = self.progress
         self.tally.read(progress)
         broken = not _finite(self.model)
-        if progress.skipped > self.told:
+        if progress.skipped > self.reported:
             self.watcher.message(
-                f"update {progress.step}: loss or gradient was not finite in {progress.skipped - self.told} updates, "
-                f"which were skipped ({progress.skipped} in all)"
+                f"update {progress.step}: loss or gradient was not finite in {progress.skipped - self.reported} "
+                f"updates, which were skipped ({progress.skipped} in all)"
             )
-            self.told = progress.skipped
+            self.reported = progress.skipped
         if progress.in_a_row < IN_A_ROW and not broken:
             return
         settings = self.settings

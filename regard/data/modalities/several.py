@@ -39,6 +39,10 @@ class Several(Modality):
     def length(self, item: Item) -> int:
         return sum(part.length(one) for part, one in self._each(item))
 
+    @property
+    def most_bytes(self) -> int:
+        return sum(part.most_bytes for part in self._parts)
+
     def pack(self, items: Sequence[Item]) -> Bundle:  # type: ignore[override]
         from regard.bundle import Bundle
 

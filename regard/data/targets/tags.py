@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TagsSettings(LabelSettings):
-    """A tag of each word of the source, parted by blanks."""
+    """A tag of each word of the source, separated by blanks."""
 
     of_words = True
 
