@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,9 @@ def test_sampling_varies_by_seed_and_only_by_seed(kind: str) -> None:
     assert [tokenizer.decode(ids) for ids in draws[0]] == LINES[:20]
 
 
+@pytest.mark.xfail(
+    version("sentencepiece") == "0.2.2", reason="its generator is seeded anew in every process", strict=True
+)
 def test_sampling_is_the_same_in_another_process(tmp_path: Path) -> None:
     """A run that is resumed goes on with the draws that it would have had."""
     tokenizer = train_tokenizer(LINES, "bpe", 400)
