@@ -25,6 +25,7 @@ from regard.nn.scores import SCORES
 from regard.ragged import Ragged
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # in processes that tests start
 hypothesis_settings.register_profile("regard", deadline=None, max_examples=40, derandomize=True, database=None)
 hypothesis_settings.load_profile("regard")
 

@@ -435,6 +435,7 @@ def test_the_loop_in_plain_torch_trains() -> None:
 
 
 @pytest.mark.skipif(not has("ctranslate2"), reason="ctranslate2 is not installed")
+@whole
 def test_regard_through_ctranslate2_is_compared_with_ctranslate2() -> None:
     peers = ["ctranslate2", "engine", "engine-exact"]
     report = report_of("decode-cpu", "--quick", "--peers", *peers, "--precisions", "float32", "int8", "--rounds", "1")

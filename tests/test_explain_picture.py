@@ -27,6 +27,7 @@ from regard.explain import sheet
 from regard.explain.page import page
 from regard.explain.sheet import light
 from regard.explain.trace import Explanation, Layer, save
+from tests.conftest import crossed
 
 GRID = 4
 CELLS = [f"{row + 1},{column + 1}" for row in range(GRID) for column in range(GRID)]
@@ -175,8 +176,7 @@ def test_a_black_thing_that_is_looked_at_shines() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no installed font has")  # it depends on the machine
-@pytest.mark.parametrize("grid", [False, True])
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+@pytest.mark.parametrize(("grid", "suffix"), crossed([False, True], [".png", ".svg", ".pdf"]))
 def test_a_sheet_is_written_and_the_same_each_time(suffix: str, grid: bool, tmp_path: Path) -> None:
     hostile = ["<b>", "$x_1$", "猫は", "\x00", "\ud800", "", "x" * 500, "</s>"]
     wide = np.asarray(Image.fromarray(SCENE).resize((90, 30)))

@@ -13,6 +13,7 @@ import pytest
 
 import regard
 from regard.errors import EXTRAS, MissingExtraError, RegardError, require
+from tests.conftest import FULL
 
 PACKAGE = Path(regard.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -85,7 +86,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS if FULL else ["new made --corpus scenes", "demo --run made"])
 def test_a_command_says_so_before_it_makes_anything(command: str, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({list(EXTRAS)}))\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.synthetic import phrasebook
+from tests.conftest import FULL
 from tests.test_cli import good
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +43,8 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         match arguments[0]:
             case "new" if "--corpus" in arguments:
                 arguments += ["--pairs", "400", "--words", "5-8"]
+            case "export" if not FULL:
+                continue
             case "train":
                 given = [x for x in arguments if not x.startswith("training.steps")]
                 shallow = ["model.encoder.layers=1", "model.decoder.layers=1"]

@@ -25,7 +25,7 @@ from regard.output import LineFile
 from regard.runs import Stopped
 from regard.settings import Config
 from regard.training.trainer import Update, Watcher
-from tests.conftest import FULL
+from tests.conftest import FULL, whole
 from tests.kill_points import SMALL, tree
 from tests.toy import toy_config, write_corpus
 
@@ -35,15 +35,15 @@ ROOT = Path(__file__).parent.parent
 # Kills
 
 
-@pytest.mark.parametrize(("job", "every"), [("train", 8), ("generate", 4), ("compare", 4)])
+@pytest.mark.parametrize(("job", "every"), [("train", 10), ("generate", 5), pytest.param("compare", 1, marks=whole)])
 def test_a_kill_before_any_call_that_changes_files_loses_nothing(job: str, every: int) -> None:
     """The job is run again after each kill: the same bits, the same log, the same lines, and nothing left over. A file
-    takes three calls, so that every fourth or eighth call comes to each of them; with `FULL` all are tried."""
+    takes three calls, so that every fifth or tenth call comes to each of them; with `FULL` all are tried."""
     command = [sys.executable, "-m", "tests.kill_points", job, "1" if FULL else str(every)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["kills"] > 6
+    assert found["kills"] > 5
     assert found["wrong"] == []
 
 
@@ -96,7 +96,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, tree(whole)
 
 
-@pytest.mark.parametrize("kind", DAMAGES if FULL else ["flipped", "cut"])
+@pytest.mark.parametrize("kind", DAMAGES if FULL else ["flipped"])
 def test_damage_to_any_file_of_a_run_is_mended_or_named(
     begun: tuple[Path, dict[str, Any]], kind: str, tmp_path: Path
 ) -> None:

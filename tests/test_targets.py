@@ -40,6 +40,7 @@ from regard.settings import ObjectiveSettings
 from regard.tasks.predicting import HeadPrediction
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from regard.training.objectives import make_objective
+from tests.conftest import FULL
 from tests.toy import sides_of
 
 GOOD, BAD = ["good", "great", "fine"], ["bad", "dull", "poor"]
@@ -258,7 +259,7 @@ def test_predictions_are_the_likeliest_first_and_of_words_one() -> None:
 # Training
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("tags", 80), ("number", 120), ("pairs", 400)])
+@pytest.mark.parametrize(("kind", "steps"), [("tags", 80), ("number", 120), *([("pairs", 400)] if FULL else [])])
 def test_heads_learn(tmp_path: Path, kind: str, steps: int) -> None:
     system = regard.train(config(tmp_path, kind, training={"steps": steps, "validate_every": steps}))
     scores = system.test().scores

@@ -20,6 +20,7 @@ from regard.config import merge
 from regard.errors import ConfigError
 from regard.runs import Stopped
 from regard.training.checkpoint import checkpoints, load_tensors
+from tests.conftest import FULL
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt, final
 from tests.toy import WORDS, toy_config, toy_pairs, toy_settings, write_corpus
@@ -349,7 +350,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", OBJECTIVES if FULL else ["scheduled_sampling", "hard"])
 def test_other_objectives_resume_exactly(folder: Path, name: str) -> None:
     """Also what they draw, and what they keep from batch to batch."""
     changes = OBJECTIVES[name]
