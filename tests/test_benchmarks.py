@@ -287,8 +287,7 @@ COMMANDS = {
     "train-cpu": ["--models", "tiny-lstm"],
     "decode-gpu": ["--device", "cpu"],
     "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
-    **({"start-up": ["--rounds", "1"]} if FULL else {}),
-    "grow": ["--device", "cpu"],
+    **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
 }
 
 

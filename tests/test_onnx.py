@@ -100,7 +100,8 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS if FULL else ["Transformer language model"])
+@whole
+@pytest.mark.parametrize("name", MODELS)
 def test_an_export_writes_what_the_model_writes(name: str, tmp_path: Path) -> None:
     encoder, decoder, more = MODELS[name]
     model = system(encoder, decoder, **more)

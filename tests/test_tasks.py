@@ -20,7 +20,7 @@ from regard.config import merge
 from regard.errors import ConfigError
 from regard.runs import Stopped
 from regard.training.checkpoint import checkpoints, load_tensors
-from tests.conftest import FULL
+from tests.conftest import FULL, whole
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt, final
 from tests.toy import WORDS, toy_config, toy_pairs, toy_settings, write_corpus
@@ -376,6 +376,7 @@ def test_other_objectives_resume_exactly(folder: Path, name: str) -> None:
         assert not all(torch.equal(whole[x], tensor) for x, tensor in final(folder).items())
 
 
+@whole
 def test_risk_falls(trained: Trained, tmp_path: Path) -> None:
     """From a model that is half trained, minimum risk alone raises quality."""
     early = regard.train(regard.Config.parse(settings("lstm", run="early", training={"steps": 60}), trained.folder))
