@@ -177,6 +177,7 @@ class TorchRecurrence(GraphRecurrence):
         return x.unpadded(packed.padded()), after
 
 
+@whole
 def test_recurrence_in_a_graph_knows_where_rows_end(tmp_path: Path) -> None:
     import onnxruntime
 

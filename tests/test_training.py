@@ -91,7 +91,7 @@ def records(log: str) -> list[dict[str, Any]]:
     return [{name: x for name, x in json.loads(line).items() if name not in timed} for line in log.splitlines()]
 
 
-@pytest.mark.parametrize(("name", "steps"), {"attentive": 250, **({"transformer": 400} if FULL else {})}.items())
+@pytest.mark.parametrize(("name", "steps"), {"attentive": 200, **({"transformer": 400} if FULL else {})}.items())
 def test_it_learns_and_saves_what_it_learnt(folder: Path, name: str, steps: int) -> None:
     system = regard.train(toy_config(folder, model=ENCODER_DECODERS[name], training={"steps": steps}))
     assert system.generate(["alpha beta gamma"]) == ["GAMMA BETA ALPHA"]
