@@ -12,13 +12,17 @@ from typing import Any
 # Optional libraries, by the name they are imported under: what needs which package, and the extra that installs it.
 EXTRAS = {
     "PIL": ("pictures need pillow", "pictures"),
+    "av": ("video files need PyAV", "video"),
     "babel": ("the corpora need Babel", "corpora"),
     "ctranslate2": ("CTranslate2 exports need ctranslate2", "export"),
+    "espeakng_loader": ("the spoken corpus needs espeakng-loader", "corpora"),
+    "jiwer": ("word and character error rates need jiwer", "speech"),
     "matplotlib": ("figures need matplotlib", "plots"),
     "num2words": ("the corpora need num2words", "corpora"),
     "onnx": ("ONNX exports need onnx", "export"),
     "onnxruntime": ("ONNX exports need onnxruntime", "export"),
     "onnxscript": ("ONNX exports need onnxscript", "export"),
+    "soundfile": ("recordings need soundfile", "speech"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
 }
 

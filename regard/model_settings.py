@@ -23,6 +23,11 @@ class StemSettings(Section):
 
     kind: str
 
+    @property
+    def has_whole(self) -> bool:
+        """Whether the first vector stands for the whole source, as a class token does."""
+        return False
+
     def vectors(self, length: int) -> int:
         """How many vectors come of so many elements."""
         return length
@@ -240,6 +245,9 @@ class ModelSettings(Section):
         default_factory=RecurrentEncoderSettings,
         description="of several sources, each has an encoder of these settings; or a list, one for each",
     )
+    joint: Annotated[Encoder, Kind(BODIES, "transformer")] | None = Field(
+        None, description="of several sources: a body over the vectors of all encoders, end to end (default: none)"
+    )
     decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
         default_factory=RecurrentDecoderSettings, description="what writes the target (none: an encoder alone)"
     )
@@ -270,7 +278,8 @@ class ModelSettings(Section):
 
     def _clashes(self) -> Iterator[str]:
         encoder, decoder = self.encoder, self.decoder
-        for name, part in [*(("encoder", part) for part in self.encoders), ("decoder", decoder)]:
+        joint = [] if self.joint is None else [("joint", self.joint)]
+        for name, part in [*(("encoder", part) for part in self.encoders), *joint, ("decoder", decoder)]:
             if what := part.check(self.d_model):
                 yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
         if isinstance(encoder, list) and len(encoder) < 2:

@@ -64,6 +64,7 @@ class SideSettings(Section):
     given: ClassVar[bool] = True  # False: there is no such side
     text: ClassVar[bool] = False  # it is cut into tokens
     joined: ClassVar[bool] = False  # several columns may be read as one
+    scored_by: ClassVar[tuple[str, ...]] = ()  # metrics of text written of such a source, the first to steer by
 
     @property
     def own_tokens(self) -> TokenSettings | None:

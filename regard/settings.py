@@ -278,8 +278,22 @@ class Config(Section):
     @property
     def metric(self) -> str:
         """What 'best' means here."""
-        usual = self.target.best if self.sources[0].given else "loss"
+        usual = [*self._scored_by, self.target.best][0] if self.sources[0].given else "loss"
         return self.training.metric or usual
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """What is reported, where target.metrics does not say: of text, what its source is usually scored by."""
+        return self._scored_by or self.target.usual
+
+    @property
+    def steering_metrics(self) -> tuple[str, ...]:
+        """What a validation takes."""
+        return self._scored_by or self.target.steering
+
+    @property
+    def _scored_by(self) -> tuple[str, ...]:
+        return self.sources[0].scored_by if self.target.written and self.sources else ()
 
     @field_validator("source", mode="before")
     @classmethod
@@ -312,10 +326,12 @@ class Config(Section):
         if len(sources) > 1:
             if not all(side.given for side in sources):
                 yield "of several sources none can be of kind none; leave it out"
-            if model.decoder_only or not self.target.written:
-                yield "several sources need an encoder and a decoder (model.encoder.kind, target.kind text)"
+            if model.decoder_only or self.target.of_words:
+                yield "several sources need an encoder (model.encoder.kind), and a target of the whole, not of words"
         if isinstance(model.encoder, list) and len(model.encoder) != len(sources):
             yield f"model.encoder lists {len(model.encoder)} encoders for {len(sources)} sources; give one each"
+        if model.joint is not None and len(sources) < 2:
+            yield "model.joint is over the vectors of several sources; here is one"
         if model.share_layers and len(sources) > 1:
             yield "model.share_layers is for one source, whose encoder the decoder shares; set it to false"
         if model.share_encoder and (len(sources) < 2 or isinstance(model.encoder, list)):
@@ -393,14 +409,14 @@ class Config(Section):
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric
         for name in wanted or ():
-            if name not in self.target.usual and name not in METRICS.kinds:
+            if name not in self.usual_metrics and name not in METRICS.kinds:
                 yield METRICS.unknown(name)
         if metric in (None, "loss"):
             return
         if not self.sources[0].given:
             yield f"training.metric {metric!r} needs a source; where there is none, use loss"
-        written, steering = self.target.written, self.target.steering
-        reported = self.target.usual if wanted is None else wanted
+        written, steering = self.target.written, self.steering_metrics
+        reported = self.usual_metrics if wanted is None else wanted
         if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
             taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
             yield (

@@ -285,7 +285,13 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     """A task with a model of fresh weights."""
     config = sides.config
     parts = [
-        Elements(part.vocabulary, part.shape, config.stem(i), own_tokens=part.settings.own_tokens is not None)
+        Elements(
+            part.vocabulary,
+            part.shape,
+            config.stem(i),
+            own_tokens=part.settings.own_tokens is not None,
+            augmentation=part.augmentation(),
+        )
         for i, part in enumerate(sides.source.parts)
     ]
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size))

@@ -99,6 +99,8 @@ SEVERAL: dict[str, tuple[str, ...]] = {
     "text+image+text": ("stem", "image-transformer-rotary", "rnn-bi-reversed"),
     "shared-lstm": ("lstm-bi", "lstm-bi"),
     "shared-transformer": ("transformer-shaw", "transformer-shaw", "transformer-shaw"),
+    "joint-image+text": ("image-stem", "lstm-bi"),
+    "joint-text+text": ("stem", "stem"),
     "shared-image": ("image-transformer-pre-sinusoidal", "image-transformer-pre-sinusoidal"),
 }
 
@@ -203,6 +205,8 @@ def settings(pair: Pair, **model: Any) -> ModelSettings:
     parts = [{**ENCODERS, **IMAGE_ENCODERS}[name] for name in read_by(pair[0])]
     shared = pair[0].startswith("shared")
     encoder = {"encoder": parts[0] if shared or len(parts) == 1 else parts, "share_encoder": shared}
+    if pair[0].startswith("joint"):
+        encoder["joint"] = TRANSFORMERS["transformer-pre-sinusoidal"]
     return ModelSettings.model_validate({"d_model": D_MODEL, **encoder, "decoder": DECODERS[pair[1]], **model})
 
 

@@ -189,10 +189,13 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
             "[model] encoder lists one for each of several sources; for one source write",
         ),
         ({"source": ["text", "none"]}, "of several sources none can be of kind none; leave it out"),
-        ({"source": ["text", "text"], "model": {"encoder": "none"}}, "several sources need an encoder and a decoder"),
         (
-            {"source": ["text", "text"], "target": "label", "model": {"decoder": "none"}},
-            "several sources need an encoder and a decoder",
+            {"source": ["text", "text"], "model": {"encoder": "none"}},
+            "several sources need an encoder (model.encoder.kind), and",
+        ),
+        (
+            {"source": ["text", "text"], "target": "tags", "model": {"decoder": "none"}},
+            "several sources need an encoder (model.encoder.kind), and",
         ),
         (
             {"source": ["text", "image"], "model": {"encoder": {"kind": "lstm", "stem": "tokens"}}},

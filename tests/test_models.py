@@ -598,10 +598,10 @@ IMAGE = {"source": {"kind": "image"}}
         *(
             (
                 {"source": ["text", "image"], **change},
-                "several sources need an encoder and a decoder (model.encoder.kind, target.kind text)",
+                "several sources need an encoder (model.encoder.kind), and a target of the whole, not of words",
             )
             for change in (
-                {"model": NO_ENCODER}, {"target": {"kind": "label"}, "model": {"decoder": {"kind": "none"}}},
+                {"model": NO_ENCODER}, {"target": {"kind": "tags"}, "model": {"decoder": {"kind": "none"}}},
             )
         ),
         (

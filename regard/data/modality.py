@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,29 @@ from regard.registry import MODALITIES, Family
 from regard.section import SideSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from regard.data.examples import Example
     from regard.data.tokens import Tokenizer
     from regard.ragged import Ragged
 
 Picture = NDArray[np.uint8]  # (height, width, 3)
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """What attention over a source is drawn on: an image, and a grid of cells over it, numbered row by row. Word `i` of
+    the source (`Modality.words`) is cell `i`, so that vectors may stand in any order, and one of no word in no cell.
+
+    A picture has cells side by side and below each other; a spectrogram and a strip of frames have a row of moments.
+    """
+
+    pixels: Picture
+    rows: int
+    columns: int
+    kind: Literal["picture", "sound", "frames"] = "picture"
+    seconds: float = 0.0  # how long a sound, or a strip of frames, lasts; 0: it has no time
+    sound: bytes | None = None  # a WAV file, to be played
 
 
 class Modality(Side):
@@ -118,8 +137,17 @@ class Modality(Side):
         """Which of those words belong to which words of the target, where the data say so."""
         return example.alignment
 
+    def canvas(self, item: Item) -> Canvas | None:
+        """What attention is drawn on; None: on its pieces alone."""
+        return None
+
     def picture(self, item: Item) -> Picture | None:
         """An image that attention is drawn over: its words are then cells of a square grid."""
+        return None
+
+    def augmentation(self) -> nn.Module | None:
+        """What alters packed sources while a model trains, on the model's device, by draws from torch's generator,
+        whose state is saved with the run; None: nothing does."""
         return None
 
     # In use

@@ -43,6 +43,8 @@ class Sides:
                     part.after = None
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
+        if isinstance(target, TextTarget):
+            target.usual = config.usual_metrics
         return Sides(config, parts[0] if len(parts) == 1 else Several(parts), target)
 
     @cached_property

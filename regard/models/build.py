@@ -14,6 +14,7 @@ from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
     RecurrentDecoderSettings,
+    StemSettings,
     TokenStemSettings,
     TransformerDecoderSettings,
     TransformerEncoderSettings,
@@ -21,7 +22,7 @@ from regard.model_settings import (
 from regard.models.encoders import SeveralEncoders, transformer_parts
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
-from regard.models.stems import Elements, Embedding, Stem
+from regard.models.stems import Elements, Embedding, Stem, VectorStem
 from regard.models.transformer import TransformerDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
@@ -40,12 +41,15 @@ def build(
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
         pool: Pool = "each" if target.of_words else "last" if causal else "summary"
-        if pool == "summary" and isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
-            pool = "first"
+        if pool == "summary" and len(given) == 1:
+            if _stem_settings(settings, 0, given[0]).has_whole:
+                pool = "class"
+            elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
+                pool = "first"
         if causal:
             body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
         else:
-            body = build_encoder(settings, 0, given[0], longest)
+            body = build_encoders(settings, given, longest)
         return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
@@ -57,21 +61,34 @@ def build(
     if settings.share_embeddings:
         shared = [one.vocabulary == outputs and not one.own_tokens for one in given]
         given = [replace(one, embedding=embedding) if same else one for one, same in zip(given, shared, strict=True)]
-    encoders = [
-        build_encoder(settings, number, one, longest)
-        for number, one in enumerate(given[:1] if settings.share_encoder else given)
-    ]
-    encoder = encoders[0] if len(given) == 1 else SeveralEncoders(encoders * (len(given) // len(encoders)))
+    encoder = build_encoders(settings, given, longest)
     decoder = build_decoder(settings, embedding, longest)
     if settings.share_layers:
         share(encoder, decoder)
     return EncoderDecoder(encoder, decoder, head)
 
 
+def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:
+    """The encoder of a source, or those of several, with a body over them all if there is one."""
+    own = sources[:1] if settings.share_encoder else sources
+    encoders = [build_encoder(settings, number, one, longest) for number, one in enumerate(own)]
+    if len(sources) == 1:
+        return encoders[0]
+    part, joint = settings.joint, None
+    if part is not None:
+        stem = VectorStem(None, Elements(), settings.d_model, settings.dropout)
+        joint = BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest * len(sources))
+    return SeveralEncoders(encoders * (len(sources) // len(encoders)), joint, settings.d_model)
+
+
+def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> StemSettings:
+    return settings.encoder_of(number).stem or source.stem or TokenStemSettings()
+
+
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
-    chosen = part.stem or source.stem or TokenStemSettings()
+    chosen = _stem_settings(settings, number, source)
     stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -171,19 +171,31 @@ class SeveralEncoders(nn.Module):
     """An encoder for each of several sources, or one for all; their states stand end to end, so that a decoder attends
     over all of them. The summary is the mean of theirs, the carry that of the first.
 
-    One for all reads all sources as one batch: row `i` of source `n` (from 0) is its row `n · rows + i`.
+    With a `joint` body these states, to each of which a vector for its source is added, are what that reads; memory
+    and summary are then its own. One encoder for all reads all sources as one batch: row `i` of source `n` (from 0) is
+    its row `n · rows + i`.
     """
 
     packed = False
 
-    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+    def __init__(self, encoders: Sequence[nn.Module], joint: nn.Module | None = None, d_model: int = 0) -> None:
         super().__init__()
-        self.encoders = nn.ModuleList(encoders)
+        self.encoders, self.joint = nn.ModuleList(encoders), joint
+        if joint is not None:
+            self.source_vectors = nn.Parameter(torch.randn(len(encoders), d_model) * d_model**-0.5)
 
     def forward(self, source: Bundle) -> Memory:
-        if all(encoder is self.encoders[0] for encoder in self.encoders):
-            return self._shared(source)
+        shared = all(encoder is self.encoders[0] for encoder in self.encoders)
+        memory = self._shared(source) if shared else self._each(source)
+        return memory if self.joint is None else self.joint(memory.states)
+
+    def _each(self, source: Bundle) -> Memory:
         memories: list[Memory] = [encode(part) for encode, part in zip(self.encoders, source.parts, strict=True)]
+        if self.joint is not None:
+            memories = [
+                replace(memory, states=memory.states.like(memory.states.values + vector))
+                for memory, vector in zip(memories, self.source_vectors, strict=True)
+            ]
         states = memories[0].states
         for memory in memories[1:]:
             states, _ = states.joined(memory.states)
@@ -193,6 +205,10 @@ class SeveralEncoders(nn.Module):
     def _shared(self, source: Bundle) -> Memory:
         rows, count = len(source), len(source.parts)
         memory: Memory = self.encoders[0](source.stacked)
+        if self.joint is not None:
+            number = memory.states.row.clamp(max=rows * count - 1) // max(rows, 1)
+            added = memory.states.like(memory.states.values + self.source_vectors[number])
+            memory = replace(memory, states=added)
         by_row = torch.arange(rows * count, device=memory.states.offsets.device).view(count, rows).mT.flatten()
         states = memory.states.select(by_row)
         longest = int(memory.states.lengths.view(count, rows).sum(0).max()) if rows else 0

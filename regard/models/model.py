@@ -194,8 +194,9 @@ class EncoderWithHead(nn.Module):
     """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
-    et al. 2019), the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the
-    vector at one of its pieces. The body has the name that it has in other models, so that it can be pretrained.
+    et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
+    2018), or the encoder's summary. For a word, from the vector at one of its pieces. The body has the name that it has
+    in other models, so that it can be pretrained.
     """
 
     def __init__(
@@ -218,8 +219,8 @@ class EncoderWithHead(nn.Module):
         match self.pool:
             case "each":
                 x = states[source.offsets.long()[inputs.row] + inputs.values]
-            case "first":
-                x = states[source.offsets[:-1].long()]
+            case "first" | "class":
+                x = states[memory.states.offsets[:-1].long()]
             case _:
                 x = memory.summary
         x = x if self.transform is None else torch.tanh(self.transform(x))
@@ -238,5 +239,5 @@ class EncoderWithHead(nn.Module):
         return self.decoder is not None
 
 
-Pool = Literal["first", "last", "summary", "each"]
+Pool = Literal["first", "class", "last", "summary", "each"]
 Model = EncoderDecoder | DecoderOnly | MaskedLanguageModel | EncoderWithHead

@@ -22,13 +22,15 @@ from regard.registry import STEMS, Family, register
 @dataclass(frozen=True)
 class Elements:
     """What a source is made of: token ids below `vocabulary` (which may be its own, and no other side's), or arrays of
-    this `shape`; the stem that usually reads them; and the embedding of tokens, where the target shares it."""
+    this `shape`; the stem that usually reads them; the embedding of tokens, where the target shares it; and what alters
+    them while a model trains."""
 
     vocabulary: int = 0
     shape: tuple[int, ...] = ()
     stem: StemSettings | None = None
     embedding: Embedding | None = None
     own_tokens: bool = False
+    augmentation: nn.Module | None = None
 
 
 class Stem(nn.Module, ABC):
@@ -41,16 +43,25 @@ class Stem(nn.Module, ABC):
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
+        self.dropout, self.augmentation = Dropout(dropout), elements.augmentation
 
     @abstractmethod
     def vectors(self, source: Ragged) -> Ragged:
         """`(total, …)` elements to `(total', d_model)`, as many a row as `Settings.vectors` says."""
 
     def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
+        if self.training and self.augmentation is not None:
+            source = self.augmentation(source)
         x = self.vectors(source)
         values = x.values if positions is None else x.values + positions(x.position, x.longest).to(x.values.dtype)
         return x.like(self.dropout(values))
+
+
+class VectorStem(Stem):
+    """Vectors of width `d_model` as they are, for a body over what other encoders made."""
+
+    def vectors(self, source: Ragged) -> Ragged:
+        return source
 
 
 class Embedding(nn.Module):

@@ -318,7 +318,7 @@ class TextGeneration(Task):
         found = self.outputs([x.source for x in examples.some], greedy, lambda *_: None)
         outputs = [clean(best[0].text) if best else "" for best in found]
         references = [clean(x.target) for x in examples.some]
-        names = dict.fromkeys((*self.config.target.steering, *([self.config.metric] * (self.config.metric != "loss"))))
+        names = dict.fromkeys((*self.config.steering_metrics, *([self.config.metric] * (self.config.metric != "loss"))))
         return {"loss": self.loss(examples), **{name: measure(name, outputs, references).value for name in names}}
 
     def loss(self, examples: Encoded) -> float:

@@ -17,7 +17,7 @@ from pydantic import Field as Setting
 from regard.artifacts import file_digest
 from regard.data.lines import BLANKS
 from regard.data.modalities.pixels import check_picture, read_picture
-from regard.data.modality import Modality, Picture
+from regard.data.modality import Canvas, Modality, Picture
 from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import WORDS, Alignment
@@ -136,6 +136,10 @@ class Image(Modality):
     def picture(self, item: Item) -> Picture | None:
         side = self.settings.size
         return np.asarray(item, dtype=np.uint8).reshape(side, side, 3)
+
+    def canvas(self, item: Item) -> Canvas | None:
+        pixels = self.picture(item)
+        return None if pixels is None else Canvas(pixels, self.grid, self.grid)
 
     def export(self) -> dict[str, Any] | None:
         return {"kind": "image", "side": self.settings.size}

@@ -41,6 +41,7 @@ class TextTarget(Target):
     Settings = TextTargetSettings
     tokenizer: Tokenizer
     sampling = 0.0
+    usual: Sequence[str] = TextTargetSettings.usual  # metrics, where the settings name none
 
     @property
     def size(self) -> int:
@@ -72,5 +73,5 @@ class TextTarget(Target):
         scoring = scoring or Scoring()
         ours, theirs, *more = ([clean(x) for x in texts] for texts in (outputs, references, *scoring.references))
         scoring = replace(scoring, references=more)
-        wanted = TextTargetSettings.usual if self.settings.metrics is None else self.settings.metrics
+        wanted = self.usual if self.settings.metrics is None else self.settings.metrics
         return {name: measure(name, ours, theirs, scoring) for name in wanted}
