@@ -12,7 +12,7 @@ from typing import Any
 # Optional libraries, by the name they are imported under: what needs which package, and the extra that installs it.
 EXTRAS = {
     "PIL": ("pictures need pillow", "pictures"),
-    "av": ("video files need PyAV", "video"),
+    "av": ("video files (PyAV) need av", "video"),
     "babel": ("the corpora need Babel", "corpora"),
     "ctranslate2": ("CTranslate2 exports need ctranslate2", "export"),
     "espeakng_loader": ("the spoken corpus needs espeakng-loader", "corpora"),
