@@ -78,6 +78,43 @@ class ConvolutionStemSettings(StemSettings):
         )
 
 
+class LogMelSettings(StemSettings):
+    """A vector for each log-mel frame of 10 ms of a recording."""
+
+    reads = ("audio",)
+
+    kind: Literal["log_mel"] = "log_mel"
+    mels: int = Field(80, ge=1, le=1024, description="bands of frequency, even on the mel scale")
+    normalize: Literal["utterance", "global", "none"] = Field(
+        "utterance", description="centre and scale each band over the recording, or over all that was trained on"
+    )
+
+
+class SubsamplingSettings(LogMelSettings):
+    """Convolutions over log-mel frames, each of which halves time and bands."""
+
+    kind: Literal["subsampling"] = "subsampling"  # type: ignore[assignment]
+    halvings: int = Field(2, ge=1, le=6, description="how often time is halved: 2 make a vector of 40 ms")
+    channels: int = Field(64, ge=1, le=4096, description="of each convolution")
+
+    def vectors(self, length: int) -> int:
+        for _ in range(self.halvings):
+            length = (length + 1) // 2
+        return length
+
+
+class PyramidSettings(LogMelSettings):
+    """LSTMs over log-mel frames, both ways, each of which but the first halves time (Chan et al. 2016)."""
+
+    kind: Literal["pyramid"] = "pyramid"  # type: ignore[assignment]
+    halvings: int = Field(2, ge=1, le=6, description="how many of them halve time: 3 make a vector of 80 ms")
+
+    def vectors(self, length: int) -> int:
+        for _ in range(self.halvings):
+            length = (length + 1) // 2
+        return length
+
+
 class EncoderSettings(Section):
     """What every encoder has: a stem, which makes vectors of the source's elements."""
 
@@ -123,22 +160,32 @@ class TransformerSettings(Section):
     gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
 
     def check(self, d_model: int) -> str | None:
-        if d_model % self.heads:
-            return _heads(d_model, self.heads)
-        if self.positions == "sinusoidal" and d_model % 2:
-            return f"sinusoidal positions need an even d_model, not {d_model}"
-        if self.positions == "rotary" and d_model // self.heads % 2:
-            return (
-                f"positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
-                f"heads ({self.heads}) is {d_model // self.heads}"
-            )
-        return None
+        return _attention_clash(d_model, self.heads, self.positions)
 
 
 class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
     """Blocks of self-attention over the source (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
+
+
+class ConformerSettings(EncoderSettings):
+    """Blocks of attention and convolution over the source (Gulati et al. 2020)."""
+
+    kind: Literal["conformer"] = "conformer"
+    layers: Small = Field(12, description="how many blocks")
+    heads: int = Field(4, ge=1, le=4096, description="attention heads; must divide d_model")
+    d_ff: int = Field(1024, ge=1, le=2**20, description="width inside the feed-forward parts")
+    kernel: int = Field(31, ge=1, le=1023, description="vectors that the convolution over time sees; an odd number")
+    normalize_convolution: Literal["batch", "layer"] = Field(
+        "batch", description="the norm inside the convolution: batch norm as published, or layer norm"
+    )
+    positions: Positions = Field("rotary", description="how order is encoded, as for a Transformer")
+
+    def check(self, d_model: int) -> str | None:
+        if self.kernel % 2 == 0:
+            return f"kernel ({self.kernel}) should be odd, so that it looks as far back as ahead; try {self.kernel + 1}"
+        return _attention_clash(d_model, self.heads, self.positions)
 
 
 class StemEncoderSettings(EncoderSettings):
@@ -164,7 +211,9 @@ class RecurrentDecoderSettings(Section):
         "mixture of encoder states at every step (default attention, where there is an encoder)",
     )
     score: str | None = Field(
-        None, description="how attention compares: dot, bilinear, additive, mlp or scaled_dot (default additive)"
+        None,
+        description="how attention compares: dot, bilinear, additive, mlp, scaled_dot, or location, which also sees "
+        "where it looked before (Chorowski et al. 2015) (default additive)",
     )
     place: Place | None = Field(
         None,
@@ -214,6 +263,7 @@ class NoDecoderSettings(Section):
 
 BODIES.describe(CELLS, RecurrentEncoderSettings)
 BODIES.describe(["transformer"], TransformerEncoderSettings)
+BODIES.describe(["conformer"], ConformerSettings)
 BODIES.describe(["stem"], StemEncoderSettings)
 BODIES.describe(["none"], NoEncoderSettings)
 DECODERS.describe(CELLS, RecurrentDecoderSettings)
@@ -221,6 +271,9 @@ DECODERS.describe(["transformer"], TransformerDecoderSettings)
 DECODERS.describe(["none"], NoDecoderSettings)
 STEMS.describe(["tokens"], TokenStemSettings)
 STEMS.describe(["convolution"], ConvolutionStemSettings)
+STEMS.describe(["log_mel"], LogMelSettings)
+STEMS.describe(["subsampling"], SubsamplingSettings)
+STEMS.describe(["pyramid"], PyramidSettings)
 Encoder = SerializeAsAny[EncoderSettings]
 Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
 
@@ -244,6 +297,11 @@ class ModelSettings(Section):
     encoder: Annotated[Encoder | list[Encoder], Kind(BODIES, "lstm", several=True)] = Field(
         default_factory=RecurrentEncoderSettings,
         description="of several sources, each has an encoder of these settings; or a list, one for each",
+    )
+    ctc: bool = Field(
+        False,
+        description="an output layer over the encoder's states, trained by CTC (Graves et al. 2006): beside a decoder "
+        "(training.objective.ctc, search.ctc), or with decoder.kind none alone",
     )
     joint: Annotated[Encoder, Kind(BODIES, "transformer")] | None = Field(
         None, description="of several sources: a body over the vectors of all encoders, end to end (default: none)"
@@ -286,6 +344,8 @@ class ModelSettings(Section):
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
             yield "of several encoders none can be of kind none; leave the list out for a decoder alone"
+        if self.ctc and self.decoder_only:
+            yield "ctc reads off an encoder's states, but encoder.kind is none; set it to false"
         if self.encoder_only and self.decoder_only:
             yield "decoder.kind none needs an encoder, but encoder.kind is none as well"
         if not isinstance(decoder, RecurrentDecoderSettings):
@@ -322,6 +382,20 @@ class ModelSettings(Section):
                 yield "share_layers needs a decoder whose state reads tokens alone: context: last, or place: output"
         else:
             yield f"share_layers needs two of a kind, not {' and '.join(x.kind for x in [*self.encoders, decoder])}"
+
+
+def _attention_clash(d_model: int, heads: int, positions: str) -> str | None:
+    """Why self-attention cannot have this width, or None."""
+    if d_model % heads:
+        return _heads(d_model, heads)
+    if positions == "sinusoidal" and d_model % 2:
+        return f"sinusoidal positions need an even d_model, not {d_model}"
+    if positions == "rotary" and d_model // heads % 2:
+        return (
+            f"positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
+            f"heads ({heads}) is {d_model // heads}"
+        )
+    return None
 
 
 def _heads(d_model: int, heads: int) -> str:

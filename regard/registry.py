@@ -65,13 +65,22 @@ class Family:
 
 
 CELLS = ("rnn", "lstm", "gru")
-MODALITIES = Family("source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image")})
+MODALITIES = Family("source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio")})
 TARGETS = Family("target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number")})
-STEMS = Family("stem", dict.fromkeys(("tokens", "convolution"), "regard.models.stems"))
-BODIES = Family("encoder", dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders"))
+STEMS = Family(
+    "stem",
+    dict.fromkeys(("tokens", "convolution"), "regard.models.stems")
+    | dict.fromkeys(("log_mel", "subsampling", "pyramid"), "regard.models.speech"),
+)
+BODIES = Family(
+    "encoder",
+    dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders")
+    | {"conformer": "regard.models.speech"},
+)
 DECODERS = Family("decoder", dict.fromkeys((*CELLS, "transformer", "none"), "regard.models.build"), is_open=False)
 SCORES = Family(
-    "attention score", dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot"), "regard.nn.scores")
+    "attention score",
+    dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot", "location"), "regard.nn.scores"),
 )
 OBJECTIVES = Family(
     "objective", dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives")

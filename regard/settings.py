@@ -85,6 +85,9 @@ class ObjectiveSettings(Section):
         description="a head over a decoder alone: weight of the language model's own loss beside the head's "
         "(Radford et al. 2018 take 0.5)",
     )
+    ctc: Fraction = Field(
+        0.3, description="model.ctc beside a decoder: weight of the CTC loss, 1 less it that of the decoder's"
+    )
     reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
     entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
     soft: Fraction = Field(
@@ -159,6 +162,9 @@ class Search(Section):
     )
     alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
     coverage: Weight = Field(0.0, description="coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention")
+    ctc: Fraction | None = Field(
+        None, description="weight of CTC in joint decoding (Watanabe et al. 2017; default 0.3 where there is model.ctc)"
+    )
     groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
     diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
     no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
@@ -368,14 +374,23 @@ class Config(Section):
         """What is asked of a model that writes text."""
         model, objective, given = self.model, self.training.objective, self.sources[0].given
         if model.encoder_only:
-            if given:
-                yield f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}"
-            if getattr(model.encoder, "bidirectional", True) is False:
+            if given and not model.ctc:
+                yield (
+                    f"model.decoder.kind none needs source.kind none (lines of text), not {self.sources[0].kind}; or "
+                    "model.ctc: true, to read text off the encoder"
+                )
+            if model.ctc and not given:
+                yield "model.ctc reads text off a source, but source.kind is none; set it to false"
+            if not model.ctc and getattr(model.encoder, "bidirectional", True) is False:
                 yield (
                     "a masked language model (decoder.kind none) reads from both sides; set encoder.bidirectional: true"
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
                 yield f"training.objective.kind '{objective.kind}' needs a decoder"
+        if objective.agreement and model.ctc:
+            yield "training.objective.agreement does not go with model.ctc; set it to 0"
+        if self.search.ctc and not model.ctc:
+            yield "search.ctc needs a model with model.ctc; leave it out"
         if objective.agreement and getattr(model.decoder, "hard", False):
             yield "training.objective.agreement compares soft passes; decoder.hard draws, so set it to 0"
         if objective.agreement and objective.kind != "likelihood":

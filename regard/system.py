@@ -274,7 +274,7 @@ def together(tasks: Sequence[Task]) -> Task:
         if not isinstance(task, TextGeneration) or task.first != first.first or _kinds(task) != _kinds(first):
             raise ConfigError("an ensemble needs models that read the same and write; these differ in kind")
         models.append(task.model)
-    return replace(first, model=Ensemble(models))  # type: ignore[arg-type]
+    return replace(first, model=Ensemble(models))
 
 
 def _kinds(task: Task) -> list[str]:

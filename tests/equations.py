@@ -43,16 +43,16 @@ def likeliest(scores: list[float]) -> list[float]:
 # Attention
 
 
-def score(kind: str, w: Weights, s: Array, h: Array) -> float:
-    """`e = score(s, h)` of one decoder state and one encoder state."""
+def score(kind: str, w: Weights, s: Array, h: Array, located: Array | float = 0.0) -> float:
+    """`e = score(s, h)` of one decoder state and one encoder state; `located` is what its place adds."""
     match kind:
         case "dot":  # Luong et al. 2015, eq. 8
             return float(sum(h[i] * s[i] for i in range(len(s))))
         case "bilinear":  # the same, "general"; stored is the matrix that maps h
             return float((w["weight.weight"] @ h) @ s)
-        case "additive":  # Bahdanau et al. 2015, A.1.2: one matrix on [h; s]
+        case "additive" | "location":  # Bahdanau et al. 2015, A.1.2: one matrix on [h; s]
             joined = np.concatenate([w["from_state.weight"], w["from_query.weight"]], axis=1)
-            inner = np.tanh(joined @ np.concatenate([h, s]) + w["from_state.bias"])
+            inner = np.tanh(joined @ np.concatenate([h, s]) + w["from_state.bias"] + located)
             return float(w["v.weight"][0] @ inner)
         case "mlp":  # two layers on [h; s], then v
             joined = np.concatenate([w["from_state.weight"], w["from_query.weight"]], axis=1)
@@ -62,6 +62,14 @@ def score(kind: str, w: Weights, s: Array, h: Array) -> float:
             key, query = w["from_state.weight"] @ h, w["from_query.weight"] @ s
             return float(key @ query) / math.sqrt(len(s))
     raise ValueError(kind)
+
+
+def located(w: Weights, past: Array, j: int) -> Array:
+    """`U f_j` with `f = F * α` (Chorowski et al. 2015, eq. 8): each filter over the weights around place `j`."""
+    filters = w["filters.weight"][:, 0]  # (filters, width)
+    reach = filters.shape[1] // 2
+    around = np.array([past[i] if 0 <= i < len(past) else 0.0 for i in range(j - reach, j + reach + 1)])
+    return np.asarray(w["from_location.weight"] @ (filters @ around))
 
 
 def context(alphas: list[float], values: list[Array], d_model: int) -> Array:

@@ -19,8 +19,9 @@ ROOMS = [
     "explain", "system", "runs", "exchange", "output", "display", "generation", "compare", "demo", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-# `Config.load` and `Config.parse` are where users look for what stands in config.py.
-EXCEPTIONS = {("settings", "config")}
+# `Config.load` and `Config.parse` are where users look for what stands in config.py; what alters a source while a model
+# trains is a network's part, and its modality says which.
+EXCEPTIONS = {("settings", "config"), ("data", "nn")}
 
 
 def room(path: Path) -> str:

@@ -14,7 +14,7 @@ from regard.models.stems import Embedding
 from regard.nn.attention import Attention, MultiHeadAttention, attention_weights, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.nn.positions import Learned, Sinusoidal
-from regard.nn.scores import SCORES
+from regard.nn.scores import SCORES, Location
 from regard.ragged import Ragged
 from regard.search.limits import length_penalty
 from regard.search.rerank import coverage_penalty
@@ -61,7 +61,8 @@ def test_scores_and_contexts(kind: str) -> None:
     scores = attention.score(queries.unsqueeze(1), attention.keys(states))
     assert scores.shape == (3, 1, 2, 4)
     with capture(attention) as trace:
-        contexts = attention(queries, attention.keys(states), attention.values(states), mask, torch.tensor([5, 7, 9]))
+        numbers = torch.tensor([5, 7, 9])
+        contexts, _ = attention(queries, attention.keys(states), attention.values(states), mask, numbers)
     for row, target in product(range(3), range(2)):
         expected = [eq.score(kind, w, queries[row, target].numpy(), states[row, j].numpy()) for j in range(4)]
         agree(scores[row, 0, target], [np.array(e) for e in expected])
@@ -70,6 +71,19 @@ def test_scores_and_contexts(kind: str) -> None:
         agree(contexts[row, target], list(eq.context(alphas, values, D_MODEL)))
         found = trace.weights("", [5, 7, 9][row])[0, target]  # under the numbers it was told
         agree(found, [np.array(a) for a in [*alphas, *[0.0] * (4 - lengths[row])]], 1e-7)
+
+
+def test_location_aware_scores_see_where_attention_was() -> None:
+    """Chorowski et al. 2015, eq. 8 and 9; with no past it is the additive score."""
+    score = Location(D_MODEL, filters=3, width=5)
+    w = randomised(score)
+    queries, states, past = vectors(2, 1, 3, D_MODEL), vectors(2, 1, 6, D_MODEL, seed=3), vectors(2, 1, 3, 6, seed=4)
+    found = score(queries, score.keys(states), past.abs())
+    for row, target, j in product(range(2), range(3), range(6)):
+        before = past.abs()[row, 0, target].numpy()
+        located = eq.located(w, before, j)
+        s, h = queries[row, 0, target].numpy(), states[row, 0, j].numpy()
+        agree(found[row, 0, target, j : j + 1], [np.array(eq.score("location", w, s, h, located))])
 
 
 def test_attention_weights_are_a_softmax_over_what_may_be_seen() -> None:

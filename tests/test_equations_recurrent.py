@@ -116,7 +116,7 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
     """Outputs for embedded tokens `ys`, by the context mode, over states `h` with summary `c`."""
     kind, mode = part["kind"], part.get("place") or part["context"]
     recurrent = layers(w, "recurrence.layers", part["layers"])
-    outputs, fed = [], np.zeros(D_MODEL)
+    outputs, fed, past = [], np.zeros(D_MODEL), np.zeros(len(h))
 
     def attend(s: Array) -> Array:
         if part.get("heads"):
@@ -124,8 +124,12 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
                 part["score"], eq.under(w, "attention"), part["heads"], s, h, hard=part.get("hard", False)
             )
             return c
-        e = [eq.score(part["score"], eq.under(w, "attention.score"), s, state) for state in h]
-        return eq.context(eq.likeliest(e) if part.get("hard") else eq.softmax(e), h, D_MODEL)
+        score = eq.under(w, "attention.score")
+        back = part["score"] == "location"
+        places = [eq.located(score, past, j) if back else 0.0 for j in range(len(h))]
+        e = [eq.score(part["score"], score, s, state, at) for state, at in zip(h, places, strict=True)]
+        past[:] = alphas = eq.likeliest(e) if part.get("hard") else eq.softmax(e)
+        return eq.context(alphas, h, D_MODEL)
 
     def output(s: Array, context: Array) -> Array:
         y: Array = np.tanh(w["join.weight"] @ np.concatenate([s, context]))

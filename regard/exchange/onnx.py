@@ -125,18 +125,22 @@ class RecurrentLayout(Layout):
             heads = attention.heads or 1
             self.shapes["values"] = self.shapes["keys"] = ("sources", heads, "source", d_model // heads)
             self.shapes["mask"] = ("sources", "source")
+            if decoder.looks_back:
+                self.shapes["past"] = ("rows", heads, "source")
         self.started = list(self.shapes)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         assert isinstance(state, RecurrentState), "this is the state of another decoder"
-        return {"carry": state.carry, "fed": state.fed, **({} if state.view is None else vars(state.view))}
+        own = {"carry": state.carry, "fed": state.fed, "past": state.past}
+        return {**own, **({} if state.view is None else vars(state.view))}
 
     def state(self, given: dict[str, Tensor]) -> RecurrentState:
         carry = given["carry"]
         # A view has all of these; what its decoder does not look at is left out of the graph.
         summary = given.get("summary", given["values"][:, 0, 0] if "values" in given else carry)
         values, keys, mask = (given.get(name, summary) for name in ("values", "keys", "mask"))
-        return RecurrentState(carry, given.get("fed", carry), View(summary, values, keys, mask, mask))
+        past = given.get("past", carry)
+        return RecurrentState(carry, given.get("fed", carry), past, View(summary, values, keys, mask, mask))
 
 
 class TransformerLayout(Layout):

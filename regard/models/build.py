@@ -19,6 +19,7 @@ from regard.model_settings import (
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
+from regard.models.ctc import CTCHead, CTCModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
@@ -53,6 +54,8 @@ def build(
         return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
+    if settings.encoder_only and settings.ctc:
+        return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs))
     if settings.encoder_only:
         encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
         return MaskedLanguageModel(encoder, d_model, head)
@@ -65,7 +68,7 @@ def build(
     decoder = build_decoder(settings, embedding, longest)
     if settings.share_layers:
         share(encoder, decoder)
-    return EncoderDecoder(encoder, decoder, head)
+    return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs) if settings.ctc else None)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:

@@ -223,15 +223,7 @@ def transformer_parts(
     """Positions that are added to token vectors, unless attention itself has some; the blocks; and the last norm, which
     pre-norm needs because it leaves the residual stream unnormed."""
     heads = part.heads
-    relative: Relative | None = None  # shared by all blocks
-    match part.positions:
-        case "rotary":
-            relative = Rotary(d_model // heads)
-        case "alibi":
-            relative = Alibi(heads)
-        case "t5":
-            relative = T5Bias(heads, bidirectional=not causal)
-    each = [Shaw(d_model // heads) if part.positions == "shaw" else relative for _ in range(part.layers)]
+    absolute, each = make_positions(part.positions, d_model, heads, part.layers, longest, causal)
     blocks = [
         block(
             d_model, heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
@@ -239,6 +231,24 @@ def transformer_parts(
         )
         for own in each
     ]  # fmt: skip
-    absolute: nn.Module | None = Learned(d_model, longest) if part.positions == "learned" else None
-    absolute = Sinusoidal(d_model) if part.positions == "sinusoidal" else absolute
     return absolute, blocks, make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()
+
+
+def make_positions(
+    kind: str, d_model: int, heads: int, layers: int, longest: int, causal: bool = False
+) -> tuple[nn.Module | None, list[Relative | None]]:
+    """Positions that are added to vectors, and those inside the attention of each layer, of which one may serve all."""
+    shared: Relative | None = None
+    absolute: nn.Module | None = None
+    match kind:
+        case "rotary":
+            shared = Rotary(d_model // heads)
+        case "alibi":
+            shared = Alibi(heads)
+        case "t5":
+            shared = T5Bias(heads, bidirectional=not causal)
+        case "learned":
+            absolute = Learned(d_model, longest)
+        case "sinusoidal":
+            absolute = Sinusoidal(d_model)
+    return absolute, [Shaw(d_model // heads) if kind == "shaw" else shared for _ in range(layers)]

@@ -9,7 +9,7 @@ rows of one source stand together, as many for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -123,13 +123,14 @@ class AutoregressiveModel(nn.Module, ABC):
 class EncoderDecoder(AutoregressiveModel):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head, ctc: nn.Module | None = None) -> None:
         super().__init__()
         self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
+        self.ctc: Any = ctc  # an output layer over the encoder's states (`CTCHead`), if there is one
 
     @property
     def packed(self) -> bool:
-        return self.decoder.packed and bool(self.encoder.packed)
+        return self.decoder.packed and bool(self.encoder.packed) and self.ctc is None
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
         return self.decoder(inputs, self.encode(source))
@@ -240,4 +241,4 @@ class EncoderWithHead(nn.Module):
 
 
 Pool = Literal["first", "class", "last", "summary", "each"]
-Model = EncoderDecoder | DecoderOnly | MaskedLanguageModel | EncoderWithHead
+Model = AutoregressiveModel | MaskedLanguageModel | EncoderWithHead

@@ -66,11 +66,12 @@ class RecurrentState:
 
     carry: Tensor  # (rows, layers, parts, d_model)
     fed: Tensor  # (rows, d_model): the last output, where it enters; else (rows, 0)
+    past: Tensor  # (rows, heads, source): the last weights, where attention asks for them; else (rows, 0, 0)
     view: View | None  # None: a language model
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
         view = self.view if sources is None or self.view is None else self.view.select(sources)
-        return RecurrentState(self.carry[rows], self.fed[rows], view)
+        return RecurrentState(self.carry[rows], self.fed[rows], self.past[rows], view)
 
     def fixed(self, tokens: int) -> RecurrentState:
         return self
@@ -90,6 +91,8 @@ class RecurrentDecoder(Looped):
         self.bounded = self.packed = False
         self.mode, self.embedding, self.attention = CONTEXT_MODES[mode], embedding, attention
         self.feeds = self.mode.enters == "output"
+        self.looks_back = attention is not None and attention.score.looks_back
+        self.loops = self.mode.loops or self.looks_back
         self.recurrence = Recurrence(cell, 2 * d_model if self.mode.enters else d_model, d_model, layers, dropout)
         self.carry_shape = (layers, self.recurrence.parts, d_model)
         dense = bridge == "dense" and mode != "none"
@@ -109,7 +112,8 @@ class RecurrentDecoder(Looped):
         if self.attention is not None:
             keys, values = self.attention.keys(states), self.attention.values(states)
         view = View(summary, values, keys, mask, torch.arange(mask.shape[0], device=mask.device))
-        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), view)
+        past = values.new_zeros((len(mask), values.shape[1], mask.shape[1]) if self.looks_back else (len(mask), 0, 0))
+        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), past, view)
 
     def _bridge_input(self, memory: Memory) -> Tensor:
         if self.bridge is not None:
@@ -119,7 +123,8 @@ class RecurrentDecoder(Looped):
 
     def alone(self, rows: int) -> RecurrentState:
         weight = self.embedding.table.weight
-        return RecurrentState(self.recurrence.start(rows, weight), weight.new_zeros(rows, 0), None)
+        nothing = weight.new_zeros(rows, 0)
+        return RecurrentState(self.recurrence.start(rows, weight), nothing, nothing.unsqueeze(-1), None)
 
     def read(self, tokens: Ragged, state: RecurrentState) -> tuple[Ragged, RecurrentState]:
         outputs, carry = self._full(tokens.like(self.embedding(tokens.values)), state)
@@ -129,7 +134,7 @@ class RecurrentDecoder(Looped):
         if memory is None:
             return self.read(tokens, self.alone(len(tokens)))[0]
         y = tokens.like(self.embedding(tokens.values))
-        if not self.mode.loops:
+        if not self.loops:
             return self._full(y, self.start(memory))[0]
         if not y.longest:
             return y
@@ -147,18 +152,22 @@ class RecurrentDecoder(Looped):
         def cell(x: Tensor | None) -> tuple[Tensor, Tensor]:
             return self.recurrence.step(y if x is None else torch.cat((y, x), dim=-1), carry)
 
-        s, c, after = self._advance(cell, state.view, carry[:, -1, 0], state.fed)
+        s, c, after, past = self._advance(cell, state.view, carry[:, -1, 0], state.fed, state.past)
         output = self._output(s, c)
-        return output, RecurrentState(after, output if self.feeds else state.fed, state.view)
+        return output, RecurrentState(after, output if self.feeds else state.fed, past, state.view)
 
     def _advance(
-        self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor
-    ) -> tuple[Tensor, Any, Any]:
-        """`s_t`, `c_t` and what the cell carries on, from `s_{t-1}` and `o_{t-1}`; `cell` takes what enters."""
-        mode = self.mode
-        c = self._context(view, previous) if mode.context in ("summary", "previous") else None
+        self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor, past: Tensor
+    ) -> tuple[Tensor, Any, Any, Tensor]:
+        """`s_t`, `c_t`, what the cell carries on and the weights, from `s_{t-1}`, `o_{t-1}` and the weights before;
+        `cell` takes what enters."""
+        mode, c = self.mode, None
+        if mode.context in ("summary", "previous"):
+            c, past = self._context(view, previous, past)
         s, carry = cell(c if mode.enters == "context" else fed if mode.enters == "output" else None)
-        return s, self._context(view, s) if mode.context == "current" else c, carry
+        if mode.context == "current":
+            c, past = self._context(view, s, past)
+        return s, c, carry, past
 
     def _full(self, y: Ragged, state: RecurrentState) -> tuple[Ragged, Tensor]:
         """All steps at once, where none needs the one before it: outputs, and the carry at the end of each row."""
@@ -168,7 +177,7 @@ class RecurrentDecoder(Looped):
             x = y.like(torch.cat((y.values, c), dim=-1)) if self.mode.enters == "context" else y
         states, carry = self.recurrence(x, state.carry)
         if self.mode.context == "current":
-            c = y.unpadded(self._context(state.view, states.padded())).values
+            c = y.unpadded(self._context(state.view, states.padded(), state.past)[0]).values
         return y.like(self._output(states.values, c)), carry
 
     def _loop(self, y: Tensor, going: Sequence[int], state: RecurrentState) -> Tensor:
@@ -176,7 +185,7 @@ class RecurrentDecoder(Looped):
         to outputs in that order. `going` says how many rows there still are at each step."""
         assert state.view is not None, "what loops attends to an encoder's states"
         keys, values = (x.to(autocast_dtype(x)) for x in (state.view.keys, state.view.values))
-        view, fed = replace(state.view, keys=keys, values=values), state.fed
+        view, fed, past = replace(state.view, keys=keys, values=values), state.fed, state.past
         states, contexts = [], []  # outputs that are fed stand in place of the states
         with defer_gradients():
             unrolled = UnrolledRecurrence(self.recurrence, y)
@@ -184,8 +193,8 @@ class RecurrentDecoder(Looped):
             for ahead in unrolled.ahead.split(going):
                 if (count := len(ahead)) < len(fed):  # rows that have ended drop out
                     parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
-                    view = view.select(slice(count))
-                s, c, parts = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed)
+                    view, past = view.select(slice(count)), past[:count]
+                s, c, parts, past = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed, past)
                 if self.feeds:
                     s = fed = self._output(s, c)
                 states.append(s)
@@ -197,14 +206,19 @@ class RecurrentDecoder(Looped):
             return self.dropout(s)
         return self.dropout(torch.tanh(deferred_apply(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
 
-    def _context(self, view: View | None, queries: Tensor) -> Tensor:
-        """That of `(rows, d_model)`, the rows of one source together, or of `(sources, target, d_model)`."""
+    def _context(self, view: View | None, queries: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """That of `(rows, d_model)`, the rows of one source together, or of `(sources, target, d_model)`; and the
+        weights, where the next step asks for them."""
         assert view is not None, "this context mode needs an encoder"
         grouped = queries.unflatten(0, (view.summary.shape[0], -1)) if queries.dim() == 2 else queries
         if self.attention is None:
-            return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape)
-        found = self.attention(grouped.to(view.values.dtype), view.keys, view.values, view.mask, view.number)
-        return found.reshape(queries.shape)
+            return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape), past
+        before = past.unflatten(0, (len(grouped), -1)).transpose(1, 2) if self.looks_back else None
+        given = (view.keys, view.values, view.mask, view.number, before)
+        found, weights = self.attention(grouped.to(view.values.dtype), *given)
+        if self.looks_back and weights is not None:
+            past = weights.transpose(1, 2).flatten(0, 1)
+        return found.reshape(queries.shape), past
 
     def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The loop as a recorded CUDA graph, in one of few shapes: rows, steps and source positions are padded, and

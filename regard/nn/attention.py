@@ -114,17 +114,21 @@ class Attention(nn.Module):
         """What contexts are made of, `(rows, heads, source, d_head)`, once for a source."""
         return self._split(states if self.heads is None else self.value(states))
 
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
-        """Contexts `(rows, target, d_model)` for queries of that shape, which are these `rows` of the batch."""
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Contexts `(rows, target, d_model)` for queries of that shape, which are these `rows` of the batch; and the
+        weights, `(rows, heads, target, source)`, where the score wants them at the next step as `past`."""
         queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
         if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
-            return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2)
-        scores = self.score(queries, keys)  # (rows, heads, target, source)
+            return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2), None
+        # (rows, heads, target, source)
+        scores = self.score(queries, keys) if past is None else self.score(queries, keys, past)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
-        return deferred_matmul(weights, values).transpose(1, 2).flatten(2)
+        return deferred_matmul(weights, values).transpose(1, 2).flatten(2), weights
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The weights that are used; soft attention uses all of them."""

@@ -119,9 +119,11 @@ class UnrolledRecurrence:
         """From what a stack carries, `(rows, layers, parts, d_model)`."""
         return [tuple(layer.to(self.dtype).unbind(1)) for layer in carry.unbind(1)]
 
-    def __call__(self, ahead: Tensor, carry: Carry, x: Tensor) -> tuple[Tensor, Carry]:
-        """One step: a part of `self.ahead` and the input only known now, to the top layer's state and the new carry."""
+    def __call__(self, ahead: Tensor, carry: Carry, x: Tensor | None) -> tuple[Tensor, Carry]:
+        """One step: a part of `self.ahead` and the input only known now, if there is any, to the top layer's state and
+        the new carry."""
         after: Carry = []
+        x = ahead[:, :0] if x is None else x
         with torch.autocast("cpu", enabled=False):
             for i, (layer, (h, *cell)) in enumerate(zip(self.layers, carry, strict=True)):
                 x = (self.dropout(x) if i else x).to(self.product_dtype)

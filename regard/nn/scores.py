@@ -21,6 +21,7 @@ class AttentionScore(nn.Module, ABC):
     """`(batch, heads, target, d_model)` and `(batch, heads, source, …)` to `(batch, heads, target, source)`."""
 
     family = registry.SCORES
+    looks_back = False  # whether it is also given the weights of the step before: `score(queries, keys, past)`
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -30,8 +31,8 @@ class AttentionScore(nn.Module, ABC):
         return states
 
     @abstractmethod
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """How well each query fits each key."""
+    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
+        """How well each query fits each key; `past` `(batch, heads, target, source)` is given where it is asked for."""
 
 
 class Multiplied(AttentionScore):
@@ -41,7 +42,7 @@ class Multiplied(AttentionScore):
         """What is multiplied by the keys."""
         return queries
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
         return deferred_linear(self.query(queries), keys)  # (batch, heads, target, source)
 
 
@@ -76,16 +77,37 @@ class Additive(AttentionScore):
     def keys(self, states: Tensor) -> Tensor:
         return self.from_state(states)
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
         pairs = deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3)
+        pairs = pairs if past is None else pairs + self.located(past)
         pairs = self.hidden(torch.relu(pairs)) if self.deep else pairs  # (batch, heads, target, source, d_model)
         return self.v(torch.tanh(pairs)).squeeze(-1)  # (batch, heads, target, source)
+
+    def located(self, past: Tensor) -> Tensor:
+        """What the weights of the step before add."""
+        raise NotImplementedError
 
 
 class Perceptron(Additive):
     """A multi-layer perceptron on the pair: `e = vᵀ tanh(W₂ relu(W₁ [h; s] + b₁) + b₂)`."""
 
     deep = True
+
+
+class Location(Additive):
+    """Chorowski et al. 2015, eq. 8 and 9: `e = vᵀ tanh(W s + V h_j + U f_j + b)`, with `f = F * α` a convolution over
+    the weights of the step before, so that attention can tell how far it has come."""
+
+    looks_back = True
+
+    def __init__(self, d_model: int, filters: int = 10, width: int = 101) -> None:
+        super().__init__(d_model)
+        self.filters = nn.Conv1d(1, filters, width, padding=width // 2, bias=False)
+        self.from_location = nn.Linear(filters, d_model, bias=False)
+
+    def located(self, past: Tensor) -> Tensor:
+        found = self.filters(past.flatten(0, 2).unsqueeze(1).to(self.filters.weight.dtype))  # (…, filters, source)
+        return self.from_location(found.mT).unflatten(0, past.shape[:3])  # (batch, heads, target, source, d_model)
 
 
 class ScaledDot(Multiplied):
@@ -105,6 +127,7 @@ class ScaledDot(Multiplied):
 
 SCORES: dict[str, type[AttentionScore]] = {
     "dot": Dot, "bilinear": Bilinear, "additive": Additive, "mlp": Perceptron, "scaled_dot": ScaledDot,
+    "location": Location,
 }  # fmt: skip
 for _kind, _score in SCORES.items():
     register(_kind, _score)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from regard.evaluation.alignment import AlignmentCounts, links, merge_words
 from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
+from regard.models.ctc import CTCModel, JointStepper
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
@@ -40,7 +42,7 @@ UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 class TextGeneration(Task):
     """Text from a source of any kind."""
 
-    model: AutoregressiveModel  # type: ignore[assignment]  # narrower: this task needs one that writes
+    model: AutoregressiveModel
 
     begins = "prefix"  # what the user calls how an output begins
 
@@ -112,7 +114,7 @@ class TextGeneration(Task):
 
     def _shared_out(self, items: Sequence[Item], search: Search, budget: int) -> list[list[int]]:
         """Groups to search for at once; where there is no source, the output is what takes room."""
-        lengths = np.array([self.source.length(item) or search.max_length for item in items], np.int64) + 1
+        lengths = np.array([self.source.places(item) or search.max_length for item in items], np.int64) + 1
         return [group.tolist() for group in pack([lengths], [budget])] if items else []
 
     def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
@@ -166,8 +168,9 @@ class TextGeneration(Task):
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
-        model = for_decoding(self.model, settings.precision)
+        model: Any = for_decoding(self.model, settings.precision)
         room = self.room(sources, settings)
+        weight = self._ctc_weight(settings)
         with inference(model):
             limits = Limits(
                 longest=torch.tensor(room),
@@ -178,6 +181,7 @@ class TextGeneration(Task):
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
+            model = JointStepper(model, weight) if weight else model
             start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
@@ -202,6 +206,14 @@ class TextGeneration(Task):
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
             )  # fmt: skip
         return self._cover(sources, found, settings) if settings.coverage else found
+
+    def _ctc_weight(self, settings: Search) -> float:
+        """That of CTC beside a decoder, which only beam search minds."""
+        if isinstance(self.model, CTCModel) or getattr(self.model, "ctc", None) is None:
+            return 0.0
+        if settings.sample or settings.mbr or settings.contrastive:
+            return 0.0
+        return 0.3 if settings.ctc is None else settings.ctc
 
     def _cover(
         self, sources: Sequence[Item], found: list[list[Hypothesis]], settings: Search

@@ -219,7 +219,7 @@ class Task(ABC):
         """Indices in groups of like length within a budget of tokens."""
         if not len(sources):
             return []
-        lengths = np.array([self.source.length(x) for x in sources], np.int64) + 1
+        lengths = np.array([self.source.places(x) for x in sources], np.int64) + 1
         others = lengths if targets is None else np.array([len(y) for y in targets], np.int64) + 1
         return [group.tolist() for group in pack([lengths, others], [budget, budget])]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
+from regard.models.ctc import CTCModel
 from regard.models.model import EncoderWithHead
 from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
@@ -57,10 +58,23 @@ class Likelihood(Objective):
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.hard:
             return self._hard(batch, done)
+        if getattr(self.model, "ctc", None) is not None:
+            return self._with_ctc(batch)
         if self.settings.agreement:
             return self._agreeing(batch)
         states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
         return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
+
+    def _with_ctc(self, batch: Batch) -> Tensor:
+        """`(1 - λ) Σ_t -log p(y_t given y_<t, x) - λ log p_ctc(y given x)` (Watanabe et al. 2017, eq. 11); without a
+        decoder the latter alone."""
+        model, memory = self.model, self.model.encode(batch.source)
+        ctc: Tensor = model.ctc.loss(memory.states, batch.outputs)
+        if isinstance(model, CTCModel):
+            return ctc
+        states, output, weight = model.decoder(batch.inputs, memory).values, model.head.linear, self.settings.ctc
+        loss = linear_cross_entropy(states, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        return (1.0 - weight) * loss + weight * ctc
 
     def _agreeing(self, batch: Batch) -> Tensor:
         """R-Drop (Liang et al. 2021, eq. 4, the mean over both passes): what two passes say under different dropout
@@ -88,7 +102,7 @@ class Likelihood(Objective):
         log_alpha, entropy = made.laid_out(batch.outputs)
         with torch.no_grad():
             reward = -torch.nn.functional.cross_entropy(logits.float(), batch.outputs.values, reduction="none")
-            if self.model.decoder.mode.loops:
+            if self.model.decoder.loops:
                 reward = _from_here_on(batch.outputs, reward)
             credit = self._centred(reward)
         return loss - self.settings.reward * (credit * log_alpha).sum() - self.settings.entropy * entropy.sum()

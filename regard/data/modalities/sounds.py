@@ -1,0 +1,148 @@
+"""Recordings from files, without torch: read, brought to one rate, and seen as a spectrogram."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from regard.errors import DataError, require
+
+Samples = NDArray[np.int16]
+LARGEST = 2**28  # samples of all channels; more are refused before they are decoded
+_TAPS = 16  # zero crossings of the resampling filter on either side
+
+
+def read_sound(path: str | Path, rate: int) -> Samples:
+    """A recording as 16-bit samples, so many a second, its channels mixed into one."""
+    require("soundfile")
+    import soundfile
+
+    header = check_sound(path)
+    try:
+        samples: NDArray[np.int16] = soundfile.read(os.fspath(path), dtype="int16", always_2d=True)[0]
+    except Exception as error:
+        raise _unreadable(path, error) from None
+    if len(samples) < header.frames:
+        raise DataError(f"{path} is cut off: it has {len(samples):,} of {header.frames:,} samples")
+    one = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32).round().astype(np.int16)
+    return one if header.samplerate == rate else resampled(one, header.samplerate, rate)
+
+
+def check_sound(path: str | Path) -> Any:
+    """The header of a recording (`frames`, `samplerate`, `channels`); an error if it cannot be one that is used."""
+    require("soundfile")
+    import soundfile
+
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path with odd characters is an error below
+            raise DataError(f"{path} cannot be read as a recording (it is no file); WAV, FLAC and OGG will do")
+        header = soundfile.info(os.fspath(path))
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(
+            f"no recording {path}; in a data file its path is relative to that file, elsewhere to where you are"
+        ) from None
+    except Exception as error:  # decoders raise whatever a damaged file leads them to
+        raise _unreadable(path, error) from None
+    if header.frames * header.channels > LARGEST:
+        raise DataError(
+            f"{path} cannot be read as a recording of {header.frames / header.samplerate:,.0f} seconds and "
+            f"{header.channels} channels: that is more than {LARGEST:,} samples; split it"
+        )
+    return header
+
+
+def _unreadable(path: str | Path, error: Exception) -> DataError:
+    what = str(error).replace(f"Error opening {os.fspath(path)!r}: ", "").rstrip(".") or type(error).__name__
+    return DataError(f"{path} cannot be read as a recording ({what}); WAV, FLAC and OGG will do")
+
+
+def resampled(samples: Samples, before: int, after: int) -> Samples:
+    """At another rate, through a sinc filter under a Kaiser window, which passes what both rates can hold.
+
+    Output `n` lies at `n · before / after` of the input; all that lie at the same fraction have the same taps.
+    """
+    shared = math.gcd(before, after)
+    up, down = after // shared, before // shared
+    count, reach = -(-len(samples) * up // down), math.ceil(_TAPS * max(1.0, down / up))
+    padded = np.pad(samples.astype(np.float32), (reach, reach + down))
+    windows = sliding_window_view(padded, 2 * reach + 1)
+    found = np.empty(count, np.float32)
+    for phase in range(min(up, count)):
+        first, fraction = divmod(phase * down, up)
+        numbers = np.arange(phase, count, up)
+        starts = first + down * np.arange(len(numbers))
+        found[numbers] = windows[starts] @ _filter(fraction / up, reach, min(1.0, up / down))
+    return found.round().clip(-32768, 32767).astype(np.int16)
+
+
+@lru_cache(maxsize=2048)
+def _filter(fraction: float, reach: int, cutoff: float) -> NDArray[np.float32]:
+    """Taps of a filter at a place between two samples."""
+    away = np.arange(-reach, reach + 1) - fraction
+    window = np.i0(8.0 * np.sqrt(np.clip(1 - (away / reach) ** 2, 0, None))) / np.i0(8.0)
+    taps = np.sinc(cutoff * 0.97 * away) * window
+    return np.asarray(taps / taps.sum(), np.float32)
+
+
+@lru_cache(maxsize=16)
+def mel_filters(rate: int, size: int, mels: int) -> NDArray[np.float32]:
+    """`(mels, size // 2 + 1)`: triangles over the bins of a Fourier transform of `size`, of equal area and even on
+    Slaney's mel scale (linear up to 1 kHz, logarithmic above), as librosa has them."""
+
+    def to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(mel < 15, mel * 200 / 3, 1000.0 * np.exp((mel - 15) * np.log(6.4) / 27))
+
+    top = rate / 2
+    highest = 15 + 27 * math.log(top / 1000) / math.log(6.4) if top > 1000 else top * 3 / 200
+    edges = to_hertz(np.linspace(0.0, highest, mels + 2))
+    bins = np.linspace(0.0, top, size // 2 + 1)
+    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    area = 2.0 / (edges[2:] - edges[:-2])
+    return np.asarray(np.clip(np.minimum(rising, falling), 0, None) * area[:, None], np.float32)
+
+
+def window_of(rate: int) -> tuple[int, int, int]:
+    """Samples between two frames (10 ms), in a frame's window (25 ms), and in its Fourier transform."""
+    hop = rate // 100
+    window = hop * 5 // 2
+    return hop, window, 2 ** (window - 1).bit_length()
+
+
+def spectrogram(hops: NDArray[np.int16], rate: int, mels: int = 64) -> NDArray[np.uint8]:
+    """A picture of a recording in hops `(frames, hop)`: time to the right, pitch upwards, `(height, width, 3)`."""
+    hop, window, size = window_of(rate)
+    side = (window - hop) // 2
+    padded = np.pad(hops.reshape(-1).astype(np.float32) / 32768, (side, window - hop - side))
+    frames = sliding_window_view(padded, window)[::hop] * np.hanning(window + 1)[:-1].astype(np.float32)
+    power = np.abs(np.fft.rfft(frames, size)) ** 2
+    level = np.log(power @ mel_filters(rate, size, mels).T + 1e-6)  # (frames, mels)
+    low, high = np.percentile(level, 5), level.max(initial=-20.0)
+    share = np.clip((level - low) / max(high - low, 1e-6), 0, 1).T[::-1]
+    dark, bright = np.array([24, 22, 48]), np.array([255, 236, 170])
+    picture = dark + (bright - dark) * share[..., None] ** 1.5
+    return np.asarray(picture.round(), np.uint8)
+
+
+def wav(samples: Samples, rate: int) -> bytes:
+    """A recording as a WAV file."""
+    import wave
+
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes(np.ascontiguousarray(samples, "<i2").tobytes())
+    return file.getvalue()

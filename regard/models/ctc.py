@@ -1,0 +1,211 @@
+"""Connectionist temporal classification (Graves et al. 2006): a token or a blank at each of the encoder's vectors.
+
+A path names one of them at each time; tokens that stand side by side and are alike are one, and blanks are left out.
+`p(y given x)` is the sum over all paths that read `y`. The same sums, over paths that go no further than some time,
+give `p(next token given those before)` (Graves 2008; Watanabe et al. 2017, eq. 12): a model of this kind is stepped
+like any other, and search knows nothing of paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.data.tokens import BOS, EOS, MASK, PAD, SEP
+from regard.errors import ConfigError
+from regard.models.encoders import Memory
+from regard.models.model import AutoregressiveModel, EncoderDecoder, State
+from regard.nn.graphs import Graphs
+from regard.ragged import Ragged
+
+BLANK = PAD  # which no text holds
+_UNSEEN = [BOS, EOS, SEP, MASK]  # marks that no path names
+_LEAST = -1e30  # log p of what cannot be, where a difference of two of them must be a number
+
+
+@dataclass(frozen=True)
+class PrefixState:
+    """Sums over paths that read what is written so far, by the time up to which they go, from 0; in double precision,
+    for they go over long sums of logarithms."""
+
+    log_probs: Tensor  # (sources, time, vocabulary)
+    sums: Tensor  # (sources, time + 1, vocabulary): of `log_probs` over time
+    ends: Tensor  # (sources,): times of each source
+    token: Tensor  # (rows, time + 1): log p of paths that end with the last token
+    blank: Tensor  # (rows, time + 1): of those that end with a blank
+    last: Tensor  # (rows,): the last token; -1: none
+    prefix: Tensor  # (rows,): log p of all that begins so
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> PrefixState:
+        mine = {name: getattr(self, name)[rows] for name in ("token", "blank", "last", "prefix")}
+        names = () if sources is None else ("log_probs", "sums", "ends")
+        theirs = {name: getattr(self, name)[sources] for name in names}
+        return replace(self, **mine, **theirs)
+
+    def fixed(self, tokens: int) -> PrefixState:
+        return self
+
+
+class CTCHead(nn.Module):
+    """The output layer over the encoder's states: a token or a blank at each of them."""
+
+    def __init__(self, d_model: int, vocabulary: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, vocabulary)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, states: Ragged) -> Ragged:
+        """`log p` `(total, vocabulary)` of what is named at each time."""
+        logits = self.linear(states.values).float()
+        unseen = torch.tensor(_UNSEEN, device=logits.device)
+        return states.like(logits.index_fill(-1, unseen, _LEAST).log_softmax(-1))
+
+    def loss(self, states: Ragged, outputs: Ragged) -> Tensor:
+        """`-log p` of all targets, which end with `</s>`. One that is too long for its source costs nothing."""
+        found = self(states).padded().transpose(0, 1)  # (time, rows, vocabulary)
+        targets = outputs.padded(EOS)[:, :-1].contiguous()
+        return F.ctc_loss(
+            found, targets, states.lengths, outputs.lengths - 1, BLANK, reduction="sum", zero_infinity=True
+        )
+
+    def start(self, states: Ragged) -> PrefixState:
+        """Before the first token: all paths so far are blanks."""
+        log_probs = self(states).padded().double()
+        sums = F.pad(log_probs.cumsum(1), (0, 0, 1, 0))
+        token = torch.full_like(sums[:, :, 0], _LEAST)
+        last = torch.full((len(states),), -1, device=token.device)
+        return PrefixState(
+            log_probs, sums, states.lengths, token, sums[:, :, BLANK].clone(), last, torch.zeros_like(token[:, 0])
+        )
+
+    def step(self, tokens: Tensor, state: PrefixState) -> tuple[Tensor, PrefixState]:
+        """`(rows,)` tokens, at first `<s>`, to `log p` `(rows, vocabulary)` of the next, and the state after them."""
+        state = _extended(tokens, state)
+        sources, times = state.log_probs.shape[:2]
+        rows = len(tokens) // max(sources, 1)  # of a source
+        inside = torch.arange(times, device=tokens.device) < state.ends[:, None]  # (sources, time)
+        hidden = torch.where(inside, 0.0, _LEAST).repeat_interleave(rows, 0)
+        either = torch.logaddexp(state.token, state.blank)[:, :-1] + hidden  # (rows, time)
+        log_probs = state.log_probs.unsqueeze(1)  # (sources, 1, time, vocabulary)
+        begins = (either.view(sources, rows, times, 1) + log_probs).logsumexp(2).flatten(0, 1)  # (rows, vocabulary)
+        # The last token again is only read as another where a blank stands between.
+        again = state.last.clamp(min=0)
+        blanks = state.blank[:, :-1] + hidden + _of(state.log_probs, again)
+        wanted = torch.where(state.last >= 0, blanks.logsumexp(1), begins.gather(1, again[:, None]).squeeze(1))
+        begins = begins.scatter(1, again[:, None], wanted[:, None])
+        ends = state.ends.repeat_interleave(rows)[:, None]
+        whole = torch.logaddexp(state.token, state.blank).gather(1, ends)
+        begins = begins.index_fill(1, torch.tensor([BLANK], device=tokens.device), _LEAST)
+        begins = begins.index_copy(1, torch.tensor([EOS], device=tokens.device), whole)
+        return (begins - state.prefix[:, None]).clamp(min=_LEAST).float(), state
+
+
+def _of(by_token: Tensor, tokens: Tensor) -> Tensor:
+    """`(rows, time)` of `(sources, time, vocabulary)`: that of one token for each row."""
+    rows = len(tokens) // max(len(by_token), 1)
+    index = tokens.view(len(by_token), rows, 1).expand(-1, -1, by_token.shape[1])
+    return by_token.mT.gather(1, index).flatten(0, 1)
+
+
+def _extended(tokens: Tensor, state: PrefixState) -> PrefixState:
+    """The state with one more token, `g` becomes `gc`: `r_t(gc) = (r_{t-1}(gc) + φ_{t-1}) y_t(c)`, where `φ` are the
+    paths that read `g`, and may go on with `c`. Such a recurrence is a cumulative sum of what is divided by products of
+    `y` up to each time, and multiplied by them again."""
+    new = tokens != BOS
+    either = torch.logaddexp(state.token, state.blank)
+    before = torch.where((tokens == state.last)[:, None], state.blank, either)[:, :-1]
+    token = _accumulated(before, _of(state.sums, tokens))
+    sums = state.sums[:, :, BLANK].repeat_interleave(len(tokens) // max(len(state.ends), 1), 0)
+    blank = _accumulated(token[:, :-1], sums)
+    times = torch.arange(before.shape[1], device=tokens.device)
+    inside = times < state.ends.repeat_interleave(len(tokens) // max(len(state.ends), 1))[:, None]
+    prefix = (before + _of(state.log_probs, tokens) + torch.where(inside, 0.0, _LEAST)).logsumexp(1)
+    return replace(
+        state,
+        token=torch.where(new[:, None], token, state.token),
+        blank=torch.where(new[:, None], blank, state.blank),
+        last=torch.where(new, tokens, state.last),
+        prefix=torch.where(new, prefix, state.prefix),
+    )
+
+
+def _accumulated(before: Tensor, sums: Tensor) -> Tensor:
+    """`r_t = (r_{t-1} + before_{t-1}) y_t` from `r_0 = 0`, in logarithms; `sums` are those of `log y`."""
+    found = (before - sums[:, :-1]).logcumsumexp(1) + sums[:, 1:]
+    return F.pad(found, (1, 0), value=_LEAST).clamp(min=_LEAST)
+
+
+class CTCModel(AutoregressiveModel):
+    """An encoder under a CTC output layer, and no decoder."""
+
+    def __init__(self, encoder: nn.Module, ctc: CTCHead) -> None:
+        super().__init__()
+        self.encoder, self.ctc = encoder, ctc
+
+    def forward(self, source: Any, inputs: Ragged) -> Ragged:
+        """`log p` `(total, vocabulary)` of the token after each of `inputs`."""
+        state, found = self.start(source), []
+        padded = inputs.padded(PAD)
+        for tokens in padded.unbind(1):
+            log_probs, state = self.step(tokens, state)
+            found.append(log_probs)
+        return inputs.unpadded(torch.stack(found, 1))
+
+    def encode(self, source: Any) -> Memory:
+        return self.encoder(source)
+
+    def states(self, source: Any, inputs: Ragged) -> Ragged:
+        raise ConfigError("a CTC model reads no targets; it has states of the source alone")
+
+    def start(self, source: Any) -> PrefixState:
+        return self.ctc.start(self.encode(source).states)
+
+    def step(self, tokens: Tensor, state: PrefixState) -> tuple[Tensor, PrefixState]:  # type: ignore[override]
+        return self.ctc.step(tokens, state)
+
+    def logits(self, tokens: Tensor, state: PrefixState) -> tuple[Tensor, PrefixState]:  # type: ignore[override]
+        return self.step(tokens, state)  # what is normalised already stays as it is
+
+    def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        raise ConfigError("contrastive search compares states of the target, and a CTC model has none")
+
+
+@dataclass(frozen=True)
+class JointState:
+    """The state of a decoder, and that of the CTC layer beside it."""
+
+    decoder: State
+    ctc: PrefixState
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> JointState:
+        return JointState(self.decoder.select(rows, sources), self.ctc.select(rows, sources))
+
+    def fixed(self, tokens: int) -> JointState:
+        return JointState(self.decoder.fixed(tokens), self.ctc)
+
+
+class JointStepper:
+    """Joint decoding in one pass (Watanabe et al. 2017, eq. 14): `(1 - λ) log p_decoder + λ log p_ctc` of each next
+    token, where what CTC cannot read is out of the question whatever the decoder says."""
+
+    graphs: Graphs | None = None
+    logits = None
+
+    def __init__(self, model: EncoderDecoder, weight: float) -> None:
+        assert model.ctc is not None, "joint decoding needs a CTC output layer"
+        self.model, self.ctc, self.weight = model, model.ctc, weight
+
+    def start(self, source: Any) -> JointState:
+        """The state before the first token."""
+        memory = self.model.encode(source)
+        return JointState(self.model.decoder.start(memory), self.ctc.start(memory.states))
+
+    def step(self, tokens: Tensor, state: JointState) -> tuple[Tensor, JointState]:
+        decoded, decoder = self.model.step(tokens, state.decoder)
+        named, ctc = self.ctc.step(tokens, state.ctc)
+        return (1.0 - self.weight) * decoded + self.weight * named, JointState(decoder, ctc)

@@ -1,0 +1,141 @@
+"""Sound to log-mel frames, and what alters either while a model trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.modalities.sounds import mel_filters, window_of
+from regard.ragged import Ragged
+
+FLOOR = 1e-6  # added to the energy of a band, below which there is silence
+
+
+class LogMel(nn.Module):
+    """`log(M |F(w ⊙ x_t)|² + ε)`: the energy in bands `M`, even on the mel scale, of windows `w` of 25 ms every 10 ms.
+
+    A window lies around the middle of its hop of 10 ms, so that packed hops need nothing but their neighbours; beyond
+    both ends of a recording there is silence.
+    """
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, rate: int, mels: int) -> None:
+        super().__init__()
+        self.hop, width, self.size = window_of(rate)
+        self.before = (width - self.hop) // 2
+        self.after = width - self.hop - self.before
+        self.register_buffer("window", torch.hann_window(width), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(mel_filters(rate, self.size, mels).T.copy()), persistent=False)
+
+    def forward(self, hops: Ragged) -> Ragged:
+        """`(total, hop)` samples to `(total, mels)`, in full precision."""
+        x = hops.values
+        x = x.to(self.filters.dtype) / 32768 if not x.is_floating_point() else x
+        first = (hops.position == 0)[:, None]
+        last = (hops.position + 1 == hops.lengths.clamp(min=1)[hops.row.clamp(max=max(len(hops) - 1, 0))])[:, None]
+        earlier = torch.roll(x, 1, 0).masked_fill(first, 0.0)[:, self.hop - self.before :]
+        later = torch.roll(x, -1, 0).masked_fill(last, 0.0)[:, : self.after]
+        with torch.autocast(x.device.type, enabled=False):
+            frames = torch.cat((earlier, x, later), 1) * self.window
+            power = torch.fft.rfft(frames, self.size).abs().square()
+            return hops.like(torch.log(power @ self.filters + FLOOR))
+
+
+class UtteranceNorm(nn.Module):
+    """Each band less its mean over the recording, and divided by its spread there."""
+
+    def forward(self, x: Ragged) -> Ragged:
+        centred = x.values - x.mean()[x.row]
+        spread = x.like(centred.square()).mean().sqrt()
+        return x.like(centred / (spread + 1e-3)[x.row])
+
+
+class GlobalNorm(nn.Module):
+    """Each band less its mean over all that was trained on, and divided by its spread there.
+
+    Both are moving means over the batches of the first `batches` updates, and stay as they are from then on.
+    """
+
+    mean: Tensor
+    square: Tensor
+    seen: Tensor
+
+    def __init__(self, bands: int, batches: int = 1000) -> None:
+        super().__init__()
+        self.batches = batches
+        self.register_buffer("mean", torch.zeros(bands))
+        self.register_buffer("square", torch.ones(bands))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: Ragged) -> Ragged:
+        if self.training:
+            with torch.no_grad():
+                share = torch.where(self.seen < self.batches, 1 / (self.seen + 1), 0.0)
+                self.mean.lerp_(x.values.mean(0), share)
+                self.square.lerp_(x.values.square().mean(0), share)
+                self.seen.add_(1).clamp_(max=self.batches)
+        spread = (self.square - self.mean.square()).clamp(min=0).sqrt()
+        return x.like((x.values - self.mean) / (spread + 1e-3))
+
+
+class AlteredSound(nn.Module):
+    """Recordings at another speed or with noise, and frames with bands and stretches of time hidden.
+
+    What is drawn comes from torch's generators, whose state is saved with a run.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, hops: Ragged) -> Ragged:
+        """Packed hops of 16-bit samples, to such in floating point between -1 and 1."""
+        if not hops.longest:
+            return hops
+        x = hops.like(hops.values.float() / 32768)
+        x = self._speeds(x) if self.settings.speed else x
+        return self._noise(x) if self.settings.noise else x
+
+    def _speeds(self, x: Ragged) -> Ragged:
+        """Ko et al. 2015: each recording at one of some speeds, its pitch along with it, by linear interpolation."""
+        speeds, hop = self.settings.speed, x.values.shape[1]
+        speed = torch.tensor(speeds)[torch.randint(len(speeds), (len(x),))]  # on the CPU, where lengths are known
+        lengths = (x.known / speed).ceil().long().clamp(min=1).where(x.known > 0, 0)
+        made = Ragged.from_lengths(x.values.new_zeros(int(lengths.sum()), hop), lengths.tolist())
+        samples = torch.arange(hop, device=x.values.device)
+        speed = speed.double().to(x.values.device)  # single precision cannot count samples
+        place = (made.position[:, None] * hop + samples) * speed[made.row][:, None]  # in its recording
+        last = (x.lengths * hop - 1)[made.row][:, None]
+        start = (x.offsets[:-1].long() * hop)[made.row][:, None]
+        before = place.floor().long()
+        share, flat = (place - before).float(), x.values.flatten()
+        here, there = (flat[start + index.minimum(last)] for index in (before, before + 1))
+        return made.like((here + share * (there - here)).masked_fill(before > last, 0.0))
+
+    def _noise(self, x: Ragged) -> Ragged:
+        rows, device = len(x), x.values.device
+        low, high = self.settings.snr
+        decibels = low + (high - low) * torch.rand(rows, device=device)
+        power = x.like(x.values.square().mean(1)).mean()
+        level = (power * 10 ** (-decibels / 10)).sqrt() * (torch.rand(rows, device=device) < self.settings.noise)
+        return x.like(x.values + level[x.row][:, None] * torch.randn_like(x.values))
+
+    def masked(self, x: Ragged) -> Ragged:
+        """SpecAugment (Park et al. 2019): frames `(total, mels)`, which are centred, with 0 where they are hidden."""
+        settings, rows, device, bands = self.settings, len(x), x.values.device, x.values.shape[1]
+        hidden = torch.zeros((rows, bands), dtype=torch.bool, device=device)
+        band = torch.arange(bands, device=device)
+        for _ in range(settings.frequency_masks):
+            width = torch.rand(rows, device=device) * (min(settings.frequency_width, bands) + 1)
+            start = torch.rand(rows, device=device) * (bands - width.floor())
+            hidden |= (band >= start.floor()[:, None]) & (band < (start.floor() + width.floor())[:, None])
+        hidden = hidden[x.row]
+        for _ in range(settings.time_masks):
+            width = (torch.rand(rows, device=device) * (settings.time_share * x.lengths + 1)).floor()
+            start = (torch.rand(rows, device=device) * (x.lengths - width + 1)).floor()
+            hidden |= ((x.position >= start[x.row]) & (x.position < (start + width)[x.row]))[:, None]
+        return x.like(x.values.masked_fill(hidden, 0.0))
