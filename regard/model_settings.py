@@ -13,7 +13,7 @@ from regard.section import Kind, Section, Share, SideSettings, Small
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
-Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi"]
+Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "xl"]
 
 
 class StemSettings(Section):
@@ -154,7 +154,8 @@ class TransformerSettings(Section):
     positions: Positions = Field(
         "sinusoidal",
         description="how order is encoded: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
-        "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022)",
+        "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022), xl "
+        "(Dai et al. 2019)",
     )
     activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")
     gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
@@ -388,7 +389,7 @@ def _attention_clash(d_model: int, heads: int, positions: str) -> str | None:
     """Why self-attention cannot have this width, or None."""
     if d_model % heads:
         return _heads(d_model, heads)
-    if positions == "sinusoidal" and d_model % 2:
+    if positions in ("sinusoidal", "xl") and d_model % 2:
         return f"sinusoidal positions need an even d_model, not {d_model}"
     if positions == "rotary" and d_model // heads % 2:
         return (

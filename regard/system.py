@@ -284,17 +284,8 @@ def _kinds(task: Task) -> list[str]:
 def new_task(sides: Sides, device: torch.device) -> Task:
     """A task with a model of fresh weights."""
     config = sides.config
-    parts = [
-        Elements(
-            part.vocabulary,
-            part.shape,
-            config.stem(i),
-            own_tokens=part.settings.own_tokens is not None,
-            augmentation=part.augmentation(),
-        )
-        for i, part in enumerate(sides.source.parts)
-    ]
-    _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size))
+    parts = elements(sides)
+    _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size), parts)
     model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
     match model:
         case MaskedLanguageModel():
@@ -305,6 +296,17 @@ def new_task(sides: Sides, device: torch.device) -> Task:
             return LanguageModeling(sides, model, device)
         case _:
             return TextGeneration(sides, model, device)
+
+
+def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
+    """What the sources are made of; a text of tokens that are yet to be learnt has this `vocabulary`."""
+    return [
+        Elements(
+            part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
+            sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
+        )
+        for i, part in enumerate(sides.source.parts)
+    ]  # fmt: skip
 
 
 def _parts(source: Modality, item: Item) -> list[Part]:
@@ -329,7 +331,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _check_size(config: Config, vocabulary: int) -> None:
+def _check_size(config: Config, vocabulary: int, sources: Sequence[Elements]) -> None:
     """See that a model fits into memory before any is taken."""
     width, parts = config.model.d_model, (*config.model.encoders, config.model.decoder)
     rough = width * (
@@ -337,7 +339,7 @@ def _check_size(config: Config, vocabulary: int) -> None:
     )
     if rough < 2**28:
         return
-    needed = 4 * count_parameters(config.model, max(vocabulary, 1), config.target)
+    needed = 4 * count_parameters(config.model, max(vocabulary, 1), config.target, sources)
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > room:
         raise ConfigError(

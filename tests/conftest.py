@@ -80,6 +80,7 @@ RELATIVE: dict[str, Part] = {
         ("t5", {"norm": "pre", "normalize": "rms", "activation": "relu"}),
         ("rotary", {"norm": "pre", "normalize": "rms", "activation": "silu", "gated": True}),
         ("alibi", {"norm": "post", "normalize": "rms", "activation": "gelu", "gated": True}),
+        ("xl", {"norm": "pre", "activation": "silu"}),
     )
 }  # fmt: skip
 ALL_TRANSFORMERS = TRANSFORMERS | RELATIVE

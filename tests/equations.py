@@ -228,6 +228,12 @@ def rotate(x: Array, slot: int, base: float = 10000.0) -> Array:
     return turned
 
 
+def sinusoid(t: int, d_model: int) -> Array:
+    """Vaswani et al. 2017, 3.5, of a position or a distance."""
+    angles = [t / 10000 ** (2 * i / d_model) for i in range(d_model // 2)]
+    return np.array([f(angle) for angle in angles for f in (math.sin, math.cos)])
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """Press et al. 2022, 3: a geometric sequence from `2^{-8/n}` by `2^{-8/n}`; filled up from that of `2n` heads."""
     power = 1
@@ -257,7 +263,7 @@ def t5_bucket(distance: int, buckets: int, longest: int, *, bidirectional: bool)
 def relative_attention(
     kind: str, w: Weights, heads: int, xs: list[Array], *, causal: bool, buckets: int, longest: int, clip: int
 ) -> list[Array]:
-    """Self-attention under any of the four relative positions, a head, a query and a key at a time."""
+    """Self-attention under any of the five relative positions, a head, a query and a key at a time."""
     of_queries, of_keys, of_values = thirds(w)
     outputs = []
     size = len(xs[0]) // heads if xs else 0
@@ -284,6 +290,10 @@ def relative_attention(
                     case "shaw":
                         e = float(q @ (k + a("key_table", i, j))) / math.sqrt(size)
                         v = v + a("value_table", i, j)
+                    case "xl":  # Dai et al. 2019, 3.3
+                        r = (w["relative.from_distance.weight"] @ sinusoid(i - j, len(xs[0])))[part]
+                        u, bias = w["relative.to_key"][head], w["relative.to_distance"][head]
+                        e = float((q + u) @ k + (q + bias) @ r) / math.sqrt(size)
                     case _:
                         raise ValueError(kind)
                 scores.append(e)

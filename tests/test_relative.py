@@ -15,7 +15,7 @@ from regard.models.transformer import TransformerState
 from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
 from regard.nn.graphs import cloned
-from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, distances
+from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, TransformerXL, distances
 from regard.nn.scores import SCORES
 from regard.ragged import Ragged
 from tests import equations as eq
@@ -25,7 +25,7 @@ from tests.test_equations import agree, randomised, vectors
 D_MODEL, HEADS, D_HEAD = 12, 3, 4  # a number of heads that is no power of two
 BUCKETS, DISTANCE, CLIP = 8, 6, 2  # small enough that a row of nine goes beyond each
 LENGTHS = [3, 1, 9, 0, 4]
-KINDS = ("rotary", "alibi", "t5", "shaw")
+KINDS = ("rotary", "alibi", "t5", "shaw", "xl")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_kind_and_none = pytest.mark.parametrize("kind", [*KINDS, None])
 both_ways = pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
@@ -41,6 +41,8 @@ def make(kind: str | None, *, causal: bool) -> Relative | None:
             return T5Bias(HEADS, BUCKETS, DISTANCE, bidirectional=not causal)
         case "shaw":
             return Shaw(D_HEAD, CLIP)
+        case "xl":
+            return TransformerXL(HEADS, D_HEAD)
     return None
 
 
@@ -163,7 +165,7 @@ def test_self_attention_follows_the_equations(kind: str, causal: bool) -> None:
             kind, w, HEADS, row, causal=causal, buckets=BUCKETS, longest=DISTANCE, clip=CLIP
         )
     ]  # fmt: skip
-    agree(attention(x).values, expected, 1e-6 if kind == "rotary" else 1e-11)  # frequencies are made in float32
+    agree(attention(x).values, expected, 1e-6 if kind in ("rotary", "xl") else 1e-11)  # frequencies are made in float32
 
 
 @every_kind
@@ -354,7 +356,7 @@ def test_blocks_with_a_relative_position_a_gate_and_root_mean_square_norms(kind:
         relative=make(kind, causal=False),
     )  # fmt: skip
     w, decoder, x = randomised(encoder), decoder_block(kind, cross=False), rows(LENGTHS)
-    tolerance = 1e-5 if kind == "rotary" else 1e-10
+    tolerance = 1e-5 if kind in ("rotary", "xl") else 1e-10
     read = [y for row in lists(x) for y in expected(dict(w), row, "around_attention", causal=False)]
     agree(encoder(x).values, read, tolerance)
     written = [y for row in lists(x) for y in expected(weights_of(decoder), row, "around_self", causal=True)]
@@ -384,7 +386,8 @@ def test_a_gradient_reaches_every_parameter_of_a_stack(kind: str, causal: bool) 
     for block in stack:
         x = block(x, None) if causal else block(x)
     parameters = dict(stack.named_parameters())
-    assert sum("relative" in name for name in parameters) == {"rotary": 0, "alibi": 0, "t5": 1, "shaw": 4}[kind]
+    learned = {"rotary": 0, "alibi": 0, "t5": 1, "shaw": 4, "xl": 6}[kind]
+    assert sum("relative" in name for name in parameters) == learned
     gradients = torch.autograd.grad(x.values.pow(3).sum(), list(parameters.values()))
     for name, gradient in zip(parameters, gradients, strict=True):
         # a constant added to all keys moves no weight, unless it is turned

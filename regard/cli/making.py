@@ -209,14 +209,16 @@ def models(
 ) -> None:
     """The models there are, with their papers."""
     from regard.config import parse
+    from regard.data.sides import Sides
     from regard.display import model_table, show
     from regard.models.build import count_parameters
     from regard.presets import PRESETS
+    from regard.system import elements
 
     rows = []
     for name, preset in PRESETS.items():
         config = parse({"preset": name})
-        parameters = count_parameters(config.model, vocabulary, config.target)
+        parameters = count_parameters(config.model, vocabulary, config.target, elements(Sides.of(config), vocabulary))
         rows.append({"name": name, "idea": preset.idea, "paper": preset.paper, "parameters": parameters})
     if as_json:
         report_json(rows)

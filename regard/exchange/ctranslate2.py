@@ -44,6 +44,7 @@ QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
 )  # fmt: skip
 COMPARED = {"beam": 5, "exact": False, "no_repeat": 0}  # the search that a model and its export are compared with
+POSITIONS = ("sinusoidal", "learned", "shaw", "t5", "rotary", "alibi")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
@@ -160,6 +161,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         if not isinstance(part, TransformerSettings):
             runs = "encoders with decoders" if part.kind == "none" else "Transformers"
             raise ConfigError(f"model.{name}.kind is {part.kind}, and CTranslate2 runs {runs} alone; try --to onnx")
+        if part.positions not in POSITIONS:
+            raise ConfigError(f"model.{name}.positions is {part.positions}, which CTranslate2 has not; try --to onnx")
         found.append(part)
     return found
 

@@ -139,9 +139,13 @@ def _twin(name: str) -> str:
     return f"recurrence.layers.{match[1]}.{match[2]}" if match else name
 
 
-def count_parameters(settings: ModelSettings, vocabulary: int, target: TargetSettings | None = None) -> int:
-    """How many numbers such a model learns, without making it; a head over a body has two labels."""
+def count_parameters(
+    settings: ModelSettings, vocabulary: int, target: TargetSettings | None = None,
+    sources: Sequence[Elements] | None = None,
+) -> int:  # fmt: skip
+    """How many numbers such a model learns, without making it: of `sources`, or of a text of this vocabulary; a head
+    over a body has two labels."""
     written = target is None or target.written
     with torch.device("meta"):
-        model = build(settings, vocabulary, vocabulary if written else 2, 1024, target)
+        model = build(settings, sources or vocabulary, vocabulary if written else 2, 1024, target)
     return sum(parameter.numel() for parameter in model.parameters())

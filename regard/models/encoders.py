@@ -19,7 +19,7 @@ from regard.nn.blocks import EncoderBlock, make_norm
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
-from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias
+from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias, TransformerXL
 from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
@@ -251,4 +251,9 @@ def make_positions(
             absolute = Learned(d_model, longest)
         case "sinusoidal":
             absolute = Sinusoidal(d_model)
-    return absolute, [Shaw(d_model // heads) if kind == "shaw" else shared for _ in range(layers)]
+    each: list[Relative | None] = [shared] * layers
+    if kind == "shaw":
+        each = [Shaw(d_model // heads) for _ in range(layers)]
+    elif kind == "xl":
+        each = [TransformerXL(heads, d_model // heads) for _ in range(layers)]
+    return absolute, each

@@ -186,3 +186,31 @@ class Shaw(Relative):
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.clip, self.clip) + self.clip
+
+
+class TransformerXL(Relative):
+    """Dai et al. 2019, 3.3: `e_ij = ((q_i + u)ᵀ k_j + (q_i + v)ᵀ W r_{i-j}) / √d_head`, with `r` the sines and
+    cosines of a distance, and `u`, `v` learned for each head. Each layer has its own, as in the Conformer (Gulati
+    et al. 2020).
+    """
+
+    def __init__(self, heads: int, d_head: int) -> None:
+        super().__init__()
+        self.sines = Sinusoidal(heads * d_head)
+        self.from_distance = nn.Linear(heads * d_head, heads * d_head, bias=False)
+        self.to_key, self.to_distance = (nn.Parameter(torch.zeros(heads, d_head)) for _ in range(2))  # u and v
+        nn.init.xavier_uniform_(self.from_distance.weight)
+
+    def turn(self, q: Tensor, k: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
+        return q + self.to_key.to(q.dtype), k
+
+    def scores(self, q: Tensor, distance: Tensor) -> Tensor:
+        targets, sources = distance.shape
+        first = distance[-1, 0] if sources else 0  # the farthest back; from there on each distance once
+        steps = torch.arange(targets + sources - 1 if sources else 0, device=q.device)
+        r = self.from_distance(self.sines(-(first + steps)).to(self.from_distance.weight.dtype))
+        r = r.unflatten(-1, self.to_key.shape).to(q.dtype)  # (distances, heads, d_head)
+        asked = q + (self.to_distance - self.to_key).to(q.dtype)[:, None]
+        found = torch.einsum("rhtd,shd->rhts", asked, r)  # (rows, heads, target, distances)
+        index = (distance - first).expand(*found.shape[:2], -1, -1)
+        return found.gather(-1, index) / math.sqrt(q.shape[-1])
