@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import parse
+from regard.data.sides import Sides
 from regard.errors import ConfigError, DataError
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
@@ -27,10 +28,11 @@ from regard.models.model import (
     MaskedLanguageModel,
     State,
 )
-from regard.models.stems import ConvolutionStem, Elements
+from regard.models.stems import ConvolutionStem
 from regard.nn.attention import capture
 from regard.presets import PRESETS
 from regard.ragged import Ragged
+from regard.system import elements
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
 from tests.conftest import (
@@ -650,12 +652,14 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     """At its own depth, but narrow."""
     settings = parse({"preset": name, "model": {"d_model": 48}})
     torch.manual_seed(1)
-    (side,) = settings.sources
-    elements = Elements(VOCABULARY if side.kind != "image" else 0, stem=settings.stem(0))
+    sides = Sides.of(settings)
     outputs = 1 if settings.target.kind == "number" else VOCABULARY
-    model = build(settings.model, [elements], outputs, ROOM, settings.target).eval()
+    model = build(settings.model, elements(sides, VOCABULARY), outputs, ROOM, settings.target).eval()
     target = Ragged.of([[2, 7], [2]])
-    source = {"text": Ragged.of([[6, 7, 3], [8, 3]]), "none": nothing(2), "image": images(2, 16)}[side.kind]
+    side = sides.source.settings
+    source = Ragged.of([[6, 7, 3], [8, 3]]) if side.text else nothing(2)
+    if side.given and not side.text:
+        source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), 2, 24))
     if isinstance(model, MaskedLanguageModel):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
     if isinstance(model, EncoderWithHead):
