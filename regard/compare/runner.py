@@ -39,8 +39,8 @@ from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
 COMPARED = "compared.json"  # in a run's folder
 # Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
-FREE = ("run", "preset", "data.train", "data.valid", "data.test", "start.", "training.seed", "training.log_every",
-        "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
+FREE = ("run", "preset", "data.train", "data.valid", "data.test", "data.root", "start.", "training.seed",
+        "training.log_every", "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
         "training.patience")  # fmt: skip
 VALIDATIONS = 12  # points of a learning curve
 PROBES = 4  # batches that costs are counted on
