@@ -37,8 +37,8 @@ class Data(Section):
     )
     root: str | None = Field(
         None,
-        description="the folder, .tar or .npz that holds what COCO and Flickr captions or Kaldi's wav.scp name (default: "
-        "looked for beside them)",
+        description="the folder that files of the data are in, where it is not that of the data; of COCO and Flickr "
+        "captions also a .tar or .npz that holds them",
     )
     alignment: int | str | bool | None = Field(
         None,

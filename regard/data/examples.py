@@ -127,7 +127,7 @@ class Form:
         found = []
         for part, text in zip(self.given, texts, strict=True):
             try:
-                found.append(part.read(text, self.root or folder))
+                found.append(part.read(text, folder))
             except ValueError as error:
                 kind: BadKind = "malformed" if text.strip(BLANKS) else "blank"
                 raise BadLine(place, kind, str(error)) from None
@@ -242,7 +242,7 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
         place = f"{paths[0]}:{number}"
         try:
             *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
-            example = Example(form.fields(sources, paths[0].parent, place), target, place)
+            example = Example(form.fields(sources, form.root or paths[0].parent, place), target, place)
         except BadLine as bad:
             tell(bad, on_bad)
         else:
@@ -262,7 +262,8 @@ def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Calla
                 found = found or part.read_gold(record)
         except ValueError as error:
             raise BadLine(place, "malformed", str(error)) from None
-        return Example(form.fields(texts, path.parent, place), text, place, _alignment(links, place), found)
+        source = form.fields(texts, form.root or path.parent, place)
+        return Example(source, text, place, _alignment(links, place), found)
 
     return parse
 
@@ -277,7 +278,7 @@ def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -
 
     def parse(line: str, place: str) -> Field:
         texts, *_ = read(line, place)
-        return form.fields(texts, path.parent, place) if form.given else texts[0]
+        return form.fields(texts, form.root or path.parent, place) if form.given else texts[0]
 
     return parse
 

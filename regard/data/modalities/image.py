@@ -45,6 +45,7 @@ class ImageSettings(SideSettings):
     """An image, whose path (relative to the data file) stands in the record."""
 
     stem = "convolution"
+    scored_by = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
 
     size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
 
@@ -55,6 +56,7 @@ class Image(Modality):
 
     Settings = ImageSettings
     dtype = "uint8"
+    several_references = True
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -71,7 +71,8 @@ def plain(name: str) -> str:
 def _members(archive: Path, *changes: int) -> Members:
     if archive.suffix == ".npz":
         return Shard(archive).members
-    places, starts, sizes = dict[str, int](), [], []
+    places: dict[str, int] = {}
+    starts, sizes = list[int](), list[int]()
     for member in tar_members(archive):
         if member.isfile():
             places[plain(member.name)] = len(starts)
@@ -86,11 +87,11 @@ def tar_members(archive: Path) -> Iterator[tarfile.TarInfo]:
         opened = tarfile.open(archive, "r:")  # noqa: SIM115 - opened below, where its own errors are told apart
     except tarfile.ReadError as error:
         if tarfile.is_tarfile(archive):
-            raise DataError(f"{archive} is compressed; unpack it first (gunzip), so that members can be found") from None
+            raise DataError(f"{archive} is compressed; gunzip it first, so that members can be found") from None
         raise DataError(f"{archive} cannot be read as a tar file ({error}); make or download it again") from None
     with opened:
         while (member := opened.next()) is not None:
-            opened.members = []  # else it remembers all of them
+            opened.members = []  # type: ignore[attr-defined]  # else it remembers all of them
             yield member
         with archive.open("rb") as file:  # at a damaged header it ends as if the file did
             file.seek(opened.offset)

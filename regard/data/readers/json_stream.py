@@ -21,7 +21,7 @@ def elements(path: Path, key: str) -> Iterator[tuple[int, Any]]:
     """The elements, numbered from 0, of the list under this key of the object that a file (gzipped or not) holds."""
     with named(path), path.open("rb") as file:
         opened = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-        text = _Text(io.TextIOWrapper(opened, "utf-8-sig"), path)  # type: ignore[type-var]
+        text = _Text(io.TextIOWrapper(opened, "utf-8-sig"), path)
         try:
             yield from _elements(text, key)
         except RecursionError:

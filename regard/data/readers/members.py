@@ -53,7 +53,7 @@ def read_member(archive: Path, name: str) -> bytes:
             raise DataError(f"{archive} holds no '{name[:200]}'; it has {len(members):,} members")
         start, size = found
         if size > LARGEST:
-            raise DataError(f"{archive}{BETWEEN}{name[:200]} has {size:,} bytes, more than {LARGEST:,}; make it smaller")
+            raise DataError(f"{archive}{BETWEEN}{name[:200]} has {size:,} bytes, more than {LARGEST:,}")
         with archive.open("rb") as file:
             file.seek(start)
             content = file.read(size)
@@ -73,7 +73,7 @@ def field_digest(field: str) -> str:
             return f"{_digest(Path(whole))}#{start},{end}"
         path = Path(field)
         if not path.is_dir():
-            return file_digest(path)
+            return file_digest(path) if path.is_file() else "missing"
         names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
         each = "".join(f"{name}\0{file_digest(path / name)}\0" for name in names)
         return hashlib.sha256(each.encode(errors="surrogateescape")).hexdigest()

@@ -2,9 +2,9 @@
 
     np.savez("train.npz", data=bytes_of_all_files, offsets=starts_and_end, labels=labels)
 
-`data` (or `jpeg`) are the files end to end as uint8, and `offsets` where each begins and the last ends. `labels` are texts
-or numbers, which `classes` may name; `captions` are texts, one of each file or a row of several, of which empty ones are
-left out. `names` are the files' names; without them they are numbered from 0.
+`data` (or `jpeg`) are the files end to end as uint8, and `offsets` where each begins and the last ends. `labels` are
+texts or numbers, which `classes` may name; `captions` are texts, one of each file or a row of several, of which empty
+ones are left out. `names` are the files' names; without them they are numbered from 0.
 """
 
 from __future__ import annotations
@@ -76,5 +76,6 @@ def _targets(shard: Shard, written: bool) -> NDArray[Any]:
             raise DataError(f"{shard.path} has labels up to {found.max()}, and {len(classes)} classes")
         return np.asarray(classes[found])
     raise DataError(
-        f"{shard.path} has neither 'labels' nor 'captions'; add them, or name the shard as data.root of a file of captions"
+        f"{shard.path} has neither 'labels' nor 'captions'; add them, or name a file of captions, and the shard as "
+        "data.root"
     )

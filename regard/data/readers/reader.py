@@ -93,5 +93,3 @@ def find_pictures(path: Path, form: Form, names: Iterable[str], usual: Sequence[
         f"{path} names pictures such as {some[0] if some else 'none'}, and they are not in {looked}; set data.root to "
         "the folder (or the .tar or .npz) that holds them"
     )
-
-
