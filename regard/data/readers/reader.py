@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.examples import Example, Form
-from regard.data.lines import OnBad
+from regard.data.examples import Example, Form, ending
+from regard.data.lines import OnBad, named
 from regard.data.readers.members import BETWEEN
 from regard.errors import DataError
 
@@ -62,10 +62,15 @@ def find_reader(files: Sequence[Path], form: Form) -> Reader | None:
     """What reads these files, if they are not tables, records or texts."""
     if form.format is not None:
         return _layout(form.format)(files, form)
-    for name in FORMATS:
-        layout = _layout(name)
-        if layout.recognises(files):
-            return layout(files, form)
+    if ending(files[0]) in ("tsv", "jsonl"):
+        return None
+    with named(files[0]):
+        folder = files[0].is_dir()
+        for layout in map(_layout, FORMATS):
+            if layout.names_files and form.given[0].settings.text and not folder:
+                continue
+            if layout.recognises(files):
+                return layout(files, form)
     return None
 
 
