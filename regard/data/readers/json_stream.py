@@ -15,6 +15,7 @@ from regard.errors import DataError
 CHUNK = 2**20  # characters that are read at once
 LONGEST = 2**24  # characters of one element
 BLANKS = " \t\r\n"
+ENDS = (*BLANKS, ",", "]", "}")  # what a number ends before
 
 
 def elements(path: Path, key: str) -> Iterator[tuple[int, Any]]:
@@ -77,12 +78,13 @@ class _Text:
             raise DataError(f"{self.path} is not the JSON it should be: '{mark}' is wanted before '{after}'")
 
     def value(self) -> Any:
-        """The next value; a number may go on after what is held, so something has to follow."""
+        """The next value; a number may go on after what is held, so what ends it has to follow."""
         self._skip_blanks()
         while True:
             try:
                 found, end = self.decoder.raw_decode(self.held, self.at)
-                if end < len(self.held) or not self._more():
+                ended = not isinstance(found, int | float) or self.held[end : end + 1] in ENDS
+                if (ended and end < len(self.held)) or not self._more():
                     self.at = end
                     return found
             except json.JSONDecodeError as error:
