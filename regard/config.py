@@ -210,7 +210,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-PATHS = {"data": ("train", "valid", "test"), "start": ("model", "encoder", "decoder")}
+PATHS = {"data": ("train", "valid", "test", "root"), "start": ("model", "encoder", "decoder")}
 
 
 def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def _models(folders: Sequence[Path]) -> dict[str, str]:
 
 def _count(file: Path | None) -> int | None:
     """Lines in a plain file, for a bar."""
-    if file is None or file.suffix == ".gz" or not file.is_file():
+    if file is None or file.suffix in (".gz", ".tar", ".npz", ".json") or not file.is_file():
         return None
     with file.open("rb") as opened:
         return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))

@@ -85,7 +85,13 @@ SCORES = Family(
 OBJECTIVES = Family(
     "objective", dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives")
 )
-METRICS = Family("metric", dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics"))
+METRICS = Family(
+    "metric",
+    dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics")
+    | dict.fromkeys(("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider"), "regard.evaluation.captions")
+    | dict.fromkeys(("wer", "cer"), "regard.evaluation.speech")
+    | {"vqa": "regard.evaluation.labels"},
+)
 
 
 def register(kind: str, cls: type | None = None) -> Any:

@@ -107,7 +107,7 @@ def run_fingerprint(config: Config) -> Fingerprint:
     """All that decides what a run learns: every setting, and the content of the data and of weights to start from."""
     data, start = config.data, config.start
     parts: dict[str, Any] = settings_of(
-        config, without=("preset", "run", "data.train", "data.valid", "data.test", "start.")
+        config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "start.")
     )
     form = Sides.of(config).form
     parts[CONTENT + "data.train"] = data_content(data.train, form)

@@ -26,10 +26,20 @@ class Data(Section):
     train: str | list[str] = Field(
         "train.tsv",
         description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
-        "source and the target; without a source, one text file; each may end in .gz",
+        "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
+        "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
+        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
     )
     valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
+        None, description="the layout of the data, where it is not recognised by itself"
+    )
+    root: str | None = Field(
+        None,
+        description="the folder that files of the data are in, where it is not that of the data; of COCO and Flickr "
+        "captions also a .tar or .npz that holds them",
+    )
     alignment: int | str | bool | None = Field(
         None,
         description="where gold word alignments stand, as 0-0 1-2 3p4: a column in .tsv, a key in .jsonl (default: "

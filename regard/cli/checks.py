@@ -23,14 +23,14 @@ def check_model(folder: Path, *, exported: bool = False) -> None:
         raise ModelError(f"{folder} is not a Regard model: it has no config.yaml")
 
 
-def check_input(*paths: Path | None) -> None:
-    """Refuse input that is not there; None is standard input."""
+def check_input(*paths: Path | None, folders: bool = False) -> None:
+    """Refuse input that is not there; None is standard input. Data may be in `folders`."""
     for path in paths:
         if path is None and sys.stdin is None:
             raise DataError("standard input is closed; give a FILE")
         if path is not None and not path.exists():
             raise DataError(f"no file {path}; check the path")
-        if path is not None and path.is_dir():
+        if path is not None and path.is_dir() and not folders:
             raise DataError(f"{path} is a folder; name a file in it")
 
 

@@ -47,7 +47,7 @@ def new(
     own = {"train": train or [], "valid": valid or []}
     if corpus is not None and (train or valid):
         raise ConfigError("--corpus makes data, and --train and --valid name your own; give one or the other")
-    check_input(*own["train"], *own["valid"])
+    check_input(*own["train"], *own["valid"], folders=True)
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     # Paths in a config are relative to it, so that a folder can be moved with the data beside it.
     settings["data"] = {

@@ -134,7 +134,7 @@ def score(
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
     output = dash(output)
     check_model(model)
-    check_input(*map(dash, pairs))
+    check_input(*map(dash, pairs), folders=True)
     with _lines_to(output, pairs, force=force):
         from regard.generation import score_lines, stream_lines
 
@@ -176,7 +176,8 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     check_model(model)
-    check_input(*map(dash, data or []), *(references or []))
+    check_input(*map(dash, data or []), folders=True)
+    check_input(*(references or []))
     for path in (report, output):
         if path is not None:
             check_output(path, force=force)

@@ -18,7 +18,7 @@ from regard.evaluation.bootstrap import resampled
 from regard.evaluation.metrics import Numbers
 
 KIND = "comparison"  # what results.json says it is
-LOWER_IS_BETTER = {"aer", "perplexity", "ter"}
+LOWER_IS_BETTER = {"aer", "perplexity", "ter", "wer", "cer"}
 LEVEL = 0.05  # significance level of every test
 MIDPOINTS = (np.arange(4096) + 0.5) / 4096  # of equal parts of the unit interval
 

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -35,12 +35,13 @@ from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System
+from regard.tasks.results import Inputs, columns
 from regard.training.checkpoint import WEIGHTS, checkpoints, read_progress
 
 COMPARED = "compared.json"  # in a run's folder
 # Settings that make no difference here: where things are, what is only shown, and what the budget takes the place of.
-FREE = ("run", "preset", "data.train", "data.valid", "data.test", "start.", "training.seed", "training.log_every",
-        "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
+FREE = ("run", "preset", "data.train", "data.valid", "data.test", "data.root", "start.", "training.seed",
+        "training.log_every", "training.tensorboard", "training.steps", "training.tokens", "training.seconds",
         "training.patience")  # fmt: skip
 VALIDATIONS = 12  # points of a learning curve
 PROBES = 4  # batches that costs are counted on
@@ -252,20 +253,22 @@ def _score(
     seconds = time.perf_counter() - began
     outputs = [clean(best[0].text) if best else "" for best in found]
 
-    def rows(metric: str, outputs: Sequence[str], examples: Sequence[Example]) -> Numbers:
-        return statistics(metric, outputs, [[clean(x.target) for x in examples]], task.target.encode)
+    def rows(metric: str, outputs: Sequence[str], references: Iterable[Sequence[str]]) -> Numbers:
+        first, more = columns([clean(text) for text in own] for own in references)
+        return statistics(metric, outputs, [first, *more], task.target.encode)
 
     sentences, by_length = [], []
     if metric in BOOTSTRAPPED:
         # An example that was left out counts for nothing, so that those of all models still go together.
-        scored = rows(metric, tested.outputs, tested.examples).tolist()
+        scored = rows(metric, tested.outputs, tested.references).tolist()
         known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
-        everything = [known.get(x.place, [0.0] * len(scored[0])) for x in test]
+        inputs = Inputs(test, together=task.source.several_references).examples
+        everything = [known.get(x.place, [0.0] * len(scored[0])) for x in inputs]
         sentences.append(Sentences(group=None, rows=everything))
     for low, high in (groups or _even_groups(many)) if task.source.tokenizer is not None else ():  # lengths of texts
         members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
         names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
-        here = {x: rows(x, *zip(*members, strict=True)) for x in names}
+        here = {name: rows(name, [output for output, _ in members], [[x.target] for _, x in members]) for name in names}
         scores = {x: scorer(x)(here[x].sum(0)) for x in names}
         by_length.append(Length(shortest=low, longest=high, sentences=len(members), scores=scores))
         if metric in names:

@@ -1,4 +1,4 @@
-"""Files to examples, a line at a time: .tsv, .jsonl, or text files side by side.
+"""Files to examples, a line at a time: .tsv, .jsonl, or text files side by side; other layouts are in `readers/`.
 
 Which columns hold what, and what each of them is, the config's sides say (`Form`).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.data.lines import (
     BLANKS,
@@ -34,6 +34,9 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Alignment
 from regard.fingerprint import content_of
 from regard.settings import Data
+
+if TYPE_CHECKING:
+    from regard.data.readers.reader import Reader
 
 Files = str | Sequence[str]
 Paths = Files | PathLike[str] | Sequence[PathLike[str]]
@@ -71,13 +74,17 @@ class Form:
     columns: tuple[tuple[Name, ...] | None, ...]  # of each source; None: the usual one
     target: Name | None
     alignment: int | str | bool | None
+    written: bool = True  # the target is a text, and no label
+    format: str | None = None  # a layout of `readers/`; None: it is recognised
+    root: Path | None = None  # where files are that data name, if not beside them
 
     @staticmethod
     def of(source: Modality, target: Any, data: Data) -> Form:
         """As the sides' settings say; `target` are those of the target."""
         named = [part.settings.column for part in source.parts]
         columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
-        return Form(source, tuple(columns), target.column, data.alignment)
+        root = None if data.root is None else Path(data.root)
+        return Form(source, tuple(columns), target.column, data.alignment, target.written, data.format, root)
 
     @property
     def given(self) -> list[Modality]:
@@ -143,7 +150,10 @@ def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = Non
 
 
 def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
-    """The examples of some files: one .tsv or .jsonl file, or a text file a side; any may be gzipped."""
+    """The examples of some files: one .tsv or .jsonl file, or a text file a side, any of which may be gzipped; or
+    another layout that pictures and recordings come in (`readers/`)."""
+    if (reader := _layout(files, form)) is not None:
+        return reader.examples(on_bad)
     sides = len(form.given) + 1
     if not isinstance(files, str | PathLike):
         if len(files) != sides:
@@ -157,8 +167,8 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
     if sides == 1:
         return each_line(path, numbered(path), lambda line, place: Example("", line, place), on_bad)
     raise DataError(
-        f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), or be two text "
-        "files in a list: [source.txt, target.txt]"
+        f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), be two text files in a "
+        "list: [source.txt, target.txt], or have a layout that data.format names"
     )
 
 
@@ -186,11 +196,20 @@ def ending(path: Path) -> str:
 
 
 def data_content(files: Files, form: Form) -> str:
-    """A digest of what data hold, the files they name included: another file of the same content has the same."""
+    """A digest of what data hold, the files they name included: another file of the same content has the same.
+
+    Everything is read once, folders and archives too: times and sizes of files would be quicker, and would take a copy
+    for other data, and other data for the same where a copy keeps its time.
+    """
     paths = [files] if isinstance(files, str) else list(files)
     for path in paths:
-        if not Path(path).is_file():
+        if not Path(path).exists():
             raise DataError(f"no file {path}; check the paths in [data]")
+    if (reader := _layout(files, form)) is not None:
+        found = hashlib.sha256(content_of(reader.files).encode())
+        for example in reader.examples(lambda bad: None):
+            found.update(f"{form.source.digest(example.source)}\0{example.target}\0".encode())
+        return found.hexdigest()
     whole = content_of(paths)
     first = next(read_files(files, form, lambda bad: None), None)
     if first is None or not form.source.digest(first.source):
@@ -199,6 +218,14 @@ def data_content(files: Files, form: Form) -> str:
     for example in read_files(files, form, lambda bad: None):
         found.update(form.source.digest(example.source).encode())
     return found.hexdigest()
+
+
+def _layout(files: Paths, form: Form) -> Reader | None:
+    """What reads these files, if they are neither tables nor records nor texts."""
+    from regard.data.readers.reader import find_reader
+
+    paths = [Path(files)] if isinstance(files, str | PathLike) else [Path(file) for file in files]
+    return find_reader(paths, form) if form.given and paths else None
 
 
 def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> Iterator[Example]:
@@ -215,7 +242,7 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
         place = f"{paths[0]}:{number}"
         try:
             *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
-            example = Example(form.fields(sources, paths[0].parent, place), target, place)
+            example = Example(form.fields(sources, form.root or paths[0].parent, place), target, place)
         except BadLine as bad:
             tell(bad, on_bad)
         else:
@@ -235,7 +262,8 @@ def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Calla
                 found = found or part.read_gold(record)
         except ValueError as error:
             raise BadLine(place, "malformed", str(error)) from None
-        return Example(form.fields(texts, path.parent, place), text, place, _alignment(links, place), found)
+        source = form.fields(texts, form.root or path.parent, place)
+        return Example(source, text, place, _alignment(links, place), found)
 
     return parse
 
@@ -250,7 +278,7 @@ def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -
 
     def parse(line: str, place: str) -> Field:
         texts, *_ = read(line, place)
-        return form.fields(texts, path.parent, place) if form.given else texts[0]
+        return form.fields(texts, form.root or path.parent, place) if form.given else texts[0]
 
     return parse
 
@@ -266,7 +294,7 @@ def _reader(
 
     def from_record(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
         record = _record(line, place, str(names[0]))
-        texts = [BETWEEN.join([_text(record, str(name), place) for name in group]) for group in groups]
+        texts = [BETWEEN.join([record_text(record, str(name), place) for name in group]) for group in groups]
         return texts, record.get(str(gold)) if gold is not None else None, record
 
     if ending(path) == "jsonl":
@@ -336,7 +364,8 @@ def _record(line: str, place: str, key: str) -> dict[str, Any]:
     return record
 
 
-def _text(record: dict[str, Any], key: str, place: str) -> str:
+def record_text(record: dict[str, Any], key: str, place: str) -> str:
+    """The text under a key of a record."""
     if key not in record:
         what = f"has no '{key}' (it has: {_listed(record)}); set source.column or target.column to the right key"
         raise BadLine(place, "malformed", what)

@@ -56,6 +56,7 @@ class Modality(Side):
     vocabulary = 0  # how many token ids there are, where elements are tokens
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all items, where they are of one length
+    several_references = False  # examples of one source are one input with several references, when they are evaluated
 
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings)

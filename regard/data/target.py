@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from regard.data.lines import BLANKS
 from regard.data.side import Item, Side
 from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
-from regard.evaluation.metrics import Bleu, Metric, Score
+from regard.evaluation.metrics import Bleu, Metric, References, Score
 from regard.registry import METRICS, TARGETS, Family
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ LABELS = "labels"  # the file that holds what a target learnt, if it is not a to
 
 @dataclass(frozen=True)
 class Scoring:
-    """How texts are scored: sacrebleu's BLEU tokenizer, further references (each a list as long as the outputs), and
-    whether to resample the test set for 95 % confidence intervals."""
+    """How outputs are scored: sacrebleu's BLEU tokenizer, further references (each a list as long as the outputs, with
+    None where an output has no more), whether to resample the test set for 95 % confidence intervals, and the best
+    answers to each input, best first, where more than the best counts (`Target.ranked`)."""
 
     tokenize: str | None = None
-    references: Sequence[Sequence[str]] = ()
+    references: Sequence[References] = ()
     confidence: bool = False
+    ranked: Sequence[Sequence[str]] = ()
 
 
 class Answer(NamedTuple):
@@ -125,18 +127,21 @@ class Target(Side):
 
     # Scores
 
+    ranked = 1  # how many answers its scores look at
+
     def scores(
         self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
     ) -> dict[str, Score]:
         """The metrics that the settings name, or the usual ones."""
         wanted: list[str] | None = self.settings.metrics
-        usual = self.usual_scores(outputs, references)
+        scoring = scoring or Scoring()
+        usual = self.usual_scores(outputs, references, scoring)
         if wanted is None:
             return usual
         there = [name for name in wanted if name in usual or name not in self.settings.usual]
-        return {name: usual[name] if name in usual else measure(name, outputs, references) for name in there}
+        return {name: usual[name] if name in usual else measure(name, outputs, references, scoring) for name in there}
 
-    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
         """All metrics that are usual for this kind of target."""
         return {}
 

@@ -3,7 +3,7 @@ sentences?
 
 Test sentences are drawn with replacement, the same ones for all models. A score of a resample comes
 from the sums of its sentences' sufficient statistics: n-gram counts and lengths for BLEU and chrF, hits and how many
-there could be for exact match and accuracy.
+there could be for exact match and accuracy, edits and words for error rates.
 """
 
 from __future__ import annotations
@@ -13,32 +13,40 @@ from typing import Any
 
 import numpy as np
 
-from regard.evaluation.metrics import Bleu, Chrf, Numbers, sacrebleu_statistics
+from regard.evaluation.metrics import Additive, Bleu, Chrf, Numbers, References, sacrebleu_statistics
+from regard.registry import METRICS
 
-BOOTSTRAPPED = ("bleu", "chrf", "exact", "accuracy")  # metrics whose statistics add up
+ADDITIVE = ("bleu1", "bleu2", "bleu3", "bleu4", "wer", "cer")
+BOOTSTRAPPED = ("bleu", "chrf", "exact", "accuracy", *ADDITIVE)  # metrics whose statistics add up
 RESAMPLES = 1000
 SEED = 12345  # sacrebleu's
 
 
 def statistics(
-    metric: str, outputs: Sequence[str], references: Sequence[Sequence[str]],
+    metric: str, outputs: Sequence[str], references: Sequence[References],
     labels: Callable[[str], Sequence[Any]] = str.split, tokenize: str | None = None,
 ) -> Numbers:  # fmt: skip
     """Sufficient statistics of each sentence, `(sentences, statistics)`; `references` is a list of lists, and `labels`
     cuts a text into what accuracy is counted in."""
+    if metric in ADDITIVE:
+        additive: Additive = METRICS.get(metric)()
+        return additive.statistics(outputs, references)
     if metric in ("bleu", "chrf"):
         made = Bleu(tokenize).make() if metric == "bleu" else Chrf().make()
         return sacrebleu_statistics(made, outputs, references)
     if metric == "exact":
         right = [output in wanted for output, *wanted in zip(outputs, *references, strict=True)]
         return np.array([(hit, 1) for hit in right], dtype=np.float64)
-    pairs = [(labels(output), labels(reference)) for output, reference in zip(outputs, references[0], strict=True)]
+    pairs = [(labels(output), labels(right or "")) for output, right in zip(outputs, references[0], strict=True)]
     hits = [(sum(a == b for a, b in zip(x, y, strict=False)), len(y)) for x, y in pairs]
     return np.array(hits, dtype=np.float64)
 
 
 def scorer(metric: str) -> Callable[[Numbers], float]:
     """The function from the sum of sentences' statistics to their score, in percent."""
+    if metric in ADDITIVE:
+        additive: Additive = METRICS.get(metric)()
+        return additive.value
     if metric not in ("bleu", "chrf"):
         return lambda sums: 100.0 * float(sums[0] / max(sums[1], 1.0))
     compute = (Bleu() if metric == "bleu" else Chrf()).make()._compute_score_from_stats

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.evaluation.metrics import Score
+from regard.evaluation.metrics import Metric, References, Score
+from regard.registry import register
 
 Rows = Sequence[Sequence[str]]
 
@@ -29,6 +30,24 @@ class ClassScore:
         """Plain data, without the label."""
         shares = {name: round(getattr(self, name), 4) for name in ("precision", "recall", "f1")}
         return {**shares, "support": self.support}
+
+
+@register("vqa")
+class VqaAccuracy(Metric):
+    """Accuracy of answers that several people gave (Antol et al. 2015): `min(people who said it / 3, 1)` on average, in
+    percent. Where fewer than three answers are known, their number stands for the three: with one it is accuracy."""
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
+        total = 0.0
+        for output, *right in zip(outputs, references, *more, strict=True):
+            given = [_answer(text) for text in right if text is not None]
+            total += min(given.count(_answer(output)) / min(len(given), 3), 1.0)
+        value = 100.0 * total / max(len(outputs), 1)
+        return Score("VQA accuracy", value, f"percent|answers:{1 + len(more)}|min(n/3,1)|case:lower")
+
+
+def _answer(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 def class_scores(predicted: Rows, right: Rows) -> tuple[ClassScore, ...]:
@@ -68,6 +87,12 @@ def label_scores(predicted: Rows, right: Rows, *, per: str) -> dict[str, Score]:
         total = sum(map(len, ours)) + sum(map(len, gold))
         found["span_f1"] = Score("span F1", 200.0 * both / max(total, 1), "percent|scheme:BIO|micro")
     return found
+
+
+def ranked_accuracy(ranked: Rows, right: Sequence[str], count: int) -> Score:
+    """How often what is right is among the best `count` answers, in percent."""
+    hits = sum(label in answers[:count] for answers, label in zip(ranked, right, strict=True))
+    return Score(f"top-{count} accuracy", 100.0 * hits / max(len(right), 1), "percent|per:example")
 
 
 def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:

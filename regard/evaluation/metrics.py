@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from regard.registry import METRICS, Family, register
 
 Numbers = NDArray[np.float64]
+References = Sequence[str | None]  # one for each output, or None where it has no further one
 HELD = 2000  # sentences whose n-grams are held at once
 
 
@@ -47,8 +48,22 @@ class Metric(ABC):
     family: ClassVar[Family] = METRICS
 
     @abstractmethod
-    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
-        """The score of all outputs, with the signature that makes it comparable; `more` are further references."""
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
+        """The score of all outputs, with the signature that makes it comparable. `more` are further references, each as
+        long as the outputs, with None where an output has no more of them."""
+
+
+class Additive(Metric):
+    """A metric of sums: what is counted of each output adds up, and the score is made of the sums. Test sets can
+    therefore be resampled without scoring them anew."""
+
+    @abstractmethod
+    def statistics(self, outputs: Sequence[str], references: Sequence[References]) -> Numbers:
+        """What is counted, `(outputs, statistics)`."""
+
+    @abstractmethod
+    def value(self, sums: Numbers) -> float:
+        """The score of the sums over some outputs."""
 
 
 class _Sacrebleu(Metric):
@@ -64,14 +79,14 @@ class _Sacrebleu(Metric):
 
         return getattr(metrics, self.name.upper())(**self.options)
 
-    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
         metric = self.make()
         sums = sacrebleu_statistics(metric, outputs, [references, *more]).sum(0)
         value = metric._compute_score_from_stats(sums.tolist()).score
         return Score(self.name, value, str(metric.get_signature()), self.higher_is_better)
 
 
-def sacrebleu_statistics(metric: Any, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Numbers:
+def sacrebleu_statistics(metric: Any, outputs: Sequence[str], references: Sequence[References]) -> Numbers:
     """Sufficient statistics of each sentence, `(sentences, statistics)`. Sacrebleu holds the n-grams of all references
     that it is given; so it is given some at a time."""
     parts = [
@@ -109,6 +124,6 @@ class Ter(_Sacrebleu):
 class Exact(Metric):
     """Percent of outputs equal to a reference."""
 
-    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Score:
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
         same = sum(output in right for output, *right in zip(outputs, references, *more, strict=True))
         return Score("exact match", 100.0 * same / max(len(references), 1), "percent|case:mixed|blanks:single")

@@ -32,7 +32,20 @@ from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart
 from regard.settings import Search
-from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.results import (
+    Advance,
+    Encoded,
+    Evaluation,
+    Given,
+    Inputs,
+    Output,
+    PairScore,
+    Problem,
+    Shown,
+    Tokens,
+    Warn,
+    columns,
+)
 from regard.tasks.task import Task, chosen, inference, windows
 
 UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
@@ -269,19 +282,26 @@ class TextGeneration(Task):
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
         """All scores of the examples. One that cannot be used counts as an empty output, and `warn` hears of it."""
-        seen: list[Example] = []
+        inputs = Inputs(together=self.source.several_references)
         outputs: list[str] = []
+        read = set[int]()  # inputs that can be
         loss, tokens, exposed, aligned = 0.0, 0, ExposureCounts(), AlignmentCounts()
         for window in windows(examples, self.window):
+            before = len(outputs)
+            numbers = inputs.add(window)
+            new = inputs.examples[before:]
 
-            def problem(index: int, what: str, window: Sequence[Example] = window) -> None:
-                warn(f"{window[index].place} {what}; scored as empty")
+            def problem(index: int, what: str, new: Sequence[Example] = new) -> None:
+                warn(f"{new[index].place} {what}; scored as empty")
 
-            found = self.outputs([x.source for x in window], search, problem, advance)
+            found = self.outputs([x.source for x in new], search, problem, advance)
             outputs += [clean(best[0].text) if best else "" for best in found]
-            seen += window
-            written = [x for x, best in zip(window, found, strict=True) if best]
-            items = self.source.encode_many([x.source for x in written])
+            read |= {before + i for i, best in enumerate(found) if best}
+            written = [x for x, n in zip(window, numbers, strict=True) if n in read]
+            numbers = [n for n in numbers if n in read]
+            distinct = {n: x.source for n, x in zip(numbers, written, strict=True)}
+            encoded = dict(zip(distinct, self.source.encode_many(list(distinct.values())), strict=True))
+            items = [encoded[n] for n in numbers]
             targets = self.target.encode_many([x.target for x in written])
             usable = []
             for i, x in enumerate(written):
@@ -292,17 +312,26 @@ class TextGeneration(Task):
             items, targets = [items[i] for i in usable], [targets[i] for i in usable]
             for pair in self.score_items(items, targets):
                 loss, tokens = loss - pair.log_prob, tokens + len(pair.tokens)
-            self._count_exposure(items, targets, exposed)
+            first = {id(x) for x in new}  # the greedy output of an input is held against one reference
+            some = [k for k, i in enumerate(usable) if id(written[i]) in first]
+            self._count_exposure([items[k] for k in some], [targets[k] for k in some], exposed)
             self._count_links([written[i] for i in usable], items, targets, aligned)
         if not tokens:
-            raise DataError(f"none of the {len(seen)} examples can be used")
-        for further in scoring.references if scoring else ():
-            if len(further) != len(seen):
-                raise DataError(f"{len(further)} further references for {len(seen)} examples; each needs its own")
-        scores = self.target.scores(outputs, [x.target for x in seen], scoring)
+            raise DataError(f"none of the {len(inputs.numbers)} examples can be used")
+        scoring = scoring or Scoring()
+        for further in scoring.references:
+            if len(further) != len(inputs.numbers):
+                raise DataError(
+                    f"{len(further)} further references for {len(inputs.numbers)} examples; each needs its own"
+                )
+            for number, text in zip(inputs.numbers, further, strict=True):
+                inputs.references[number] += [] if text is None else [text]
+        references, more = columns(inputs.references)
+        scores = self.target.scores(outputs, references, replace(scoring, references=more))
         scores["perplexity"] = self._perplexity(loss / tokens)
         scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
-        return Evaluation(scores, outputs, seen, exposed.result() if exposed.longest else None)
+        exposure = exposed.result() if exposed.longest else None
+        return Evaluation(scores, outputs, inputs.examples, exposure, references=inputs.references)
 
     def _count_links(
         self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts
@@ -327,11 +356,14 @@ class TextGeneration(Task):
         greedy = self.config.search.model_copy(
             update={"beam": 1, "nbest": 1, "groups": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0}
         )
-        found = self.outputs([x.source for x in examples.some], greedy, lambda *_: None)
+        inputs = Inputs(examples.some, together=self.source.several_references)
+        found = self.outputs([x.source for x in inputs.examples], greedy, lambda *_: None)
         outputs = [clean(best[0].text) if best else "" for best in found]
-        references = [clean(x.target) for x in examples.some]
+        references, more = columns([clean(text) for text in row] for row in inputs.references)
+        scoring = Scoring(references=more)
         names = dict.fromkeys((*self.config.steering_metrics, *([self.config.metric] * (self.config.metric != "loss"))))
-        return {"loss": self.loss(examples), **{name: measure(name, outputs, references).value for name in names}}
+        scores = {name: measure(name, outputs, references, scoring).value for name in names}
+        return {"loss": self.loss(examples), **scores}
 
     def loss(self, examples: Encoded) -> float:
         """The mean of `-log p` over all target tokens."""

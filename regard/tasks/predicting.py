@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +19,20 @@ from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.settings import Search
-from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
+from regard.tasks.results import (
+    Advance,
+    Encoded,
+    Evaluation,
+    Given,
+    Inputs,
+    Output,
+    PairScore,
+    Problem,
+    Shown,
+    Tokens,
+    Warn,
+    columns,
+)
 from regard.tasks.task import Task, windows
 
 
@@ -115,27 +129,36 @@ class HeadPrediction(Task):
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
         """The target's scores. An example that cannot be used is left out, and `warn` hears of it."""
-        predicted: list[str] = []
-        seen: list[Example] = []
+        inputs = Inputs(together=self.source.several_references)
+        answers: dict[int, list[str]] = {}  # of each input, best first
         count = 0
+        search = search.model_copy(update={"nbest": max(search.nbest, self.target.ranked)})
         for window in windows(self.checked(examples), self.window):
             count += len(window)
+            before = len(inputs.examples)
+            inputs.add(x for x in window if clean(x.target))
+            new = inputs.examples[before:]
 
-            def left_out(index: int, what: str, window: Sequence[Example] = window) -> None:
-                warn(f"{window[index].place} {what}; left out")
+            def left_out(index: int, what: str, new: Sequence[Example] = new) -> None:
+                warn(f"{new[index].place} {what}; left out")
 
-            items = self._usable([x.source for x in window], left_out)
-            for i in [i for i in items if not clean(window[i].target)]:
-                left_out(i, "has an empty target")
-                del items[i]
-            found = self._answers(items, search, advance)
-            predicted += [found[i][0].text for i in items]
-            seen += [window[i] for i in items]
-        if not seen:
+            found = self._answers(self._usable([x.source for x in new], left_out), search, advance)
+            answers |= {before + i: [x.text for x in best] for i, best in sorted(found.items())}
+            for x in window:
+                if not clean(x.target):
+                    warn(f"{x.place} has an empty target; left out")
+        if not answers:
             raise DataError(f"none of the {count} examples can be used")
-        right = [x.target for x in seen]
-        scores = self.target.scores(predicted, right, scoring)
-        return Evaluation(scores, predicted, seen, classes=self.target.class_scores(predicted, right))
+        # Of several answers to one input, what most people said comes first.
+        given = [[x for x, n in Counter(inputs.references[i]).most_common() for _ in range(n)] for i in answers]
+        right, more = columns(given)
+        predicted = [best[0] for best in answers.values()]
+        scoring = replace(scoring or Scoring(), references=more, ranked=list(answers.values()))
+        seen = [replace(inputs.examples[i], target=text) for i, text in zip(answers, right, strict=True)]
+        return Evaluation(
+            self.target.scores(predicted, right, scoring), predicted, seen,
+            classes=self.target.class_scores(predicted, right), references=given,
+        )  # fmt: skip
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         """Over all examples: a label that training did not meet is predicted wrong, and costs nothing."""

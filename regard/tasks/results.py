@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from regard.data.examples import Example
@@ -11,7 +12,7 @@ from regard.data.side import Item
 from regard.data.store import ExampleStore
 from regard.evaluation.exposure import Exposure
 from regard.evaluation.labels import ClassScore
-from regard.evaluation.metrics import Score, perplexity
+from regard.evaluation.metrics import References, Score, perplexity
 
 Tokens = Sequence[Any]
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
@@ -52,15 +53,50 @@ class PairScore:
         return perplexity(-self.log_prob / max(len(self.tokens), 1))  # an empty text has none where blanks are filled
 
 
+class Inputs:
+    """Examples to be evaluated, by what is given: with `together`, those of one source are one input with several
+    references, which is decoded once."""
+
+    def __init__(self, examples: Iterable[Example] = (), *, together: bool) -> None:
+        self.together = together
+        self.examples: list[Example] = []  # the first of each input
+        self.references: list[list[str]] = []  # of each input
+        self.numbers: list[int] = []  # of the input that each example is one of
+        self._known: dict[Any, int] = {}
+        self.add(examples)
+
+    def add(self, examples: Iterable[Example]) -> list[int]:
+        """The number of the input that each of some more examples is one of."""
+        before = len(self.numbers)
+        for example in examples:
+            number = len(self.examples)
+            if self.together:
+                number = self._known.setdefault(example.source, number)
+            if number == len(self.examples):
+                self.examples.append(example)
+                self.references.append([])
+            self.references[number].append(example.target)
+            self.numbers.append(number)
+        return self.numbers[before:]
+
+
+def columns(rows: Iterable[Sequence[str]]) -> tuple[list[str], list[References]]:
+    """The first of each row, and what further ones there are, as lists with None where a row has ended."""
+    first, *more = [*map(list, zip_longest(*rows))] or [[]]
+    return [text or "" for text in first], list(more)
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, what they are scores of, and what it was held against."""
+    """Scores, what they are scores of, and what it was held against: of several examples of one source, the first, and
+    the references of all."""
 
     scores: dict[str, Score]
     outputs: list[str]
     examples: list[Example]
     exposure: Exposure | None = field(default=None)
     classes: tuple[ClassScore, ...] = ()  # of each label, where labels are predicted
+    references: list[list[str]] = field(default_factory=list)  # of each output
 
 
 @dataclass(frozen=True)

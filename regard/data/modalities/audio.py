@@ -62,7 +62,7 @@ class AudioSettings(SideSettings):
     """A recording, whose path (relative to the data file) stands in the record. Its elements are hops of 10 ms."""
 
     stem = "subsampling"
-    # scored_by = ("wer", "cer")
+    scored_by = ("wer", "cer")
 
     rate: int = Setting(16000, ge=1000, le=192_000, description="samples a second; recordings are brought to it")
     max_length: int = Setting(3000, ge=1, le=10**7, description="longest recording, in hops of 10 ms")

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Setting
 
-from regard.artifacts import file_digest
 from regard.data.lines import BLANKS
 from regard.data.modalities.pixels import check_picture, read_picture
 from regard.data.modality import Canvas, Modality, Picture
+from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import WORDS, Alignment
@@ -45,6 +45,7 @@ class ImageSettings(SideSettings):
     """An image, whose path (relative to the data file) stands in the record."""
 
     stem = "convolution"
+    scored_by = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
 
     size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
 
@@ -55,6 +56,7 @@ class Image(Modality):
 
     Settings = ImageSettings
     dtype = "uint8"
+    several_references = True
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -75,8 +77,7 @@ class Image(Modality):
         return str(folder / field)
 
     def digest(self, field: Field) -> str:
-        path = Path(field)
-        return file_digest(path) if path.is_file() else "missing"
+        return field_digest(field)
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
         what = _fault(field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.readers.members import open_field
 from regard.errors import DataError, require
 
 if TYPE_CHECKING:
@@ -55,11 +57,12 @@ def _opened(path: str | Path) -> Iterator[Image]:
     from PIL import Image
 
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path with odd characters is an error below
+        opened = open_field(path)
+        if isinstance(opened, Path) and not stat.S_ISREG(opened.stat().st_mode):
             raise DataError(f"{path} cannot be read as a picture (it is no file); PNG and JPEG will do")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, and of sizes that are checked here
-            with Image.open(path, formats=FORMATS) as image:
+            with Image.open(opened, formats=FORMATS) as image:
                 if image.width * image.height > PIXELS:
                     size = f"{image.width:,} x {image.height:,} pixels"
                     raise DataError(
@@ -73,7 +76,7 @@ def _opened(path: str | Path) -> Iterator[Image]:
             f"no picture {path}; in a data file its path is relative to that file, elsewhere to where you are"
         ) from None
     except Exception as error:  # decoders raise whatever a damaged file leads them to
-        what = str(error).replace(f" {os.fspath(path)!r}", "") or type(error).__name__
+        what = re.sub(" <_io[^>]*>", "", str(error).replace(f" {os.fspath(path)!r}", "")) or type(error).__name__
         raise DataError(f"{path} cannot be read as a picture ({what}); PNG and JPEG will do") from None
 
 
@@ -84,5 +87,16 @@ def _in_colour(image: Image) -> Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         # of 16 bits, which `convert` would cut off at 255 instead of scaling
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        return Image.fromarray(_scaled(np.asarray(image, dtype=np.float32), whole=image.mode == "I")).convert("RGB")
     image.info.pop("transparency", None)
     return image.convert("RGB")
+
+
+def _scaled(values: NDArray[np.float32], *, whole: bool) -> NDArray[np.uint8]:
+    """Values whose range no file tells, as 8 bits: it is taken to be the least of 1 (unless they are whole numbers), 255
+    and 65,535 that holds them, or else up to the largest. What is below 0 or no number is 0."""
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0)
+    largest = float(values.max(initial=0.0))
+    top = next((x for x in (() if whole else (1.0,)) + (255.0, 65535.0) if largest <= x), largest)
+    return (values * (255.0 / top)).round().astype(np.uint8)

@@ -20,6 +20,7 @@ class Several(Modality):
     def __init__(self, parts: Sequence[Modality]) -> None:
         super().__init__(parts[0].settings, parts[0].stem)
         self._parts = list(parts)
+        self.several_references = any(part.several_references for part in parts)
 
     @property
     def parts(self) -> Sequence[Modality]:

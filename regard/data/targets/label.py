@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from regard.artifacts import write_text
 from regard.data.side import Field, Item
-from regard.data.target import LABELS, Answer, Target
+from regard.data.target import LABELS, Answer, Scoring, Target, measure
 from regard.data.tokens import clean, texts_of
 from regard.errors import DataError, ModelError
-from regard.evaluation.labels import ClassScore, class_scores, label_scores
+from regard.evaluation.labels import ClassScore, class_scores, label_scores, ranked_accuracy
 from regard.evaluation.metrics import Score
 from regard.registry import register
 from regard.section import TargetSettings
@@ -32,7 +32,7 @@ class LabelSettings(TargetSettings):
     """A label of the whole source."""
 
     best = "accuracy"
-    usual = ("accuracy", "macro_f1", "span_f1")
+    usual = ("accuracy", "macro_f1", "span_f1", "top5")
     steering = ("accuracy",)
 
 
@@ -43,6 +43,7 @@ class Label(Target):
 
     Settings = LabelSettings
     kind, per = "label", "example"
+    ranked = 5
     labels: list[str]
 
     @property
@@ -108,9 +109,16 @@ class Label(Target):
     def hits(self, found: Tensor, right: Tensor) -> float | None:
         return float((found.argmax(-1) == right).sum())
 
-    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
+        """Also whether the right label is among the best five, where there are more; and, where several people gave an
+        answer, VQA accuracy."""
         predicted, right = [self.cut(x) for x in outputs], [self.cut(x) for x in references]
-        return label_scores(predicted, right, per=self.per)
+        found = label_scores(predicted, right, per=self.per)
+        if scoring.ranked and self.size > self.ranked > 1:
+            found["top5"] = ranked_accuracy(scoring.ranked, [clean(x) for x in references], self.ranked)
+        if scoring.references:
+            found["vqa"] = measure("vqa", outputs, references, scoring)
+        return found
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.artifacts import write_text
 from regard.data.side import Field, Item
-from regard.data.target import LABELS, Answer, Target
+from regard.data.target import LABELS, Answer, Scoring, Target
 from regard.data.targets.label import read_learnt
 from regard.data.tokens import clean
 from regard.errors import DataError
@@ -104,7 +104,7 @@ class Number(Target):
         data's."""
         return [-0.5 * (float(found[0, 0]) - float(target[0])) ** 2 - 0.5 * math.log(2 * math.pi)]
 
-    def usual_scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
         return number_scores([float(x) for x in outputs], [parse_number(x) for x in references])
 
 

@@ -29,6 +29,7 @@ class Tags(Label):
 
     Settings = TagsSettings
     kind, per = "tags", "word"
+    ranked = 1
 
     def cut(self, text: str) -> list[str]:
         cleaned = clean(text)

@@ -71,7 +71,8 @@ class TextTarget(Target):
         self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
     ) -> dict[str, Score]:
         scoring = scoring or Scoring()
-        ours, theirs, *more = ([clean(x) for x in texts] for texts in (outputs, references, *scoring.references))
+        ours, theirs = [clean(x) for x in outputs], [clean(x) for x in references]
+        more = [[None if x is None else clean(x) for x in texts] for texts in scoring.references]
         scoring = replace(scoring, references=more)
         wanted = self.usual if self.settings.metrics is None else self.settings.metrics
         return {name: measure(name, ours, theirs, scoring) for name in wanted}

@@ -1,0 +1,1 @@
+"""Layouts that pictures, recordings and their texts come in, one file each."""
