@@ -53,17 +53,21 @@ class PrefixState:
 class CTCHead(nn.Module):
     """The output layer over the encoder's states: a token or a blank at each of them."""
 
+    unseen: Tensor
+
     def __init__(self, d_model: int, vocabulary: int) -> None:
         super().__init__()
         self.linear = nn.Linear(d_model, vocabulary)
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
+        unseen = torch.zeros(vocabulary, dtype=torch.bool)
+        unseen[[mark for mark in _UNSEEN if mark < vocabulary]] = True
+        self.register_buffer("unseen", unseen, persistent=False)
 
     def forward(self, states: Ragged) -> Ragged:
         """`log p` `(total, vocabulary)` of what is named at each time."""
         logits = self.linear(states.values).float()
-        unseen = torch.tensor(_UNSEEN, device=logits.device)
-        return states.like(logits.index_fill(-1, unseen, _LEAST).log_softmax(-1))
+        return states.like(logits.masked_fill(self.unseen, _LEAST).log_softmax(-1))
 
     def loss(self, states: Ragged, outputs: Ragged) -> Tensor:
         """`-log p` of all targets, which end with `</s>`. One that is too long for its source costs nothing."""
@@ -100,8 +104,7 @@ class CTCHead(nn.Module):
         begins = begins.scatter(1, again[:, None], wanted[:, None])
         ends = state.ends.repeat_interleave(rows)[:, None]
         whole = torch.logaddexp(state.token, state.blank).gather(1, ends)
-        begins = begins.index_fill(1, torch.tensor([BLANK], device=tokens.device), _LEAST)
-        begins = begins.index_copy(1, torch.tensor([EOS], device=tokens.device), whole)
+        begins[:, BLANK], begins[:, EOS] = _LEAST, whole.squeeze(1)
         return (begins - state.prefix[:, None]).clamp(min=_LEAST).float(), state
 
 

@@ -63,7 +63,8 @@ def _version(first: nn.Parameter, weights: Sequence[nn.Parameter]) -> tuple[int,
 def _copy(model: M, precision: str, first: nn.Parameter) -> M:
     with torch.inference_mode(False), torch.no_grad():
         shares = first.is_cuda and precision == "float32"
-        copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shares else {}).eval()
+        own = [*model.parameters(), *model.buffers()]
+        copied = copy.deepcopy(model, {id(tensor): tensor for tensor in own} if shares else {}).eval()
         copied = copied if shares else copied.requires_grad_(False)
         if precision == "bfloat16":
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
