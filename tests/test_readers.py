@@ -24,6 +24,7 @@ from regard.data.readers.reader import FORMATS
 from regard.data.scan import scan
 from regard.errors import DataError
 from regard.settings import Data
+from tests.conftest import FULL
 from tests.toy import sides_of
 
 CAPTIONS = {"a.jpg": ["a cat", "one cat"], "b.jpg": ["a dog"], "c.jpg": ["two birds", "birds"]}
@@ -506,3 +507,29 @@ def test_read_examples_takes_folders(tmp_path: Path) -> None:
     pictures(tmp_path / "data" / "cat", ["1.jpg"])
     data = Data(train=str(tmp_path / "data"))
     assert pairs(list(read_examples(data, "train", sides_of("image", "label").form))) == [("1.jpg", "cat")]
+
+
+@pytest.mark.parametrize("name", ["captions_train2014.json", "x.token.txt", "x.npz", "x.tar"])
+def test_damaged_files_are_read_or_named(tmp_path: Path, name: str) -> None:
+    """Bytes changed, left out or put in at random."""
+    pictures(tmp_path)
+    coco(tmp_path)
+    flickr(tmp_path)
+    npz(tmp_path / "x.npz", captions=np.array([["a", "b"], ["c", ""], ["d", "e"]]))
+    tar(tmp_path / "x.tar", [x for i in "123" for x in ((f"{i}.jpg", picture()), (f"{i}.txt", b"text"))])
+    whole, form, draw = (tmp_path / name).read_bytes(), sides_of("image").form, np.random.default_rng(0)
+    said = list[str]()
+    for _ in range(1000 if FULL else 60):
+        content = bytearray(whole)
+        for _ in range(draw.integers(1, 4)):
+            low = max(len(content) - 2000, 0) if name == "x.npz" else 0  # the pictures come first
+            place = int(draw.integers(low, len(content)))
+            content[place : place + int(draw.integers(3))] = draw.bytes(int(draw.integers(3)))
+        (tmp_path / name).write_bytes(content)
+        try:
+            for example in read_files(str(tmp_path / name), form, lambda bad: None):
+                form.source.find_fault(example.source)
+        except DataError as error:
+            said.append(str(error))
+    assert all(name in what for what in said)
+    assert said or name == "x.token.txt"

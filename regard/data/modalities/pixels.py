@@ -94,8 +94,8 @@ def _in_colour(image: Image) -> Image:
 
 
 def _scaled(values: NDArray[np.float32], *, whole: bool) -> NDArray[np.uint8]:
-    """Values whose range no file tells, as 8 bits: it is taken to be the least of 1 (unless they are whole numbers), 255
-    and 65,535 that holds them, or else up to the largest. What is below 0 or no number is 0."""
+    """Values whose range no file tells, as 8 bits: it is taken to be the least of 1 (unless they are `whole` numbers),
+    255 and 65,535 that holds them, or else up to the largest. What is below 0 or no number is 0."""
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0)
     largest = float(values.max(initial=0.0))
     top = next((x for x in (() if whole else (1.0,)) + (255.0, 65535.0) if largest <= x), largest)

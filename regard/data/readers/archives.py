@@ -6,6 +6,7 @@ import io
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ def readable(archive: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"no archive {archive}; check the path") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise DataError(f"{archive} cannot be read ({error}); make or download it again") from None
     except OSError as error:
         raise DataError(f"{archive} cannot be read: {error.strerror or error}") from None
@@ -166,8 +167,9 @@ class Shard:
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and dtype of an array, as its file begins."""
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"an array of NumPy's format {version}")
-    return read(file)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        return read(file)
+    except Exception as error:  # it parses whatever it finds there
+        raise ValueError(f"an array in it has no header that could be read ({error})") from None

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.examples import Example, ending
+from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.readers.json_stream import elements
 from regard.data.readers.reader import Reader, find_pictures
+from regard.data.records import ending
 from regard.errors import DataError
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from regard.data.examples import Example, ending
+from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, each_line, numbered, read_lines
 from regard.data.readers.reader import TRIED, Reader, find_pictures
+from regard.data.records import ending
 from regard.errors import DataError
 
 CAPTION = re.compile(r"([^\t]+?)#([0-9]+)\t(.*)", re.DOTALL)

@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
-from regard.data.examples import Example, Form, ending
+from regard.data.examples import Example, Form
 from regard.data.lines import OnBad, named
 from regard.data.readers.members import BETWEEN
+from regard.data.records import ending
 from regard.errors import DataError
 
 # In the order in which they are tried; each is a module here with a class `Layout`.

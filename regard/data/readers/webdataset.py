@@ -7,11 +7,12 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from regard.data.examples import Example, record_text
+from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, decode, tell
 from regard.data.readers.archives import plain, readable, tar_members
 from regard.data.readers.members import BETWEEN
 from regard.data.readers.reader import Reader
+from regard.data.records import record_text
 from regard.errors import DataError
 
 TEXTS = ("txt", "text", "cls", "json", "caption", "transcript")
