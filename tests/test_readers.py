@@ -14,10 +14,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from regard.data.examples import Example, data_content, read_examples, read_files
 from regard.data.lines import BadLine
+from regard.data.modalities.sounds import read_sound
 from regard.data.readers import json_stream
 from regard.data.readers.members import field_digest, open_field, read_member, split_member, split_span
 from regard.data.readers.reader import FORMATS
@@ -400,6 +402,24 @@ def test_librispeech(tmp_path: Path, above: str) -> None:
 def _empty(folder: Path) -> str:
     (folder / "empty").mkdir()
     return str(folder / "empty")
+
+
+def test_spans_and_members_are_heard(tmp_path: Path) -> None:
+    """A part of a recording is those samples of it, and a recording in a tar file is the recording."""
+    samples = np.random.default_rng(0).integers(-9000, 9000, 16000).astype(np.int16)
+    soundfile.write(tmp_path / "a.flac", samples, 8000)
+    tar(tmp_path / "x.tar", [("u.flac", (tmp_path / "a.flac").read_bytes()), ("u.txt", b"HELLO")])
+    whole = str(tmp_path / "a.flac")
+    np.testing.assert_array_equal(read_sound(f"{whole}#t=0.25,1.5", 8000), samples[2000:12000])
+    np.testing.assert_array_equal(read_sound(f"{whole}#t=1.5,9", 8000), samples[12000:])
+    (example,) = read(str(tmp_path / "x.tar"), source="audio")[0]
+    np.testing.assert_array_equal(read_sound(example.source, 8000), samples)
+    np.testing.assert_array_equal(read_sound(f"{example.source}#t=1,2", 8000), samples[8000:])
+    with pytest.raises(DataError, match="the recording lasts 2 seconds, and that span is not in it"):
+        read_sound(f"{whole}#t=3,4", 8000)
+    kaldi(tmp_path, wav_scp="r a.flac\n", segments="s r 0.5 1\n", text="s YES\n")
+    (example,) = read(str(tmp_path), source="audio", format="kaldi")[0]
+    np.testing.assert_array_equal(read_sound(example.source, 8000), samples[4000:8000])
 
 
 # What all of them share

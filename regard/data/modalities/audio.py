@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 from pydantic import field_validator
 
-from regard.artifacts import file_digest
 from regard.data.lines import BLANKS
 from regard.data.modalities.sounds import check_sound, read_sound, spectrogram, wav, window_of
 from regard.data.modality import Canvas, Modality
+from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import WORDS, Alignment
@@ -96,8 +96,7 @@ class Audio(Modality):
         return str(folder / field)
 
     def digest(self, field: Field) -> str:
-        path = Path(field)
-        return file_digest(path) if path.is_file() else "missing"
+        return field_digest(field)
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-import os
+import re
 import stat
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from regard.data.readers.members import open_field, split_span
 from regard.errors import DataError, require
 
 Samples = NDArray[np.int16]
@@ -27,12 +28,14 @@ def read_sound(path: str | Path, rate: int) -> Samples:
     import soundfile
 
     header = check_sound(path)
+    start, stop = _frames(path, header)
     try:
-        samples: NDArray[np.int16] = soundfile.read(os.fspath(path), dtype="int16", always_2d=True)[0]
+        opened = open_field(split_span(str(path))[0])
+        samples: NDArray[np.int16] = soundfile.read(opened, stop - start, start, dtype="int16", always_2d=True)[0]
     except Exception as error:
         raise _unreadable(path, error) from None
-    if len(samples) < header.frames:
-        raise DataError(f"{path} is cut off: it has {len(samples):,} of {header.frames:,} samples")
+    if len(samples) < stop - start:
+        raise DataError(f"{path} is cut off: it has {len(samples):,} of {stop - start:,} samples")
     one = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32).round().astype(np.int16)
     return one if header.samplerate == rate else resampled(one, header.samplerate, rate)
 
@@ -43,9 +46,10 @@ def check_sound(path: str | Path) -> Any:
     import soundfile
 
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path with odd characters is an error below
+        opened = open_field(split_span(str(path))[0])
+        if isinstance(opened, Path) and not stat.S_ISREG(opened.stat().st_mode):
             raise DataError(f"{path} cannot be read as a recording (it is no file); WAV, FLAC and OGG will do")
-        header = soundfile.info(os.fspath(path))
+        header = soundfile.info(opened)
     except DataError:
         raise
     except FileNotFoundError:
@@ -54,16 +58,28 @@ def check_sound(path: str | Path) -> Any:
         ) from None
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         raise _unreadable(path, error) from None
-    if header.frames * header.channels > LARGEST:
+    start, stop = _frames(path, header)
+    if (stop - start) * header.channels > LARGEST:
         raise DataError(
-            f"{path} cannot be read as a recording of {header.frames / header.samplerate:,.0f} seconds and "
+            f"{path} cannot be read as a recording of {(stop - start) / header.samplerate:,.0f} seconds and "
             f"{header.channels} channels: that is more than {LARGEST:,} samples; split it"
         )
     return header
 
 
+def _frames(path: str | Path, header: Any) -> tuple[int, int]:
+    """The first sample that a field names, and the one after its last."""
+    _, start, end = split_span(str(path))
+    first = round(start * header.samplerate)
+    last = header.frames if end is None else min(round(end * header.samplerate), header.frames)
+    if first >= last and end is not None:
+        whole = header.frames / header.samplerate
+        raise DataError(f"{path} cannot be read: the recording lasts {whole:g} seconds, and that span is not in it")
+    return first, last
+
+
 def _unreadable(path: str | Path, error: Exception) -> DataError:
-    what = str(error).replace(f"Error opening {os.fspath(path)!r}: ", "").rstrip(".") or type(error).__name__
+    what = re.sub("^Error opening .*?: ", "", str(error)).rstrip(".") or type(error).__name__
     return DataError(f"{path} cannot be read as a recording ({what}); WAV, FLAC and OGG will do")
 
 
