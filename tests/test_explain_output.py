@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from regard.errors import ConfigError
-from regard.explain.canvas import QUIET, fonts_for
+from regard.explain.drawing import QUIET, fonts_for
 from regard.explain.page import page
 from regard.explain.plots import head_grid, heat_map
 from regard.explain.space import space_plot

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from regard.data.modality import Canvas
 from regard.data.synthetic.scenes import scenes
 from regard.errors import DataError
 from regard.explain import sheet
@@ -52,7 +53,7 @@ def seen(
         Layer(CROSS, "cross", np.stack([hard(cells) for cells in heads])),
     ]
     numbers = list(range(GRID**2))
-    return Explanation(CELLS, list(target), numbers, list(words), [-0.5] * n, layers, CROSS, picture=picture)
+    return Explanation(CELLS, list(target), numbers, list(words), [-0.5] * n, layers, CROSS, canvas=Canvas(picture, GRID, GRID))
 
 
 # "ring" is in two pieces, and they look at two cells.

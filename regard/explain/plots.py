@@ -1,4 +1,4 @@
-"""Attention as pictures for print: over a text one heat map, or all heads of a layer side by side.
+"""Attention as figures for print: over a text one heat map, or all heads of a layer side by side.
 
 `draw` is where it is decided how a layer is shown.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.evaluation.alignment import Weights
-from regard.explain.canvas import GRID, INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, shorten, shown, style
+from regard.explain.drawing import GRID, INK, LABEL, LARGEST_SIDE, QUIET, columns_for, drawing, shorten, shown, style
+from regard.explain.lanes import head_lanes, lanes
 from regard.explain.sheet import head_sheet, sheet
 from regard.explain.trace import Explanation, Layer
 
@@ -30,7 +31,9 @@ def draw(
     explanation: Explanation, path: Path, *, layer: str | None = None, head: int | None = None, grid: bool = False
 ) -> None:
     """Draw one layer: one head of it, the mean of its heads, or with `grid` each head beside the others."""
-    whole, by_head = (sheet, head_sheet) if explanation.sees(explanation.layer(layer)) else (heat_map, head_grid)
+    whole, by_head = heat_map, head_grid
+    if explanation.canvas is not None and explanation.sees(explanation.layer(layer)):
+        whole, by_head = (lanes, head_lanes) if explanation.canvas.kind == "sound" else (sheet, head_sheet)
     if grid:
         by_head(explanation, path, layer=layer)
     else:
@@ -68,7 +71,7 @@ def _maps(
     (rows_name, columns_name), row_labels, column_labels, given = _labels(explanation, layer)
     notes = [shorten(note, NOTE) for note in explanation.notes()]
     title = "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
-    with canvas(path, [title, *row_labels, *column_labels]) as figure:
+    with drawing(path, [title, *row_labels, *column_labels]) as figure:
         for i, weights in enumerate(maps):
             down, right = divmod(i, across)
             axes = _map(figure, weights, pitch, left=right * width, top=down * height)
