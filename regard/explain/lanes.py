@@ -33,7 +33,7 @@ def lanes(explanation: Explanation, path: Path, *, layer: str | None = None, hea
     width = _width(canvas)
     lane = min(LANE, LARGEST_SIDE / len(shown) - GAP)
     with drawing(path, [look.label for look in shown]) as figure:
-        _spectrogram(figure, canvas, shown, width)
+        room = _spectrogram(figure, canvas, shown if _of_words(explanation, layer) else [], width)
         edges = np.linspace(0.0, _end(canvas), canvas.columns + 1)
         for i, look in enumerate(shown):
             axes = _axes(figure, canvas, width, lane, top=SOUND + GAP + i * (lane + GAP), last=i == len(shown) - 1)
@@ -44,8 +44,8 @@ def lanes(explanation: Explanation, path: Path, *, layer: str | None = None, hea
             axes.set_ylim(0, 1.08)
             axes.set_ylabel(look.label, rotation=0, ha="right", va="center", labelpad=6, **style())
             axes.text(1.005, 0.5, f"{most:.0%}", transform=axes.transAxes, va="center", **style(LABEL - 3, QUIET))
-        note = "Height: attention, on a scale of its own for each word; beside it, the most of it in one moment."
-        _heading(figure, explanation, heading(explanation, layer, head), note)
+        note = "Height: attention, on a scale of its own for each lane; beside it, the most of it in one moment."
+        _heading(figure, explanation, heading(explanation, layer, head), note, room)
 
 
 def head_lanes(explanation: Explanation, path: Path, *, layer: str | None = None) -> None:
@@ -55,7 +55,8 @@ def head_lanes(explanation: Explanation, path: Path, *, layer: str | None = None
     row = min(ROW, (LARGEST_SIDE / len(heads) - 3 * GAP) / rows)
     edges = np.linspace(0.0, _end(canvas), canvas.columns + 1)
     with drawing(path, [look.label for look in heads[0] if look]) as figure:
-        _spectrogram(figure, canvas, [look for look in heads[0] if look], width)
+        words = [look for look in heads[0] if look] if _of_words(explanation, layer) else []
+        room = _spectrogram(figure, canvas, words, width)
         for i, some in enumerate(heads):
             top = SOUND + GAP + i * (rows * row + 3 * GAP)
             axes = _axes(figure, canvas, width, rows * row, top=top, last=i == len(heads) - 1)
@@ -71,7 +72,7 @@ def head_lanes(explanation: Explanation, path: Path, *, layer: str | None = None
                     axes.plot([edge, edge], [number, number + 1], color="#e08600", linewidth=1.0)
             axes.text(1.005, 0.5, f"head {i}", transform=axes.transAxes, va="center", **style(LABEL - 1))
         note = "Dark: attention, on a scale of its own for each head."
-        _heading(figure, explanation, heading(explanation, layer, None, heads=len(heads)), note)
+        _heading(figure, explanation, heading(explanation, layer, None, heads=len(heads)), note, room)
 
 
 def spoken(canvas: Canvas, look: Look) -> tuple[float, float] | None:
@@ -111,12 +112,17 @@ def _axes(figure: Figure, canvas: Canvas, width: float, height: float, *, top: f
     return axes
 
 
-def _spectrogram(figure: Figure, canvas: Canvas, shown: list[Look], width: float) -> None:
-    """The sound, and above it each word where it is spoken or, where that is not known, where it was listened for."""
+def _of_words(explanation: Explanation, layer: str | None) -> bool:
+    return explanation.layer(layer).kind == "cross"
+
+
+def _spectrogram(figure: Figure, canvas: Canvas, words: list[Look], width: float) -> float:
+    """The sound, and above it each word where it is spoken or, where that is not known, where it was listened for; how
+    many inches these take."""
     axes = _axes(figure, canvas, width, SOUND, top=0.0)
     axes.imshow(canvas.pixels, aspect="auto", extent=(0.0, _end(canvas), 0.0, 1.0), interpolation="nearest")
-    known = any(look.gold for look in shown)
-    for look in shown:
+    known = any(look.gold for look in words)
+    for look in words:
         span, attended = spoken(canvas, look), median_place(look.cells)
         if span is not None:
             for edge in span:
@@ -129,13 +135,13 @@ def _spectrogram(figure: Figure, canvas: Canvas, shown: list[Look], width: float
         axes.text(place, 1.04, look.label, rotation=35, rotation_mode="anchor", ha="left", va="bottom",
                   **style(LABEL - 1, INK if span else QUIET))  # fmt: skip
     axes.set(xlim=(0, _end(canvas)), ylim=(0, 1))
+    return 0.2 + 0.055 * max((len(look.label) for look in words), default=0)
 
 
-def _heading(figure: Figure, explanation: Explanation, title: str, note: str) -> None:
+def _heading(figure: Figure, explanation: Explanation, title: str, note: str, room: float) -> None:
     """Above the words that stand above the spectrogram."""
     title = "; ".join([*explanation.notes()[:1], title])
-    if explanation.gold:
+    if explanation.gold and room > 0.2:
         note += "\nDashed lines and bands: when a word is spoken."
-    words = 0.45 + 0.055 * min(max((len(word) for word in explanation.steps()[0]), default=0), 24)
-    figure.text(0, 1 + words + 0.24 + 0.16 * note.count("\n"), title, ha="left", va="bottom", **style(LABEL + 1))
-    figure.text(0, 1 + words, note, ha="left", va="bottom", **style(LABEL - 2, QUIET))
+    figure.text(0, 1 + room + 0.3 + 0.16 * note.count("\n"), title, ha="left", va="bottom", **style(LABEL + 1))
+    figure.text(0, 1 + room + 0.1, note, ha="left", va="bottom", **style(LABEL - 2, QUIET))
