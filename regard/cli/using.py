@@ -229,7 +229,7 @@ def explain(
     model: ModelFolder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="What to explain; several sources are separated by a tab."),
+        typer.Argument(metavar="TEXT", help="What to explain; several sources are separated by a tab."),
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
