@@ -26,11 +26,19 @@ from regard.explain.trace import Explanation, Layer, Part
 from tests import equations
 from tests.conftest import crossed
 from tests.test_explain_output import Reader
-from tests.test_explain_picture import brightest, drawn, of_script, pixels, titles  # noqa: F401 - a fixture among them
+from tests.test_explain_picture import brightest, of_script, pixels, titles
 
 GRID, MOMENTS, SECONDS = 4, 10, 2.0
 BLOCKS = [f"encoder.blocks.{i}.self_attention" for i in range(3)]
 node = pytest.mark.skipif(which("node") is None, reason="node runs the script, and is not here")
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are written, in place of their files."""
+    kept: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: kept.append(figure))
+    return kept
 
 
 def soft(*shape: int, seed: int = 0) -> NDArray[np.float32]:
@@ -141,7 +149,7 @@ def test_rollout_needs_layers_that_follow_one_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("marked", [True, False], ids=["class token", "mean"])
 def test_under_a_label_each_layer_and_their_rollout_are_shown(
-    marked: bool, drawn: list[Figure], tmp_path: Path  # noqa: F811
+    marked: bool, drawn: list[Figure], tmp_path: Path
 ) -> None:  # fmt: skip
     one = labelled(marked=marked)
     one.save(tmp_path / "a.png")
@@ -158,7 +166,7 @@ def test_under_a_label_each_layer_and_their_rollout_are_shown(
     assert least < 0.3 * 140
 
 
-def test_heads_by_layers_and_one_layer_by_itself(drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_heads_by_layers_and_one_layer_by_itself(drawn: list[Figure], tmp_path: Path) -> None:
     one = labelled()
     one.save(tmp_path / "a.png", grid=True)
     one.save(tmp_path / "a.png", layer=BLOCKS[1], head=1)
@@ -178,7 +186,7 @@ def test_heads_by_layers_and_one_layer_by_itself(drawn: list[Figure], tmp_path: 
     assert first.texts[0].get_text().endswith("3 layers, head 1, from the class token")
 
 
-def test_what_a_word_names_is_outlined(drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_what_a_word_names_is_outlined(drawn: list[Figure], tmp_path: Path) -> None:
     """Cells 5, 6 and 9 of a grid of four make a corner: eight sides of cells have nothing of it beyond them."""
     picture = np.full((32, 32, 3), 140, dtype=np.uint8)
     one = Explanation(
@@ -204,7 +212,7 @@ def test_what_a_word_names_is_outlined(drawn: list[Figure], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("cell", [0, 3, 11])
-def test_frames_are_lit_each_by_itself(cell: int, drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_frames_are_lit_each_by_itself(cell: int, drawn: list[Figure], tmp_path: Path) -> None:
     filmed(cell, gold=[(cell, 0)]).save(tmp_path / "a.png")
     filmed(cell).save(tmp_path / "a.png", grid=True)
     for figure in drawn:
@@ -225,7 +233,7 @@ def test_frames_are_lit_each_by_itself(cell: int, drawn: list[Figure], tmp_path:
 # Sound
 
 
-def test_a_lane_for_each_word_on_the_time_of_the_sound(drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_a_lane_for_each_word_on_the_time_of_the_sound(drawn: list[Figure], tmp_path: Path) -> None:
     one = heard()
     one.save(tmp_path / "a.png")
     (figure,) = drawn
@@ -248,7 +256,7 @@ def test_a_lane_for_each_word_on_the_time_of_the_sound(drawn: list[Figure], tmp_
     assert {text.get_text(): round(text.get_position()[0], 6) for text in sound.texts} == {"a": 0.4, "long": 1.5}
 
 
-def test_without_gold_a_word_stands_where_it_was_listened_for(drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_without_gold_a_word_stands_where_it_was_listened_for(drawn: list[Figure], tmp_path: Path) -> None:
     one = heard(gold=())
     assert one.canvas is not None
     one.save(tmp_path / "a.png")
@@ -263,7 +271,7 @@ def test_without_gold_a_word_stands_where_it_was_listened_for(drawn: list[Figure
     assert drawn[1].axes[0].get_xlim() == (0.0, MOMENTS)
 
 
-def test_each_head_of_a_sound_and_layers_over_it(drawn: list[Figure], tmp_path: Path) -> None:  # noqa: F811
+def test_each_head_of_a_sound_and_layers_over_it(drawn: list[Figure], tmp_path: Path) -> None:
     one = heard()
     one.save(tmp_path / "a.png", grid=True)
     one.save(tmp_path / "a.png", layer=BLOCKS[0])
@@ -289,6 +297,25 @@ def test_figures_are_the_same_each_time(name: str, suffix: str, tmp_path: Path) 
     one = {"heard": heard(), "filmed": filmed(3), "labelled": labelled(layers=1)}[name]
     first, second = (one.save(tmp_path / f"{i}{suffix}") for i in range(2))
     assert first.read_bytes() == second.read_bytes()
+
+
+# Text
+
+
+def test_words_that_belong_together_are_framed_in_a_heat_map(drawn: list[Figure], tmp_path: Path) -> None:
+    one = Explanation(
+        ["a", "b", "</s>"], ["x", "y", "z", "</s>"], [0, 1, -1], [0, 1, 1, -1], [-0.5] * 4,
+        [Layer("cross", "cross", soft(2, 4, 3)), Layer("decoder", "decoder", soft(2, 4, 4))], "cross",
+        gold=[(1, 1), (0, 2)],
+    )  # fmt: skip
+    one.save(tmp_path / "a.png")
+    one.save(tmp_path / "a.png", grid=True)
+    one.save(tmp_path / "a.png", layer="decoder")
+    frames = [
+        [[x.get_xy() for x in axes.patches if isinstance(x, Rectangle)] for axes in figure.axes[:2]] for figure in drawn
+    ]
+    assert frames[0][0] == frames[1][0] == frames[1][1] == [(1, 1), (1, 2)]  # column, row: both pieces of word 1
+    assert frames[2][0] == []
 
 
 # Data
@@ -374,22 +401,26 @@ say(frameTotals(strip.canvas, [1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60]));
 @node
 def test_the_page_puts_pieces_into_cells() -> None:
     program = of_script("page.js", [r"^const sum = .*?;$", r"^const readable = .*?;$", *functions("places")])
-    program += of_script("canvas.js", [*functions("cellSides", "withGold"), r"^const attends = .*?;$"]) + """
+    program += of_script("canvas.js", [*functions("cellSides", "withGold"), r"^const attends = .*?;$"])
+    program += of_script("page.js", [r"^const belong = .*?;$"]) + """
 const [label, mean, sound] = JSON.parse(require("fs").readFileSync(0));
 const say = (x) => console.log(JSON.stringify(x));
 for (const x of [label, mean]) {
   const [query, key] = cellSides(x, x.layers[0], "pieces");
   say([query.map((p) => p.text), key.map((p) => p.text), attends(x.layers[0], query[0], key)]);
 }
+const [query, key] = cellSides(sound, sound.layers[1], "words");
+say(key.map((to) => belong(sound, query[0], to)));
 for (const unit of ["pieces", "words"]) say(cellSides(sound, sound.layers[1], unit)[0].map((p) => [p.text, p.gold]));
 """  # fmt: skip
     one, other = labelled(), labelled(marked=False)
-    label, mean, pieces, words = run(program, [x.to_json() for x in (one, other, heard())])
+    label, mean, linked, pieces, words = run(program, [x.to_json() for x in (one, other, heard())])
     cells = other.source
     assert label[0] == ["<class>", *cells]
     assert label[1] == mean[1] == cells
     assert mean[0] == ["mean", *cells]
     np.testing.assert_allclose(label[2], one.layers[0].weights.mean(0)[0, 1:], atol=1e-4)
     np.testing.assert_allclose(mean[2], other.layers[0].weights.mean(0).mean(0), atol=1e-4)
+    assert linked == [i in (1, 2) for i in range(MOMENTS)]
     assert pieces == [["▁a", [1, 2]], ["▁lo", [6, 7, 8]], ["ng", [6, 7, 8]], ["</s>", []]]
     assert words == [["a", [1, 2]], ["long", [6, 7, 8]], ["</s>", []]]

@@ -20,6 +20,7 @@ from regard.data.examples import Example, read_files
 from regard.data.modality import Canvas
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
+from regard.data.targets.label import Label
 from regard.data.tokens import train_tokenizer
 from regard.evaluation.alignment import Alignment, TimeErrors, median_place
 from regard.ragged import Ragged
@@ -110,6 +111,7 @@ def untrained(target: str = "text", *, class_token: bool = False) -> System:
     if target == "text":
         sides.use({name: train_tokenizer(WORDS, "word", 100) for name in sides.vocabularies})
     else:
+        assert isinstance(sides.target, Label)
         sides.target.labels = ["low", "high"]
     made = System(new_task(sides, torch.device("cpu")), Path())
     redrawn(made.model).float()

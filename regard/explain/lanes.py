@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LEAST, MOST, INCHES = 5.0, 14.0, 1.8  # inches that a sound is wide, at least and at most, and a second of it
 SOUND, LANE, ROW, GAP = 1.2, 0.34, 0.2, 0.08  # inches: the spectrogram, a lane, a row of a map, between them
-WAVE, BAND = "#1c6fb8", "#ffe0a3"  # attention; when a word is spoken
+WAVE, BAND, TRUTH = "#1c6fb8", "#ffe0a3", "#e08600"  # attention; when a word is spoken, and from when to when
 COLORS = "Blues"
 
 
@@ -69,7 +69,7 @@ def head_lanes(explanation: Explanation, path: Path, *, layer: str | None = None
             axes.tick_params(axis="y", length=0)
             for number, look in enumerate(some):
                 for edge in (look and spoken(canvas, look)) or ():
-                    axes.plot([edge, edge], [number, number + 1], color="#e08600", linewidth=1.0)
+                    axes.plot([edge, edge], [number, number + 1], color=TRUTH, linewidth=1.0)
             axes.text(1.005, 0.5, f"head {i}", transform=axes.transAxes, va="center", **style(LABEL - 1))
         note = "Dark: attention, on a scale of its own for each head."
         _heading(figure, explanation, heading(explanation, layer, None, heads=len(heads)), note, room)

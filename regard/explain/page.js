@@ -92,6 +92,10 @@ function sides(x, { kind, part }, unit) {
   return [read, read];
 }
 
+// Whether a gold link says of a place in the target and one in the source that they belong together.
+const belong = (x, from, to) => (x.gold ?? []).some(([source, target]) =>
+  to.members.some((j) => x.source_word[j] === source) && from.members.some((i) => x.target_word[i] === target));
+
 // The weights of a query word are the mean over its pieces, those of a key word the sum.
 const merge = (head, queries, keys) => queries.map((query) => keys.map((key) =>
   sum(query.members.map((i) => sum(key.members.map((j) => head[i][j])))) / query.members.length));
@@ -152,6 +156,7 @@ function draw() {
   view = { mode, kind, layer, query, key, weights, canvas: x.canvas, image: x.image, heads: [], thumbnails: [],
     layers: layer.kind === "encoder" ? encoderLayers(x) : [], label: whole, gold: Boolean(x.gold),
     spoken: withGold(x, places(x.target, x.target_word, null, "words")).filter((word) => word.gold.length),
+    linked: (from, to) => layer.kind === "cross" && belong(x, from, to),
     floored: layer.name === "rollout" && layer.kind === "encoder", averaged: x.averaged };
   const scope = [state.sentence, layer.kind, state.unit].join();
   if (scope !== state.scope) state.word = layer.kind === "encoder" ? 0 : null; // what a word's number meant is another
@@ -292,7 +297,8 @@ function drawLinks() {
 
 function drawMap() {
   const { query, key, weights, kind } = view, svg = $("map");
-  $("sides").textContent = `Rows (${kind.query}) attend to columns (${kind.key}).`;
+  $("sides").textContent = `Rows (${kind.query}) attend to columns (${kind.key}).` +
+    (view.gold && view.layer.kind === "cross" ? " Framed are words that belong together." : "");
   const short = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
   const predicted = ({ text }) => make("tspan", { class: "predicted" }, ` → ${short(readable(text))}`);
   const label = (place) => make("text", { class: place.mark || place.given ? "mark" : "" },
@@ -318,7 +324,10 @@ function drawMap() {
   const q = query.findIndex((place) => place.boundary), k = key.findIndex((place) => place.boundary);
   const boundary = q < 0 ? "" : `M0 ${top + q * cell}h${left + width}M${left + k * cell} 0v${top + height}`;
   const frame = make("rect", { class: "frame", visibility: "hidden" });
-  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "boundary", d: boundary }), frame);
+  const box = (q, k) => `M${left + k * cell} ${top + q * cell}h${cell}v${cell}h-${cell}z`;
+  const truth = query.flatMap((from, q) => key.map((to, k) => (view.linked(from, to) ? box(q, k) : ""))).join("");
+  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "truth", d: truth }),
+    make("path", { class: "boundary", d: boundary }), frame);
   set(svg, { width: left + width + long / 2, height: top + height + 2,
     "aria-label": `Heat map, ${query.length} rows, ${key.length} columns. Arrow keys move from cell to cell.` });
   map = { left, top, cell, frame, q: 0, k: 0 };

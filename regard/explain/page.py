@@ -39,8 +39,8 @@ def _text(name: str) -> str:
 
 
 def _plain(explanation: Explanation) -> dict[str, Any]:
-    """`to_json` for a browser: fewer decimals, and no infinity, which JSON does not have; and of encoder layers over many
-    pieces, as a spectrogram or a large picture has, the mean of all heads."""
+    """`to_json` for a browser: fewer decimals, and no infinity, which JSON does not have; and of encoder layers over
+    many pieces, as a spectrogram or a large picture has, the mean of all heads."""
     averaged = sum(layer.weights.size for layer in explanation.encoder_layers) > MOST
     layers = [
         replace(x, weights=x.weights.mean(0, keepdims=True)) if averaged and x.kind == "encoder" else x

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
 MAP, GAP, BAR = 4.5, 0.22, 0.14  # inches: a comfortable map, between maps, the width of the colour bar
+TRUTH = "#e08600"  # boxes of gold links
 NOTES, NOTE = 4, 70  # lines of what is predicted, above a map, and characters in each
 
 
@@ -75,6 +76,8 @@ def _maps(
         for i, weights in enumerate(maps):
             down, right = divmod(i, across)
             axes = _map(figure, weights, pitch, left=right * width, top=down * height)
+            if layer.kind == "cross":
+                _outline(axes, explanation)
             if given:  # lines between what was given and what was written
                 axes.axhline(given, color=INK, linewidth=1.2)
                 axes.axvline(given, color=INK, linewidth=1.2)
@@ -132,6 +135,17 @@ def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: fl
     axes.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     return axes
+
+
+def _outline(axes: Axes, explanation: Explanation) -> None:
+    """Boxes around cells of words that belong together, where that is known."""
+    from matplotlib.patches import Rectangle
+
+    links = set(explanation.gold)
+    for row, target in enumerate(explanation.target_word):
+        for column, source in enumerate(explanation.source_word):
+            if (source, target) in links:
+                axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=TRUTH, linewidth=1.2, zorder=3))
 
 
 def _label_axis(
