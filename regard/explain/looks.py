@@ -86,10 +86,11 @@ def _of(explanation: Explanation, layer: Layer, weights: Weights) -> list[Look]:
     words, numbers = explanation.steps()
     merged = merge_words(np.nan_to_num(weights), numbers, explanation.source_word)
     first = [numbers.index(i) for i in range(len(words))]  # the first piece of each
-    return [
+    found = [
         Look(shorten(word), cells, gold_cells(explanation, explanation.target_word[piece]))
         for word, cells, piece in zip(words, merged, first, strict=True)
     ]
+    return [_above_least(look) for look in found] if layer.name == ROLLOUT else found
 
 
 def gold_cells(explanation: Explanation, word: int) -> frozenset[int]:
@@ -104,7 +105,10 @@ def _whole(explanation: Explanation, weights: Weights, label: str) -> Look:
 
 
 def _rollout(explanation: Explanation) -> Look:
-    """Something of each cell comes through many layers: drawn is what is more than that."""
-    look = _whole(explanation, explanation.rollout(), ROLLOUT)
+    return _above_least(_whole(explanation, explanation.rollout(), ROLLOUT))
+
+
+def _above_least(look: Look) -> Look:
+    """Something of each cell comes through all layers: drawn of rollout is what is more than that."""
     least, most = float(look.cells.min(initial=1)), float(look.cells.max(initial=0))
     return replace(look, least=least if most > least else 0.0)

@@ -157,7 +157,7 @@ function draw() {
     layers: layer.kind === "encoder" ? encoderLayers(x) : [], label: whole, gold: Boolean(x.gold),
     spoken: withGold(x, places(x.target, x.target_word, null, "words")).filter((word) => word.gold.length),
     linked: (from, to) => layer.kind === "cross" && belong(x, from, to),
-    floored: layer.name === "rollout" && layer.kind === "encoder", averaged: x.averaged };
+    floored: layer.name === "rollout", averaged: x.averaged };
   const scope = [state.sentence, layer.kind, state.unit].join();
   if (scope !== state.scope) state.word = layer.kind === "encoder" ? 0 : null; // what a word's number meant is another
   state.scope = scope;

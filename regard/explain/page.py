@@ -22,8 +22,11 @@ DECIMALS = 4  # finer than any screen shows, and the weights are nearly all of t
 
 
 def page(explanations: list[Explanation], title: str = "What the model attends to") -> str:
-    """One self-contained document that shows the explanations; `Explanation.from_json` reads its data back."""
-    data = json.dumps([_plain(x) for x in explanations], allow_nan=False, separators=(",", ":"))
+    """One self-contained document that shows the explanations; `Explanation.from_json` reads its data back. One of
+    several sources that can be drawn on, such as a picture, is shown again by itself."""
+    shown = [x for whole in explanations for x in (whole, *(whole.part(i) for i, part in enumerate(whole.parts, 1)
+             if part.canvas is not None))]  # fmt: skip
+    data = json.dumps([_plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
     # Within a script element only "<" could end it or open a comment; as an escape it reads the same to JSON.
     filling = {"title": html.escape(title), "data": data.replace("<", r"\u003c"), "script": _script()}
     # In one pass, so that a token that looks like a placeholder stays a token.

@@ -7,7 +7,7 @@ is known in which cells the thing is that a word names, these are outlined.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ def sheet(explanation: Explanation, path: Path, *, layer: str | None = None, hea
             axes.text(1, -0.04, f"{look.cells.max(initial=0):.0%}", transform=axes.transAxes, ha="right", va="top",
                       **style(LABEL - 3, QUIET))  # fmt: skip
         note = "Bright: where the model looked. Below: the weight of the brightest cell."
-        _heading(figure, explanation, heading(explanation, layer, head), note + _on_gold(explanation))
+        _heading(figure, explanation, heading(explanation, layer, head), note + _more(explanation, shown))
 
 
 def head_sheet(explanation: Explanation, path: Path, *, layer: str | None = None) -> None:
@@ -81,7 +81,7 @@ def head_sheet(explanation: Explanation, path: Path, *, layer: str | None = None
                     axes.set_ylabel(f"head {row}", rotation=0, ha="right", va="center", labelpad=4, **style(LABEL - 1))
         note = "Bright: where each head looked, on a scale of its own for each panel."
         title = heading(explanation, layer, None, heads=len(rows))
-        _heading(figure, explanation, title, note + _on_gold(explanation))
+        _heading(figure, explanation, title, note + _more(explanation, rows[0]))
 
 
 def light(picture: NDArray[np.uint8], look: Weights) -> NDArray[np.uint8]:
@@ -150,8 +150,10 @@ def _edges(canvas: Canvas, cells: frozenset[int]) -> Iterator[tuple[tuple[int, i
                 yield (column + start[0], row + start[1]), (column + end[0], row + end[1])
 
 
-def _on_gold(explanation: Explanation) -> str:
-    return "\nOutlined: where the thing is that the word names." if explanation.gold else ""
+def _more(explanation: Explanation, shown: Sequence[Look | None]) -> str:
+    """What else is to be said of what is shown."""
+    rolled = "\nRollout: dark is the least that comes of any cell." if any(x and x.least for x in shown) else ""
+    return rolled + ("\nOutlined: where the thing is that the word names." if explanation.gold else "")
 
 
 def _panel(figure: Figure, pixels: NDArray[np.uint8], size: tuple[float, float], *, left: float, top: float) -> Axes:
