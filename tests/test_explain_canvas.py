@@ -69,8 +69,8 @@ def wav() -> bytes:
     return file.getvalue()
 
 
-def heard(gold: Any = ((1, 0), (2, 0), (6, 1), (7, 1), (8, 1))) -> Explanation:
-    """Three pieces, two words and an end, that listen to a sound of ten moments."""
+def heard(gold: Any = ((1, 0), (2, 0), (6, 1), (7, 1), (8, 1), (12, 1))) -> Explanation:
+    """Three pieces, two words and an end, that listen to a sound of ten moments; the second ends later than that."""
     spectrogram = np.random.default_rng(0).integers(256, size=(8, 40, 3)).astype(np.uint8)
     return Explanation(
         [str(i) for i in range(MOMENTS)], ["▁a", "▁lo", "ng", "</s>"], [*range(MOMENTS)], [0, 1, 1, -1], [-0.5] * 4,
@@ -85,7 +85,7 @@ def filmed(cell: int, *, frames: int = 3, gold: Any = ()) -> Explanation:
     weights = np.eye(4 * frames, dtype=np.float32)[[cell]][None]
     return Explanation(
         [str(i) for i in range(4 * frames)], ["red"], [*range(4 * frames)], [0], [-0.5],
-        [Layer("cross", "cross", weights)], "cross", canvas=Canvas(strip, 2, 2 * frames, "frames", 1.5, None, frames),
+        [Layer("cross", "cross", weights)], "cross", canvas=Canvas(strip, 2, 2 * frames, "frames", 1.5),
         gold=list(gold),
     )  # fmt: skip
 
@@ -279,9 +279,8 @@ def test_each_head_of_a_sound_and_layers_over_it(drawn: list[Figure], tmp_path: 
     one.save(tmp_path / "a.png", grid=True)
     one.save(tmp_path / "a.png", layer=BLOCKS[0])
     one.save(tmp_path / "a.png", layer="rollout")
-    replace(one, layers=one.layers[:1], best=None, target=["ring"], target_word=[0], places=[-1]).save(
-        tmp_path / "a.png"
-    )
+    alone = replace(one, layers=one.layers[:1], best=None, gold=[])
+    replace(alone, target=["ring"], target_word=[0], places=[-1]).save(tmp_path / "a.png")
     heads, mapped, rolled, label = drawn
     assert [[text.get_text() for text in axes.texts] for axes in heads.axes[1:]] == [["head 0"], ["head 1"]]
     for axes, weights in zip(heads.axes[1:], one.layer("cross").weights, strict=True):
@@ -291,8 +290,9 @@ def test_each_head_of_a_sound_and_layers_over_it(drawn: list[Figure], tmp_path: 
         assert len(axes.lines) == 4  # the borders of two words
     assert len(mapped.axes[0].collections[0].get_paths()) > MOMENTS, "moments by moments, as a map"
     assert [axes.get_ylabel() for axes in rolled.axes[1:]] == ["rollout"]
-    assert not rolled.axes[0].texts
+    assert [text.get_text() for text in rolled.axes[0].texts] == ["a", "long"]  # when they are spoken is known
     assert [axes.get_ylabel() for axes in label.axes[1:]] == ["layer 1", "rollout"]
+    assert not label.axes[0].texts
 
 
 @pytest.mark.parametrize(("name", "suffix"), crossed(["heard", "filmed", "labelled"], [".svg", ".png", ".pdf"]))
@@ -325,7 +325,9 @@ def test_words_that_belong_together_are_framed_in_a_heat_map(drawn: list[Figure]
 
 
 def test_json_keeps_sound_time_frames_and_gold() -> None:
-    for before in (heard(), filmed(3, gold=[(3, 0)]), labelled()):
+    strip = filmed(3, gold=[(3, 0)])
+    assert strip.canvas is not None
+    for before in (heard(), strip, replace(strip, canvas=replace(strip.canvas, frames=2)), labelled()):
         data = json.loads(json.dumps(before.to_json()))
         after = Explanation.from_json(data)
         assert before.canvas is not None

@@ -44,7 +44,7 @@ class Canvas:
     kind: Literal["picture", "sound", "frames"] = "picture"
     seconds: float = 0.0  # how long a sound, or a strip of frames, lasts; 0: it has no time
     sound: bytes | None = None  # a WAV file, to be played
-    frames: int = 0  # how many lie side by side in a strip; 0: one for each column
+    frames: int = 0  # how many lie side by side in a strip; 0: each has as many columns as rows
 
     @property
     def cells(self) -> int:

@@ -48,7 +48,7 @@ function shares(weights, floored) {
   return weights.map((weight) => Math.max(0, weight - floor) / Math.max(most - floor, 1e-9));
 }
 
-const frameCount = ({ kind, frames, columns }) => (kind === "frames" ? frames || columns : 1);
+const frameCount = ({ kind, frames, rows, columns }) => (kind === "frames" ? frames || columns / rows : 1);
 
 // How much of the attention each frame of a strip has.
 function frameTotals(canvas, weights) {
@@ -83,7 +83,8 @@ function cellSides(x, { kind }, unit) {
 function withGold(x, list) {
   for (const place of list) {
     const words = place.members.map((i) => x.target_word[i]).filter((word) => word >= 0);
-    place.gold = (x.gold ?? []).filter(([, word]) => words.includes(word)).map(([cell]) => cell);
+    const cells = (x.gold ?? []).filter(([, word]) => words.includes(word)).map(([cell]) => cell);
+    place.gold = cells.filter((cell) => !x.canvas || cell < x.canvas.rows * x.canvas.columns);
   }
   return list;
 }

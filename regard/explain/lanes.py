@@ -14,7 +14,7 @@ import numpy as np
 from regard.data.modality import Canvas
 from regard.evaluation.alignment import median_place
 from regard.explain.drawing import GRID, INK, LABEL, LARGEST_SIDE, QUIET, drawing, style
-from regard.explain.looks import Look, head_looks, heading, looks
+from regard.explain.looks import Look, gold_words, head_looks, heading, looks
 from regard.explain.trace import Explanation
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def lanes(explanation: Explanation, path: Path, *, layer: str | None = None, hea
     width = _width(canvas)
     lane = min(LANE, LARGEST_SIDE / len(shown) - GAP)
     with drawing(path, [look.label for look in shown]) as figure:
-        room = _spectrogram(figure, canvas, shown if _of_words(explanation, layer) else [], width)
+        words = shown if explanation.layer(layer).kind == "cross" else gold_words(explanation)
+        room = _spectrogram(figure, canvas, words, width)
         edges = np.linspace(0.0, _end(canvas), canvas.columns + 1)
         for i, look in enumerate(shown):
             axes = _axes(figure, canvas, width, lane, top=SOUND + GAP + i * (lane + GAP), last=i == len(shown) - 1)
@@ -55,7 +56,9 @@ def head_lanes(explanation: Explanation, path: Path, *, layer: str | None = None
     row = min(ROW, (LARGEST_SIDE / len(heads) - 3 * GAP) / rows)
     edges = np.linspace(0.0, _end(canvas), canvas.columns + 1)
     with drawing(path, [look.label for look in heads[0] if look]) as figure:
-        words = [look for look in heads[0] if look] if _of_words(explanation, layer) else []
+        words = gold_words(explanation)
+        if explanation.layer(layer).kind == "cross":
+            words = [look for look in heads[0] if look]
         room = _spectrogram(figure, canvas, words, width)
         for i, some in enumerate(heads):
             top = SOUND + GAP + i * (rows * row + 3 * GAP)
@@ -112,10 +115,6 @@ def _axes(figure: Figure, canvas: Canvas, width: float, height: float, *, top: f
     return axes
 
 
-def _of_words(explanation: Explanation, layer: str | None) -> bool:
-    return explanation.layer(layer).kind == "cross"
-
-
 def _spectrogram(figure: Figure, canvas: Canvas, words: list[Look], width: float) -> float:
     """The sound, and above it each word where it is spoken or, where that is not known, where it was listened for; how
     many inches these take."""
@@ -141,7 +140,7 @@ def _spectrogram(figure: Figure, canvas: Canvas, words: list[Look], width: float
 def _heading(figure: Figure, explanation: Explanation, title: str, note: str, room: float) -> None:
     """Above the words that stand above the spectrogram."""
     title = "; ".join([*explanation.notes()[:1], title])
-    if explanation.gold and room > 0.2:
+    if explanation.gold:
         note += "\nDashed lines and bands: when a word is spoken."
     figure.text(0, 1 + room + 0.3 + 0.16 * note.count("\n"), title, ha="left", va="bottom", **style(LABEL + 1))
     figure.text(0, 1 + room + 0.1, note, ha="left", va="bottom", **style(LABEL - 2, QUIET))

@@ -93,9 +93,18 @@ def _of(explanation: Explanation, layer: Layer, weights: Weights) -> list[Look]:
     return [_above_least(look) for look in found] if layer.name == ROLLOUT else found
 
 
+def gold_words(explanation: Explanation) -> list[Look]:
+    """The words of the target of which it is known where they belong, with no attention."""
+    words, numbers = explanation.steps()
+    none = np.zeros(explanation.canvas.cells if explanation.canvas else 0, dtype=np.float32)
+    cells = [gold_cells(explanation, explanation.target_word[numbers.index(i)]) for i in range(len(words))]
+    return [Look(shorten(word), none, gold) for word, gold in zip(words, cells, strict=True) if gold]
+
+
 def gold_cells(explanation: Explanation, word: int) -> frozenset[int]:
-    """The cells that belong to a word of the target."""
-    return frozenset(cell for cell, other in explanation.gold if other == word >= 0)
+    """The cells that belong to a word of the target; a word may end after the last of them."""
+    cells = explanation.canvas.cells if explanation.canvas else 0
+    return frozenset(cell for cell, other in explanation.gold if other == word >= 0 and cell < cells)
 
 
 def _whole(explanation: Explanation, weights: Weights, label: str) -> Look:

@@ -106,7 +106,7 @@ def lit(canvas: Canvas, share: Weights) -> NDArray[np.uint8]:
 
 
 def _frames(canvas: Canvas) -> int:
-    return (canvas.frames or canvas.columns) if canvas.kind == "frames" else 1
+    return (canvas.frames or canvas.columns // canvas.rows) if canvas.kind == "frames" else 1
 
 
 def _canvas(explanation: Explanation) -> Canvas:
