@@ -134,7 +134,7 @@ def _train_and_show(
     show(side_by_side(rows))
     show(Rule("5. what it attended to", align="left"))
     if system.task.best_layer is not None:
-        explained = [system.explain(source) for source, _, _ in rows]
+        explained = [system.explain(example) for example in result.examples[:SHOWN]]
         pictures = [save([x], run / "attention" / f"{i}.png") for i, x in enumerate(explained, 1)]
         page = save(explained, run / "attention.html")
         typer.echo(f"{len(pictures)} pictures in {pictures[0].parent}, and a page to look around in: {page}")

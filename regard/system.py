@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, parse, read_yaml, resolve_paths
-from regard.data.examples import Paths, read_files
+from regard.data.examples import Example, Paths, read_files
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import Tokenizer
+from regard.data.tokens import Tokenizer, clean
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
+from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
@@ -112,13 +113,15 @@ class System:
             raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
         return self.task.score(sources, targets)
 
-    def explain(self, source: Field, target: str | None = None, **search: Any) -> Explanation:
+    def explain(self, source: Field | Example, target: str | None = None, **search: Any) -> Explanation:
         """What every layer and head attends to while writing the target (its own best output, if none is given).
 
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
-        with blanks is run as it is given, with `<mask>` in it.
+        with blanks is run as it is given, with `<mask>` in it. An example from a file brings what it says of which
+        words belong where (`Explanation.gold`), if the target is its own.
         """
-        source = self._field(source, "source")
+        example = source if isinstance(source, Example) else None
+        source = self._field(source.source if isinstance(source, Example) else source, "source")
         if target is not None and not isinstance(target, str):
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
@@ -134,8 +137,17 @@ class System:
         pieces = vars(task.shown(source, x, y)).copy()
         _, attended = next(iter(task.attention([x], [pieces.pop("tokens")])))
         layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
-        picture, parts = task.source.picture(x), _parts(task.source, x)
-        return Explanation(**pieces, layers=layers, best=task.best_layer, picture=picture, parts=parts)
+        canvas, parts = task.source.canvas(x), _parts(task.source, x)
+        gold = [] if example is None else self._gold(example, y)
+        return Explanation(**pieces, layers=layers, best=task.best_layer, canvas=canvas, parts=parts, gold=gold)
+
+    def _gold(self, example: Example, target: Sequence[int]) -> list[Link]:
+        """What an example says of which words belong where, if its target reads as this one."""
+        if not isinstance(self.task, TextGeneration):
+            return []
+        truth = self.task.source.gold(example)
+        same = clean(self.task.target.decode(target)) == clean(example.target)
+        return sorted(truth.possible) if truth is not None and same else []
 
     def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
@@ -314,7 +326,7 @@ def _parts(source: Modality, item: Item) -> list[Part]:
     found, start = [], 0
     for number, (part, one) in enumerate(zip(source.parts, item, strict=True) if len(source.parts) > 1 else (), 1):
         end = start + part.places(one)
-        found.append(Part(f"{number}: {part.settings.kind}", start, end, part.picture(one)))
+        found.append(Part(f"{number}: {part.settings.kind}", start, end, part.canvas(one)))
         start = end
     return found
 

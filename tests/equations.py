@@ -373,3 +373,21 @@ def group_norm(w: Weights, x: Array) -> Array:
     """Wu and He 2018, eq. 1 and 2, with one group: over all channels and places; a gain and a shift a channel."""
     normed = (x - x.sum() / x.size) / math.sqrt(((x - x.sum() / x.size) ** 2).sum() / x.size + 1e-5)
     return normed * w["weight"][:, None, None] + w["bias"][:, None, None]
+
+
+# Looking inside
+
+
+def rollout(layers: list[Array]) -> list[list[float]]:
+    """Abnar and Zuidema 2020: `A_l = 0.5 W_l + 0.5 I` with rows that sum to one, W the mean over heads of the layer's
+    `(heads, pieces, pieces)`; then `R_1 = A_1`, and `R_l = A_l R_(l-1)`."""
+    found: list[list[float]] = []
+    for heads in layers:
+        n = len(heads[0])
+        mixed = [[0.5 * sum(float(w[i, j]) for w in heads) / len(heads) + 0.5 * (i == j) for j in range(n)]
+                 for i in range(n)]  # fmt: skip
+        rows = [[x / sum(row) for x in row] for row in mixed]
+        if found:
+            rows = [[sum(rows[i][k] * found[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
+        found = rows
+    return found

@@ -132,6 +132,15 @@ def test_explain_draws_where_each_word_looked(folder: Path, tmp_path: Path, pres
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-3)
     assert (set(np.unique(weights)) == {0.0, 1.0}) == (preset == "xu2015-hard")
     assert len(found["source"]) == GRID**2
+    assert "gold" not in found
+    good("explain", folder / preset, "--examples", folder / "few.jsonl", "--count", "2", "-o", tmp_path / "b.json")
+    both = json.loads((tmp_path / "b.json").read_text())
+    source = regard.load(folder / preset).task.source
+    truths = [gold for x in examples(folder)[:2] if (gold := source.gold(x))]
+    assert [[tuple(link) for link in x["gold"]] for x in both] == [sorted(gold.possible) for gold in truths]
+    assert "either texts to explain or --examples FILE" in refused(
+        "explain", folder / preset, sources[0], "--examples", folder / "few.jsonl"
+    )
 
 
 def test_a_picture_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:

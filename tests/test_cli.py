@@ -113,7 +113,7 @@ def test_help_keeps_what_stands_in_brackets() -> None:
         "train": "{CONFIG} [NAME=VALUE]...",
         "compare": "[CONFIG]...",
         "demo": "[NAME=VALUE]...",
-        "explain": "{MODEL} {TEXT}...",
+        "explain": "{MODEL} [TEXT]...",
     }.items():
         assert f"Usage: regard {name} [OPTIONS] {usage} " in told[name]
     assert good() == good("--help")
@@ -260,6 +260,10 @@ def test_explain(model: Path, tmp_path: Path) -> None:
         "explain", model, "alpha", "--layer", "x", "-o", tmp_path / "b.png"
     )
     assert "the source is empty" in refused("explain", model, " ", "-o", tmp_path / "b.png")
+    assert "either texts to explain or --examples FILE" in refused("explain", model)
+    assert "no source 2 in this explanation; it has 1" in refused(
+        "explain", model, "alpha", "--source", "2", "-o", tmp_path / "b.png"
+    )
     assert not (tmp_path / "b.png").exists()
 
 

@@ -38,7 +38,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation import bootstrap
 from regard.evaluation.labels import label_scores
 from regard.evaluation.metrics import Bleu, Chrf, Exact, Score, Ter
-from regard.explain import canvas
+from regard.explain import drawing
 
 GROUPS = ((1, 4), (5, 8), (9, 12), (13, 20))
 T = TypeVar("T", bound=Record)
@@ -729,8 +729,8 @@ Draw = Callable[[Figure, Results], None]
 
 
 def drawn(draw: Draw, found: Results) -> Figure:
-    with matplotlib.rc_context({**canvas.SETTINGS, **plots.SETTINGS}):
-        figure = Figure(figsize=(1, 1), dpi=canvas.DPI)
+    with matplotlib.rc_context({**drawing.SETTINGS, **plots.SETTINGS}):
+        figure = Figure(figsize=(1, 1), dpi=drawing.DPI)
         FigureCanvasAgg(figure)
         draw(figure, found)
         figure.draw_without_rendering()

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from regard.errors import ConfigError
-from regard.explain.canvas import QUIET, fonts_for
+from regard.explain.drawing import QUIET, fonts_for
 from regard.explain.page import page
 from regard.explain.plots import head_grid, heat_map
 from regard.explain.space import space_plot
@@ -469,8 +469,9 @@ def test_impossible_tokens_and_broken_weights_are_still_json() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node reads the script, and is not here")
 def test_the_script_is_javascript() -> None:
-    with as_file(files("regard.explain").joinpath("page.js")) as path:
-        subprocess.run(["node", "--check", path], check=True)
+    for name in ("canvas.js", "page.js"):
+        with as_file(files("regard.explain").joinpath(name)) as path:
+            subprocess.run(["node", "--check", path], check=True)
 
 
 def test_save_writes_them_by_their_ending(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -21,9 +21,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from regard.data.modality import Canvas
 from regard.data.synthetic.scenes import scenes
 from regard.errors import DataError
 from regard.explain import sheet
+from regard.explain.looks import Look
 from regard.explain.page import page
 from regard.explain.sheet import light
 from regard.explain.trace import Explanation, Layer, save
@@ -52,7 +54,9 @@ def seen(
         Layer(CROSS, "cross", np.stack([hard(cells) for cells in heads])),
     ]
     numbers = list(range(GRID**2))
-    return Explanation(CELLS, list(target), numbers, list(words), [-0.5] * n, layers, CROSS, picture=picture)
+    return Explanation(
+        CELLS, list(target), numbers, list(words), [-0.5] * n, layers, CROSS, canvas=Canvas(picture, GRID, GRID)
+    )
 
 
 # "ring" is in two pieces, and they look at two cells.
@@ -145,11 +149,10 @@ def test_the_grid_has_a_row_for_each_head_and_a_column_for_each_word(drawn: list
 
 
 @pytest.mark.parametrize("grid", [False, True])
-@pytest.mark.parametrize("layer", OTHERS)
-def test_what_does_not_look_at_the_picture_stays_a_heat_map(layer: str, grid: bool, tmp_path: Path) -> None:
+def test_what_does_not_look_at_the_picture_stays_a_heat_map(grid: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
-    SMALL.save(path, layer=layer, grid=grid)
-    assert {"2,3"} <= texts(path) if layer == OTHERS[0] else {"<s>", "·ing"} <= texts(path)
+    SMALL.save(path, layer=OTHERS[1], grid=grid)
+    assert {"<s>", "·ing"} <= texts(path)
     SMALL.save(path, grid=grid)
     assert {"red", "ring", "</s>"} <= texts(path)
     assert not {"2,3", "·ing"} & texts(path)
@@ -164,7 +167,7 @@ def test_light_is_smooth_and_keeps_the_picture_in_sight() -> None:
         assert lit[63 - row, 63 - column].max() < 0.5 * 140
         assert lit.min() > 10  # and elsewhere one still sees what was not looked at
         assert np.abs(np.diff(lit[..., 0], axis=0)).max() < 25
-    even = light(SCENE, np.full((GRID, GRID), GRID**-2, dtype=np.float32))
+    even = light(SCENE, Look("", np.full(GRID**2, GRID**-2, dtype=np.float32)).share.reshape(GRID, GRID))
     assert (even.astype(int) >= SCENE).all()
     assert (light(SCENE, np.zeros((GRID, GRID), dtype=np.float32)) < SCENE).all()
 
@@ -199,7 +202,7 @@ def test_a_picture_keeps_its_shape(drawn: list[Figure], tmp_path: Path) -> None:
 def test_json_keeps_the_picture_and_only_where_there_is_one() -> None:
     one = seen([[0, 1]], ["a", "</s>"], [0, -1], SCENE)
     data = json.loads(json.dumps(one.to_json()))
-    with Image.open(io.BytesIO(base64.b64decode(data["picture"].split(",")[1]))) as image:
+    with Image.open(io.BytesIO(base64.b64decode(data["canvas"]["pixels"].split(",")[1]))) as image:
         assert np.array_equal(np.asarray(image), SCENE)
     after = Explanation.from_json(data)
     assert after.picture is not None
@@ -207,7 +210,7 @@ def test_json_keeps_the_picture_and_only_where_there_is_one() -> None:
     assert np.array_equal(after.picture, SCENE)
     assert after.to_json() == data
     bare = Explanation(["a"], ["b"], [0], [0], [0.0], [], None)
-    assert "picture" not in bare.to_json()
+    assert "canvas" not in bare.to_json()
     assert Explanation.from_json(bare.to_json()).picture is None
 
 
@@ -216,13 +219,30 @@ def test_json_keeps_the_picture_and_only_where_there_is_one() -> None:
 )
 def test_a_broken_picture_is_an_error_that_says_so(broken: str) -> None:
     with pytest.raises(DataError, match=r"picture of a saved explanation.*data:image/png;base64"):
-        Explanation.from_json({**SMALL.to_json(), "picture": broken})
+        Explanation.from_json({**SMALL.to_json(), "canvas": {**SMALL.to_json()["canvas"], "pixels": broken}})
+    with pytest.raises(DataError, match=r"picture of a saved explanation"):
+        Explanation.from_json({**SMALL.to_json(), "picture": broken})  # as an earlier Regard wrote it
 
 
-def test_cells_make_a_square() -> None:
-    with pytest.raises(DataError, match=r"square grid.*15 cells"):
-        Explanation(CELLS[1:], ["a"], list(range(15)), [0], [0.0], [], None, picture=GREY)
-    assert SMALL.side == GRID
+def test_a_file_of_an_earlier_version_is_read_with_a_square_grid() -> None:
+    data = seen([[0, 1]], ["a", "</s>"], [0, -1], SCENE).to_json()
+    canvas = data.pop("canvas")
+    after = Explanation.from_json({**data, "picture": canvas["pixels"]})
+    assert after.canvas is not None
+    assert (after.canvas.rows, after.canvas.columns, after.canvas.kind) == (GRID, GRID, "picture")
+    assert np.array_equal(after.canvas.pixels, SCENE)
+    part = {"name": "1: image", "start": 0, "end": GRID**2, "picture": canvas["pixels"]}
+    several = Explanation.from_json({**data, "parts": [part]})
+    assert several.parts[0].canvas is not None
+    assert several.parts[0].canvas.rows == GRID
+
+
+def test_each_word_of_the_source_is_a_cell() -> None:
+    with pytest.raises(DataError, match=r"source has 15 words, but its canvas 4 x 4 cells; each word should be a cell"):
+        Explanation(CELLS[1:], ["a"], list(range(15)), [0], [0.0], [], None, canvas=Canvas(GREY, GRID, GRID))
+    marked = Explanation(["<class>", *CELLS], ["a"], [-1, *range(16)], [0], [0.0], [], None,
+                         canvas=Canvas(GREY, GRID, GRID))  # fmt: skip
+    assert "picture, 4 by 4 cells" in repr(marked)
 
 
 def test_words_are_put_together_from_their_pieces() -> None:
@@ -250,14 +270,16 @@ def test_the_page_has_the_picture_in_it_and_fetches_nothing(tmp_path: Path) -> N
     for reference in ("http:", "https:", "src=", "href=", "url(", "fetch("):
         assert reference not in document.replace('"http://www.w3.org/2000/svg"', ""), reference
     (policy,) = re.findall(r'content="(default-src[^"]*)"', document)
-    assert policy.split("; ")[:2] == ["default-src 'none'", "img-src data:"]  # a picture may only come from the page
-    assert not re.findall(r"img-src[^;]*(?:\*|https?)", document)
+    # A picture and a sound may only come from the page.
+    assert policy.split("; ")[:3] == ["default-src 'none'", "img-src data:", "media-src data:"]
+    assert not re.findall(r"(?:img|media)-src[^;]*(?:\*|https?)", document)
 
 
 def test_the_script_and_the_page_agree_on_names_and_the_script_with_print_on_light() -> None:
     document = page([])
-    with as_file(files("regard.explain").joinpath("page.js")) as path:
-        script = path.read_text(encoding="utf-8")
+    script = "".join(
+        files("regard.explain").joinpath(name).read_text(encoding="utf-8") for name in ("canvas.js", "page.js")
+    )
     asked = set(re.findall(r'\$\("(\w+)"\)', script)) | {"none", "choices", "seen", "linked", "mapped"}
     assert asked - {"query", "key"} <= set(re.findall(r'id="(\w+)"', document))
     assert f"DARK = {sheet.DARK}, GLOW = {sheet.GLOW};" in script
@@ -269,7 +291,7 @@ const veils = [];
 class ImageData { constructor(width, height) { this.data = new Float64Array(4 * width * height); } }
 const brush = { drawImage() {}, putImageData(image) { veils.push(image); } };
 const make = () => ({ getContext: () => brush });
-const view = { image: { naturalWidth: 64 } };
+const view = { image: { naturalWidth: 64 }, canvas: { rows: 3, columns: 3, kind: "picture" } };
 PAINT
 paint({ width: 128, height: 128, getContext: () => brush }, weights);
 console.log(JSON.stringify([...veils[0].data]));
@@ -278,14 +300,19 @@ console.log(veils.length);
 """
 
 
+def of_script(name: str, needed: Sequence[str]) -> str:
+    """What of a script these patterns find, each of them once."""
+    script = files("regard.explain").joinpath(name).read_text(encoding="utf-8")
+    found = [re.findall(pattern, script, re.MULTILINE | re.DOTALL) for pattern in needed]
+    assert [len(each) for each in found] == [1] * len(needed)
+    return "\n".join(each[0] for each in found)
+
+
 @pytest.mark.skipif(which("node") is None, reason="node runs the script, and is not here")
 def test_the_page_lights_the_picture_as_print_does() -> None:
-    script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
-    constants = re.search(r"^const DARK.*?;", script, re.MULTILINE)
-    painter = re.search(r"^function paint\(.*?^}", script, re.MULTILINE | re.DOTALL)
-    assert constants is not None
-    assert painter is not None
-    program = DRIVER.replace("PAINT", constants[0] + painter[0])
+    needed = [r"^const DARK.*?;", r"^const frameCount.*?;$", *(rf"^function {x}\(.*?^}}" for x in
+              ("shares", "paint", "lightUp"))]  # fmt: skip
+    program = DRIVER.replace("PAINT", of_script("canvas.js", needed))
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
     veil, count = done.stdout.splitlines()
     assert count == "1"  # without weights the picture is shown as it is

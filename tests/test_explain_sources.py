@@ -64,7 +64,8 @@ def test_an_image_among_the_sources_is_shown_as_one(tmp_path: Path) -> None:
     }
     seen, read = whole.part(1), whole.part(2)
     np.testing.assert_array_equal(seen.picture, pixels)
-    assert (seen.side, read.picture) == (4, None)
+    assert seen.canvas is not None
+    assert (seen.canvas.columns, read.picture) == (4, None)
     assert read.source_word == [0, 1, -1]
     assert whole.part(1).part(1) is not None  # which has but one
     (again,) = [Explanation.from_json(json.loads(json.dumps(whole.to_json())))]

@@ -92,7 +92,7 @@ def test_a_text_is_packed_with_its_end() -> None:
     assert source.problem([7, 7, 7], 3) is None
     assert "has 4 tokens, more than search.max_source=3" in str(source.problem([7] * 4, 3))
     assert source.prompt("how it begins") == ""
-    assert source.picture(items[0]) is None
+    assert source.canvas(items[0]) is None
     assert (source.find_fault("a"), source.find_fault(" \t")) == (None, ("blank", "has an empty source"))
 
 
@@ -146,9 +146,9 @@ def test_pictures_are_scanlines_and_come_back_as_they_were(tmp_path: Path) -> No
     for item, seed in zip(items, (1, 2), strict=True):
         assert item.shape == (SIDE, 3 * SIDE)
         assert item.dtype == np.uint8
-        picture = source.picture(item)
-        assert picture is not None
-        np.testing.assert_array_equal(picture, pixels(seed))
+        canvas = source.canvas(item)
+        assert canvas is not None
+        np.testing.assert_array_equal(canvas.pixels, pixels(seed))
     packed = source.pack(items)
     assert (packed.values.shape, packed.values.dtype) == ((2 * SIDE, 3 * SIDE), torch.uint8)
     assert (packed.lengths.tolist(), packed.longest) == ([SIDE, SIDE], SIDE)

@@ -403,16 +403,16 @@ def test_attention_is_drawn_over_the_image_and_beside_the_text(asked: regard.Sys
     assert found.picture is None
     assert [(part.name, part.start, part.end) for part in found.parts] == [("1: image", 0, 36), ("2: text", 36, 40)]
     image, text = found.part(1), found.part(2)
-    assert image.picture is not None
-    assert image.picture.shape == (48, 48, 3)
-    assert image.side == 6
+    assert image.canvas is not None
+    assert image.canvas.pixels.shape == (48, 48, 3)
+    assert (image.canvas.rows, image.canvas.columns) == (6, 6)
     assert text.picture is None
     assert text.source == [*source[1].split(), "</s>"]
     for name, one in (("image", image), ("text", text), ("all", found)):
         assert one.save(tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     again = Explanation.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.parts[0].picture is not None
-    np.testing.assert_array_equal(again.parts[0].picture, image.picture)
+    assert again.parts[0].canvas is not None
+    np.testing.assert_array_equal(again.parts[0].canvas.pixels, image.picture)
 
 
 def test_batches_of_both_kinds_hold_what_belongs_together(asked: regard.System) -> None:

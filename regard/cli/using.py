@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -227,15 +228,25 @@ def evaluate(
 def explain(
     model: ModelFolder,
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT", help="What to explain; several sources are separated by a tab.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="What to explain; several sources are separated by a tab."),
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
     ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(help="Explain the first examples of this file, with what it says of which words belong where."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
     output: Annotated[Path, typer.Option("--output", "-o", help=".html, .png, .svg, .pdf or .json.")] = Path(
         "attention.html"
     ),
-    layer: Annotated[str | None, typer.Option(help="Which attention a picture shows; a wrong name lists all.")] = None,
+    source: Annotated[int | None, typer.Option(help="Of several sources, show only this one (from 1).")] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(help="Which attention a picture shows, or rollout through an encoder's; a wrong name lists all."),
+    ] = None,
     head: Annotated[int | None, typer.Option(help="Which head a picture shows, from 0 (their mean).")] = None,
     grid: Annotated[
         bool, typer.Option("--grid", help="A picture with each head of the layer beside the others.")
@@ -245,17 +256,29 @@ def explain(
     force: Force = False,
 ) -> None:
     """Draw what the model attends to: a page for any number of texts, or a picture for one."""
+    texts = texts or []
+    if bool(texts) == (examples is not None):
+        raise ConfigError("give either texts to explain or --examples FILE")
     if target is not None and len(texts) != 1:
         raise ConfigError(f"--target goes with one text, not {len(texts)}")
     check_model(model)
+    if examples is not None:
+        check_input(examples)
     check_output(output, force=force)
     import regard
+    from regard.data.examples import read_files
     from regard.explain.trace import save
 
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
     form = system.task.sides.form
     explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
+    if examples is not None:
+        written = system.config.target.written  # what is predicted is the model's own
+        some = islice(read_files(str(examples), form), count)
+        explained = [system.explain(x, x.target if written else None, **search) for x in some]
+    if source is not None:
+        explained = [x.part(source) for x in explained]
     check_output(output, force=force)  # again: it may be there by now
     with writing(output):
         save(explained, output, layer=layer, head=head, grid=grid)

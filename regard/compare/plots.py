@@ -17,7 +17,7 @@ from regard.compare.results import Group, Results, Trajectory
 from regard.compare.tables import flops, metric_name, span
 from regard.errors import ConfigError
 from regard.evaluation.metrics import Numbers
-from regard.explain.canvas import GRID, INK, canvas, shorten
+from regard.explain.drawing import GRID, INK, drawing, shorten
 from regard.explain.space import label_points
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ SETTINGS: dict[Any, Any] = {
 
 def write_figure(draw: Callable[[Figure, Results], None], results: Results, path: Path) -> None:
     """Draw `length_figure`, `cost_figure` or `learning_figure` into a .png, .svg or .pdf file."""
-    with canvas(path, results.models, SETTINGS) as figure:
+    with drawing(path, results.models, SETTINGS) as figure:
         draw(figure, results)
 
 

@@ -34,7 +34,8 @@ class Canvas:
     """What attention over a source is drawn on: an image, and a grid of cells over it, numbered row by row. Word `i` of
     the source (`Modality.words`) is cell `i`, so that vectors may stand in any order, and one of no word in no cell.
 
-    A picture has cells side by side and below each other; a spectrogram and a strip of frames have a row of moments.
+    A picture has cells side by side and below each other; a spectrogram has a row of moments; a strip of frames has a
+    row of them or, where each frame has cells of its own, as many rows as a frame.
     """
 
     pixels: Picture
@@ -43,6 +44,12 @@ class Canvas:
     kind: Literal["picture", "sound", "frames"] = "picture"
     seconds: float = 0.0  # how long a sound, or a strip of frames, lasts; 0: it has no time
     sound: bytes | None = None  # a WAV file, to be played
+    frames: int = 0  # how many lie side by side in a strip; 0: each has as many columns as rows
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return self.rows * self.columns
 
 
 class Modality(Side):
@@ -57,6 +64,7 @@ class Modality(Side):
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all items, where they are of one length
     several_references = False  # examples of one source are one input with several references, when they are evaluated
+    seconds_per_place: float = 0.0  # where words are moments, one after the other: how long each lasts; 0: they are not
 
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings)
@@ -140,10 +148,6 @@ class Modality(Side):
 
     def canvas(self, item: Item) -> Canvas | None:
         """What attention is drawn on; None: on its pieces alone."""
-        return None
-
-    def picture(self, item: Item) -> Picture | None:
-        """An image that attention is drawn over: its words are then cells of a square grid."""
         return None
 
     def augmentation(self) -> nn.Module | None:

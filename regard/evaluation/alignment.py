@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -65,6 +65,18 @@ def links(words: Weights) -> list[Link]:
     )
 
 
+def median_place(weights: Weights) -> float | None:
+    """Where half of the attention over words (or moments) in a row lies before, counted in words from the start of the
+    first: 2.5 is the middle of word 2. Within a word attention is taken as even; None where there is none at all."""
+    mass = np.cumsum(np.nan_to_num(weights).astype(np.float64))
+    if not mass.size or mass[-1] <= 0:
+        return None
+    half = mass[-1] / 2
+    word = int(np.searchsorted(mass, half))
+    before = mass[word - 1] if word else 0.0
+    return float(word + (half - before) / (mass[word] - before))
+
+
 def pharaoh(found: Iterable[Link]) -> str:
     """`0-0 1-2`, sorted."""
     return " ".join(f"{i}-{j}" for i, j in sorted(found))
@@ -117,3 +129,34 @@ class AlignmentCounts:
         if self.sure:
             scores["aer"] = Score("AER", self.error_rate, signature, higher_is_better=False)
         return scores
+
+
+@dataclass
+class TimeErrors:
+    """How far in time attention is from where each word is spoken, word by word."""
+
+    milliseconds: list[float] = field(default_factory=list)
+
+    def add(self, words: Weights, gold: Alignment, seconds: float) -> None:
+        """Take in a sentence: `words` are weights `(target words, moments)`, a moment lasts so many `seconds`, and gold
+        links say in which moments a target word is spoken.
+
+        A word is attended to at the median of its attention, and spoken in the middle between the first and the last
+        moment of its own. One that attends to no moment is as far off as the recording is long.
+        """
+        spoken: dict[int, list[int]] = {}
+        for moment, word in gold.possible:
+            spoken.setdefault(word, []).append(moment)
+        for word, moments in sorted(spoken.items()):
+            true = (min(moments) + max(moments) + 1) / 2
+            attended = median_place(words[word]) if word < len(words) else None
+            away = words.shape[1] if attended is None else abs(attended - true)
+            self.milliseconds.append(1000.0 * seconds * away)
+
+    def scores(self, signature: str, seconds: float) -> dict[str, Score]:
+        """The median over words, in milliseconds; nothing where no sentence had gold links."""
+        if not self.milliseconds:
+            return {}
+        how = f"{signature}|milliseconds|attended:median|spoken:middle|words:median|moment:{1000 * seconds:g}"
+        value = float(np.median(self.milliseconds))
+        return {"word_time": Score("word_time", value, how, higher_is_better=False)}

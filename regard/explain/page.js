@@ -10,9 +10,10 @@ const READ = { // of a text that is no other's source: it is continued, or somet
   encoder: { group: "Text attends to itself", query: "text", key: "text" },
   decoder: { group: "Text attends to itself", query: "text so far", key: "text so far" },
 };
-const DARK = 0.26, GLOW = 0.3; // what is left of a picture without attention; how much white is added with most of it
-const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null };
-let view; // what is on the screen: { mode, kind, query: places, key: places, weights: [query][key], image, heads }
+const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null, scope: "" };
+// What is on the screen: { mode, kind, layer, query: places, key: places, weights: [query][key] }, and over a canvas
+// also { canvas, image, heads, layers, thumbnails, label, gold, spoken, floored, averaged }.
+let view;
 let map; // where the cells of the heat map lie: { left, top, cell, frame }, and the cell last shown: { q, k }
 
 /* ---- helpers ---- */
@@ -91,6 +92,10 @@ function sides(x, { kind, part }, unit) {
   return [read, read];
 }
 
+// Whether a gold link says of a place in the target and one in the source that they belong together.
+const belong = (x, from, to) => (x.gold ?? []).some(([source, target]) =>
+  to.members.some((j) => x.source_word[j] === source) && from.members.some((i) => x.target_word[i] === target));
+
 // The weights of a query word are the mean over its pieces, those of a key word the sum.
 const merge = (head, queries, keys) => queries.map((query) => keys.map((key) =>
   sum(query.members.map((i) => sum(key.members.map((j) => head[i][j])))) / query.members.length));
@@ -126,8 +131,7 @@ function partners(side, index) {
 
 function draw() {
   const x = data[state.sentence];
-  const layer = x.layers.find((l) => l.name === state.layer) ?? x.layers.find((l) => l.name === x.best) ?? x.layers[0];
-  const mode = x.picture && layer?.kind === "cross" ? overPicture : overPieces;
+  const layer = chosenLayer(x), mode = x.canvas && layer && layer.kind !== "decoder" ? overCanvas : overPieces;
   const parts = layer ? ["choices", ...mode.parts] : ["none"];
   for (const id of ["none", "choices", "seen", "linked", "mapped"]) $(id).hidden = !parts.includes(id);
   $("tip").hidden = true;
@@ -137,29 +141,53 @@ function draw() {
   $("total").textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
     "The bar under a token is its probability. " +
     `All together: log p ${number(total)}, or ${percent(Math.exp(total / x.log_probs.length))} a piece.`;
-  const names = x.candidates ? ["Text", "Filled in"] : x.places ? ["Text", "Predicted"] : x.given ? ["Given", "Written"]
-    : ["Source", "Target"];
+  const names = x.candidates ? ["Text", "Filled in"] : x.places ? [x.canvas ? "Source" : "Text", "Predicted"]
+    : x.given ? ["Given", "Written"] : ["Source", "Target"];
   ["source-name", "target-name"].forEach((id, i) => { $(id).textContent = names[i]; });
   $("candidates").replaceChildren(...(x.candidates ?? []).map((list, i) => make("li", {},
     `${x.source[x.places[i]]}: ${candidateTexts(list).join(", ")}`)));
-  view = { mode };
+  view = { mode, layer: layer ?? {} };
   const target = places(x.target, x.target_word, x.log_probs, state.unit, { candidates: x.candidates });
   if (!layer) return fill($("target"), "target", target);
-  const [query, key] = sides(x, layer, state.unit);
+  const [query, key] = mode === overCanvas ? cellSides(x, layer, state.unit) : sides(x, layer, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
   if (state.head >= heads.length) state.head = "mean";
   const kind = kinds(x)[layer.kind], weights = combine(heads, state.head);
-  view = { mode, kind, query, key, weights, image: x.image, heads: [] };
+  view = { mode, kind, layer, query, key, weights, canvas: x.canvas, image: x.image, heads: [], thumbnails: [],
+    layers: layer.kind === "encoder" ? encoderLayers(x) : [], label: whole, gold: Boolean(x.gold),
+    spoken: withGold(x, places(x.target, x.target_word, null, "words")).filter((word) => word.gold.length),
+    linked: (from, to) => layer.kind === "cross" && belong(x, from, to),
+    floored: layer.name === "rollout", averaged: x.averaged };
+  const scope = [state.sentence, layer.kind, state.unit].join();
+  if (scope !== state.scope) state.word = layer.kind === "encoder" ? 0 : null; // what a word's number meant is another
+  state.scope = scope;
+  if (mode !== overCanvas || !x.canvas.sound) $("audio").pause();
   fill($("target"), "target", target);
   drawChoices(x, layer, heads);
   for (const id of ["words", "links"]) $(id).replaceChildren(); // what the other mode drew has the same ids
   mode.draw();
 }
 
+// The layer that was asked for, rollout as if it were one, or what to show first.
+function chosenLayer(x) {
+  const named = (name) => x.layers.find((l) => l.name === name) ?? (name === "rollout" ? rolled(x) : undefined);
+  return named(state.layer) ?? named(x.best) ?? ((x.canvas && rolled(x)) || x.layers[0]);
+}
+function rolled(x) {
+  if (x.rollout === undefined) x.rollout = x.layers.some((l) => l.kind === "encoder") ? rollout(x) : null;
+  return x.rollout ?? undefined;
+}
+
+const encoderLayers = (x) => [...x.layers.filter((l) => l.kind === "encoder"), rolled(x)].filter(Boolean);
+
 function drawChoices(x, layer, heads) {
   const groups = Object.entries(kinds(x)).map(([kind, { group }]) => make("optgroup", { label: group },
     ...x.layers.filter((l) => l.kind === kind).map((l) => make("option", { value: l.name },
       l.name + (l.name === x.best && x.layers.length > 1 ? " (aligns best)" : "")))));
+  if (x.layers.some((l) => l.kind === "encoder") && !x.layers.some((l) => l.name === "rollout")) {
+    groups.push(make("optgroup", { label: "Through all layers of the encoder" },
+      make("option", { value: "rollout" }, "rollout (Abnar and Zuidema 2020)")));
+  }
   $("layer").replaceChildren(...groups.filter((group) => group.children.length));
   $("layer").value = layer.name;
   const split = (words) => words.some((word, i) => i > 0 && word >= 0 && word === words[i - 1]);
@@ -186,76 +214,9 @@ const overPieces = {
   reset() {},
 };
 
-/* Attention to a picture is shown as light. The word last pointed at stays, to compare heads by. */
-const overPicture = {
-  parts: ["seen"],
-  thumbnail(weights) {
-    const canvas = screen(make("canvas", { "aria-hidden": true }), 128);
-    view.heads.push({ canvas, weights });
-    return canvas;
-  },
-  draw() {
-    fill($("words"), "query", view.query);
-    [...$("words").children].forEach((token, q) => {
-      const canvas = screen(make("canvas", { "aria-hidden": true }), 192);
-      paint(canvas, view.weights[q]);
-      token.prepend(canvas);
-    });
-    screen($("picture"), 768);
-    this.highlight("query", state.word);
-  },
-  describe(_, index) {
-    const row = view.weights[index], most = Math.max(...row);
-    return `most of all at ${readable(view.key[row.indexOf(most)].text)} (row, column): ${percent(most)}`;
-  },
-  showTip() {}, // the caption says it already
-  highlight(_, index) {
-    const place = view.query[index];
-    state.word = place ? index : null;
-    paint($("picture"), place && view.weights[index]);
-    for (const { canvas, weights } of view.heads) paint(canvas, place ? weights[index] : overall(weights));
-    for (const token of document.querySelectorAll(".here")) token.classList.remove("here");
-    for (const side of place ? ["query", "target"] : []) $(`${side}-${index}`).classList.add("here");
-    const details = place
-      ? [make("b", {}, readable(place.text)), lines(probability(place), this.describe("query", index))]
-      : ["The picture as it is."];
-    $("word").replaceChildren(...details);
-    set($("picture"), { "aria-label": $("word").textContent });
-  },
-  clearHighlight() {},
-  reset() { this.highlight("query", null); },
-};
-
 // The source, as it was given.
 const given = (x) => (x.image ? x.image.cloneNode() : text(x.source, x.source_word, x.candidates && x.places));
-const overall = (weights) => view.key.map((_, k) => sum(weights.map((row) => row[k]))); // of all words together
 const lines = (...parts) => parts.filter(Boolean).join("\n");
-
-// A canvas in the shape of the picture, with so many dots on its longer side.
-function screen(canvas, longest) {
-  const { naturalWidth: width, naturalHeight: height } = view.image, scale = longest / Math.max(width, height);
-  canvas.classList.add("picture");
-  return Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
-}
-
-// The picture, and over it a veil that is clear and a little white where the weights are greatest, or none.
-function paint(canvas, weights) {
-  const brush = canvas.getContext("2d"), all = [0, 0, canvas.width, canvas.height];
-  brush.imageSmoothingEnabled = view.image.naturalWidth > canvas.width; // few pixels are to be seen as such
-  brush.drawImage(view.image, ...all);
-  if (!weights) return;
-  const side = Math.sqrt(weights.length), most = Math.max(...weights, 1e-9), veil = new ImageData(side, side);
-  weights.forEach((weight, k) => {
-    const bright = Math.max(0, weight) / most;
-    const opaque = 1 - (DARK + (1 - DARK) * bright) * (1 - GLOW * bright);
-    const white = 255 * GLOW * bright / opaque;
-    veil.data.set([white, white, white, 255 * opaque], 4 * k);
-  });
-  const small = make("canvas", { width: side, height: side });
-  small.getContext("2d").putImageData(veil, 0, 0);
-  Object.assign(brush, { imageSmoothingEnabled: true, imageSmoothingQuality: "high" });
-  brush.drawImage(small, ...all);
-}
 
 function thumbnail(weights) {
   const canvas = make("canvas", { width: view.key.length, height: view.query.length, "aria-hidden": true });
@@ -336,7 +297,8 @@ function drawLinks() {
 
 function drawMap() {
   const { query, key, weights, kind } = view, svg = $("map");
-  $("sides").textContent = `Rows (${kind.query}) attend to columns (${kind.key}).`;
+  $("sides").textContent = `Rows (${kind.query}) attend to columns (${kind.key}).` +
+    (view.gold && view.layer.kind === "cross" ? " Framed are words that belong together." : "");
   const short = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
   const predicted = ({ text }) => make("tspan", { class: "predicted" }, ` → ${short(readable(text))}`);
   const label = (place) => make("text", { class: place.mark || place.given ? "mark" : "" },
@@ -362,7 +324,10 @@ function drawMap() {
   const q = query.findIndex((place) => place.boundary), k = key.findIndex((place) => place.boundary);
   const boundary = q < 0 ? "" : `M0 ${top + q * cell}h${left + width}M${left + k * cell} 0v${top + height}`;
   const frame = make("rect", { class: "frame", visibility: "hidden" });
-  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "boundary", d: boundary }), frame);
+  const box = (q, k) => `M${left + k * cell} ${top + q * cell}h${cell}v${cell}h-${cell}z`;
+  const truth = query.flatMap((from, q) => key.map((to, k) => (view.linked(from, to) ? box(q, k) : ""))).join("");
+  svg.append(cells, make("path", { class: "grid", d: grid }), make("path", { class: "truth", d: truth }),
+    make("path", { class: "boundary", d: boundary }), frame);
   set(svg, { width: left + width + long / 2, height: top + height + 2,
     "aria-label": `Heat map, ${query.length} rows, ${key.length} columns. Arrow keys move from cell to cell.` });
   map = { left, top, cell, frame, q: 0, k: 0 };
@@ -443,7 +408,6 @@ document.onkeydown = (event) => {
 document.onchange = ({ target }) => {
   const value = /^\d+$/.test(target.value) ? Number(target.value) : target.value;
   state[target.name || target.id] = value;
-  if (["sentence", "unit"].includes(target.name)) state.word = null;
   draw();
   // The buttons were drawn anew: give the keyboard its place among them back.
   if (target.name) document.querySelector(`input[name="${target.name}"]:checked`).focus({ preventScroll: true });
@@ -451,6 +415,7 @@ document.onchange = ({ target }) => {
 matchMedia("(prefers-color-scheme: dark)").onchange = draw; // canvases do not follow the style sheet
 
 function start() {
+  prepareCanvas();
   $("nav").hidden = data.length < 2;
   $("layout").classList.toggle("many", data.length > 1);
   $("sentences").append(...data.map((x, i) => radio("sentence", i, 0,
@@ -464,7 +429,7 @@ function start() {
   };
 }
 
-for (const x of data) if (x.picture) x.image = make("img", { src: x.picture, alt: "the picture" });
+for (const x of data) if (x.canvas) x.image = make("img", { src: x.canvas.pixels, alt: `the ${x.canvas.kind}` });
 // A canvas can only be painted with a picture that has been read.
 if (data.length) Promise.all(data.map((x) => x.image?.decode())).then(start);
 else $("main").replaceChildren("There are no sentences to show.");

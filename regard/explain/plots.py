@@ -1,4 +1,4 @@
-"""Attention as pictures for print: over a text one heat map, or all heads of a layer side by side.
+"""Attention as figures for print: over a text one heat map, or all heads of a layer side by side.
 
 `draw` is where it is decided how a layer is shown.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.evaluation.alignment import Weights
-from regard.explain.canvas import GRID, INK, LABEL, LARGEST_SIDE, QUIET, canvas, columns_for, shorten, shown, style
+from regard.explain.drawing import GRID, INK, LABEL, LARGEST_SIDE, QUIET, columns_for, drawing, shorten, shown, style
+from regard.explain.lanes import head_lanes, lanes
 from regard.explain.sheet import head_sheet, sheet
 from regard.explain.trace import Explanation, Layer
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COLORS = "Blues"  # lightness falls evenly from near white: weak weights cost no ink and it survives a grey printer
 MAP, GAP, BAR = 4.5, 0.22, 0.14  # inches: a comfortable map, between maps, the width of the colour bar
+TRUTH = "#e08600"  # boxes of gold links
 NOTES, NOTE = 4, 70  # lines of what is predicted, above a map, and characters in each
 
 
@@ -30,7 +32,9 @@ def draw(
     explanation: Explanation, path: Path, *, layer: str | None = None, head: int | None = None, grid: bool = False
 ) -> None:
     """Draw one layer: one head of it, the mean of its heads, or with `grid` each head beside the others."""
-    whole, by_head = (sheet, head_sheet) if explanation.sees(explanation.layer(layer)) else (heat_map, head_grid)
+    whole, by_head = heat_map, head_grid
+    if explanation.canvas is not None and explanation.sees(explanation.layer(layer)):
+        whole, by_head = (lanes, head_lanes) if explanation.canvas.kind == "sound" else (sheet, head_sheet)
     if grid:
         by_head(explanation, path, layer=layer)
     else:
@@ -68,10 +72,12 @@ def _maps(
     (rows_name, columns_name), row_labels, column_labels, given = _labels(explanation, layer)
     notes = [shorten(note, NOTE) for note in explanation.notes()]
     title = "\n".join([title, *(notes if len(notes) <= NOTES else [*notes[: NOTES - 1], "…"])])
-    with canvas(path, [title, *row_labels, *column_labels]) as figure:
+    with drawing(path, [title, *row_labels, *column_labels]) as figure:
         for i, weights in enumerate(maps):
             down, right = divmod(i, across)
             axes = _map(figure, weights, pitch, left=right * width, top=down * height)
+            if layer.kind == "cross":
+                _outline(axes, explanation)
             if given:  # lines between what was given and what was written
                 axes.axhline(given, color=INK, linewidth=1.2)
                 axes.axvline(given, color=INK, linewidth=1.2)
@@ -129,6 +135,17 @@ def _map(figure: Figure, weights: Weights, pitch: float, *, left: float, top: fl
     axes.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     return axes
+
+
+def _outline(axes: Axes, explanation: Explanation) -> None:
+    """Boxes around cells of words that belong together, where that is known."""
+    from matplotlib.patches import Rectangle
+
+    links = set(explanation.gold)
+    for row, target in enumerate(explanation.target_word):
+        for column, source in enumerate(explanation.source_word):
+            if (source, target) in links:
+                axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=TRUTH, linewidth=1.2, zorder=3))
 
 
 def _label_axis(

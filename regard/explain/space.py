@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regard.artifacts import write_text
 from regard.errors import ConfigError
-from regard.explain.canvas import DPI, GRID, LABEL, QUIET, canvas, legible, style
+from regard.explain.drawing import DPI, GRID, LABEL, QUIET, drawing, legible, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def space_plot(vectors: NDArray[Any], labels: list[str], groups: list[str] | Non
         data = {"labels": labels, "groups": groups, "points": points.round(6).tolist(), "shares": shares.tolist()}
         write_text(path, json.dumps(data, ensure_ascii=False))
         return path
-    with canvas(path, [*labels, *(groups or [])]) as figure:
+    with drawing(path, [*labels, *(groups or [])]) as figure:
         width = min(13.0, 7.0 + 0.15 * len(labels))  # inches
         axes = figure.add_axes((0.0, 1 - 0.72 * width, width, 0.72 * width))
         _scatter(axes, points, groups)

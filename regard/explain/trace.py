@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import html
-import io
 import json
 import math
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -16,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.artifacts import write_text
-from regard.errors import ConfigError, DataError, require
-from regard.evaluation.alignment import Kind, Weights, links, merge_words
-from regard.explain.canvas import shorten
+from regard.data.modality import Canvas
+from regard.errors import ConfigError, DataError
+from regard.evaluation.alignment import Kind, Link, Weights, links, merge_words
+from regard.explain.drawing import shorten
 
-FORMAT = "regard-explanation-1"
-PNG = "data:image/png;base64,"  # a picture in JSON is an address that a browser can show
+ROLLOUT = "rollout"  # the name by which it is asked for as if it were a layer
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Part:
-    """Which pieces are of one source, where there are several; and its picture, if it is one."""
+    """Which pieces are of one source, where there are several; and what attention over it is drawn on, if anything."""
 
     name: str
     start: int
     end: int
-    picture: NDArray[np.uint8] | None = None
+    canvas: Canvas | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,9 @@ class Explanation:
     Row `i` of a `cross` layer is the look at the source from which target piece `i` was written. `source_word[j]` is
     the word of the text that piece `j` belongs to, -1 for a mark such as `</s>`.
 
-    Where the source is a `picture`, its pieces, and its words, are the cells of a square grid over it, row by row.
+    Attention over a picture, a sound or a clip is drawn on its `canvas`: source word `i` is cell `i` of the grid there,
+    and a piece of no word, such as a class token, lies in no cell. `gold` links (source word, target word) are the
+    truth, where it is known: in which cells the thing is that a word names, or when a word is spoken.
 
     A decoder alone reads what was `given` (a source and `<sep>`; `<s>` and a prompt, which are then the source) before
     what it has written. A target that is not written but predicted of a text has `places`: a tag that of its word, a
@@ -71,22 +70,28 @@ class Explanation:
     best: str | None  # the layer to show first and to align by; None without attention over the source
     _: KW_ONLY
     inputs: list[str] = field(default_factory=list)  # what the decoder read; unless given, the target one place late
-    picture: NDArray[np.uint8] | None = None  # (height, width, 3)
+    canvas: Canvas | None = None
     given: int = 0  # how many of the inputs were given and not written; 0 where the source is not among them
     places: list[int] = field(default_factory=list)  # the input each target piece is predicted of; -1: the whole
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
     parts: list[Part] = field(default_factory=list)  # of several sources
+    gold: list[Link] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.inputs and not self.places:  # where something is predicted, nothing is written
             object.__setattr__(self, "inputs", ["<s>", *self.target[:-1]])
-        if self.picture is not None and self.side**2 != len(self.source):
-            raise DataError(f"a picture is seen as a square grid of cells, which {len(self.source)} cells do not make")
+        words = max(self.source_word, default=-1) + 1
+        if self.canvas is not None and self.canvas.cells != words:
+            raise DataError(
+                f"the source has {words} words, but its canvas {self.canvas.rows} x {self.canvas.columns} cells; each "
+                "word should be a cell"
+            )
 
     def __repr__(self) -> str:
         """One line: its weights would fill a screen."""
         source, target = (shorten(" ".join(pieces), 60) for pieces in (self.source, self.target))
-        seen = f"picture, {self.side} by {self.side} cells" if self.picture is not None else f"'{source}'"
+        canvas = self.canvas
+        seen = f"'{source}'" if canvas is None else f"{canvas.kind}, {canvas.rows} by {canvas.columns} cells"
         return f"Explanation(source={seen}, target='{target}', layers={[x.name for x in self.layers]})"
 
     def _repr_html_(self) -> str:
@@ -99,9 +104,9 @@ class Explanation:
         )
 
     @property
-    def side(self) -> int:
-        """How many cells of a picture lie side by side."""
-        return math.isqrt(len(self.source))
+    def picture(self) -> NDArray[np.uint8] | None:
+        """The pixels of the canvas, `(height, width, 3)`."""
+        return None if self.canvas is None else self.canvas.pixels
 
     def part(self, number: int) -> Explanation:
         """What was attended to of one of several sources (from 1), as if it were the only one."""
@@ -112,17 +117,26 @@ class Explanation:
             return self
         part = self.parts[number - 1]
         cut = slice(part.start, part.end)
-        first = min((word for word in self.source_word[cut] if word >= 0), default=0)
+        words = [word for word in self.source_word[cut] if word >= 0]
+        first, last = min(words, default=0), max(words, default=-1)
         cross = [replace(x, weights=x.weights[:, :, cut]) for x in self.layers if x.kind == "cross"]
         own = [replace(x, part=0) for x in self.layers if x.part == number]
+        best = self.best
+        if self.places == [-1] and self.encoder_layers:  # predicted of the mean of all sources' vectors
+            cross = [Layer(ROLLOUT, "cross", self.rollout().mean(0)[None, None, cut])]
+            best = ROLLOUT
         return replace(
             self, source=self.source[cut], source_word=[max(word - first, -1) for word in self.source_word[cut]],
-            layers=[*own, *cross], picture=part.picture, parts=[],
+            layers=[*own, *cross], best=best, canvas=part.canvas, parts=[],
+            gold=[(word - first, target) for word, target in self.gold if first <= word <= last],
         )  # fmt: skip
 
     def sees(self, layer: Layer) -> bool:
-        """Whether a layer looks at a picture, to be shown on it, and not at pieces in a row."""
-        return self.picture is not None and layer.kind == "cross"
+        """Whether a layer is shown on the canvas, and not between pieces in a row. Of a sound, its encoder's layers are
+        not: a map of moments by moments shows more."""
+        if self.canvas is None or layer.kind == "decoder":
+            return False
+        return layer.kind == "cross" or layer.name == ROLLOUT or self.canvas.kind != "sound"
 
     def axes(self, layer: Layer) -> tuple[list[str], list[str]]:
         """The pieces that attend and the pieces attended to in a layer: what to write beside rows and columns."""
@@ -149,17 +163,52 @@ class Explanation:
         texts = [", ".join(f"{piece} {percent(share)}" for piece, share in row) for row in self.candidates]
         return [f"<mask> {i}: {text}" if texts[1:] else f"<mask>: {text}" for i, text in enumerate(texts, 1)]
 
+    @property
+    def encoder_layers(self) -> list[Layer]:
+        """Those in which the source attends to itself, in the order in which they are run."""
+        return [x for x in self.layers if x.kind == "encoder"]
+
+    def rollout(self) -> Weights:
+        """How much of each source piece there is in the encoder's vector for each, `(source, source)`: attention
+        rollout (Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers").
+
+        Each layer's attention `W`, the mean of its heads, stands beside the residual connection: `A = 0.5 W + 0.5 I`,
+        whose rows are normalised. What comes out is the product over layers, `A_n ... A_2 A_1`. It is linear: what
+        feed-forward layers and value vectors do is left out.
+        """
+        if not self.encoder_layers:
+            raise ConfigError("attention rollout needs an encoder with self-attention, such as kind: transformer")
+        found = np.eye(len(self.source))
+        for layer in self.encoder_layers:
+            rows = slice(0, len(self.source))
+            if layer.part:  # one of several sources attends to itself, and the others stay as they are
+                rows = slice(self.parts[layer.part - 1].start, self.parts[layer.part - 1].end)
+            attended, identity = layer.weights.mean(axis=0).astype(np.float64), np.eye(rows.stop - rows.start)
+            if attended.shape != identity.shape:
+                raise ConfigError(
+                    f"attention rollout needs layers over the same {len(identity)} pieces; {layer.name} attends from "
+                    f"{attended.shape[0]} to {attended.shape[1]}"
+                )
+            mixed = 0.5 * attended + 0.5 * identity
+            found[rows] = mixed / mixed.sum(axis=1, keepdims=True) @ found[rows]
+        return found.astype(np.float32)
+
     def layer(self, name: str | None = None) -> Layer:
-        """The named layer, or the best one over the source."""
+        """The named layer, `rollout` as if it were one, or what to show first: the best one over the source; without
+        any, rollout over what there is to draw on; else the first."""
         if not self.layers:
             raise ConfigError(
                 "this model has no attention, so there is none to show; train one with context: attention"
             )
-        wanted = name or self.best or self.layers[0].name
+        first = ROLLOUT if self.canvas is not None and self.encoder_layers else self.layers[0].name
+        wanted = name or self.best or first
         for layer in self.layers:
             if layer.name == wanted:
                 return layer
-        raise ConfigError(f"no attention '{wanted}' in this model; there are: {', '.join(x.name for x in self.layers)}")
+        if wanted == ROLLOUT:
+            return Layer(ROLLOUT, "encoder", self.rollout()[None])
+        names = [*(x.name for x in self.layers), *([ROLLOUT] * bool(self.encoder_layers))]
+        raise ConfigError(f"no attention '{wanted}' in this model; there are: {', '.join(names)}")
 
     def weights(self, layer: str | None = None, head: int | None = None) -> Weights:
         """`(queries, keys)` of one head (from 0), or the mean of all heads."""
@@ -201,39 +250,16 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` reads it back."""
-        layers = [
-            {"name": x.name, "kind": x.kind, "weights": np.round(x.weights.astype(np.float64), 5).tolist(),
-             **_some(part=x.part)}
-            for x in self.layers
-        ]  # fmt: skip
-        parts = [
-            {"name": x.name, "start": x.start, "end": x.end, **_some(picture=_to_png(x.picture))} for x in self.parts
-        ]
-        candidates = [[[piece, round(share, 5)] for piece, share in row] for row in self.candidates]
-        return {
-            "format": FORMAT, "source": self.source, "target": self.target, "source_word": self.source_word,
-            "target_word": self.target_word, "inputs": self.inputs, "best": self.best,
-            "log_probs": [round(x, 5) for x in self.log_probs], "layers": layers,
-            **_some(given=self.given, places=self.places, candidates=candidates, parts=parts,
-                    picture=_to_png(self.picture)),
-        }  # fmt: skip
+        from regard.explain.saved import to_json
+
+        return to_json(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Explanation:
         """The inverse of `to_json`."""
-        if data.get("format") != FORMAT:
-            raise DataError(f"this is not a saved explanation (its format is {data.get('format')!r}, not '{FORMAT}')")
-        same = ("source", "target", "source_word", "target_word", "log_probs", "best", "inputs", "given", "places")
-        return Explanation(
-            layers=[
-                Layer(x["name"], x["kind"], np.array(x["weights"], dtype=np.float32), x.get("part", 0))
-                for x in data["layers"]
-            ],
-            picture=_from_png(data.get("picture")),
-            candidates=[[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])],
-            parts=[Part(x["name"], x["start"], x["end"], _from_png(x.get("picture"))) for x in data.get("parts", [])],
-            **{name: data[name] for name in same if name in data},
-        )
+        from regard.explain.saved import from_json
+
+        return from_json(data)
 
     def save(self, path: str | Path, *, layer: str | None = None, head: int | None = None, grid: bool = False) -> Path:
         """Write a picture (.png, .svg, .pdf), a page (.html) or the data (.json), by the ending of `path`.
@@ -275,32 +301,3 @@ def save(
 def percent(share: float) -> str:
     """`97%`; a small share with a decimal."""
     return f"{share:.0%}" if share >= 0.0995 or share < 0.0005 else f"{share:.1%}"
-
-
-def _some(**values: Any) -> dict[str, Any]:
-    """Those values that there are."""
-    return {name: value for name, value in values.items() if value}
-
-
-def _to_png(picture: NDArray[np.uint8] | None) -> str | None:
-    if picture is None:
-        return None
-    require("PIL")
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    return PNG + base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def _from_png(text: str | None) -> NDArray[np.uint8] | None:
-    if text is None:
-        return None
-    require("PIL")
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(base64.b64decode(text.removeprefix(PNG), validate=True)), formats=["PNG"]) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except (binascii.Error, OSError, ValueError) as error:
-        raise DataError(f"the picture of a saved explanation cannot be read ({error}); it should be {PNG}…") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from regard.data.side import Field, Item
 from regard.data.target import Scoring, measure
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
 from regard.errors import ConfigError, DataError
-from regard.evaluation.alignment import AlignmentCounts, links, merge_words
+from regard.evaluation.alignment import AlignmentCounts, TimeErrors, Weights, links, merge_words
 from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
@@ -255,14 +255,19 @@ class TextGeneration(Task):
 
     def align(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         """The links between words that the attention makes, (source word, target word)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in sources]
+        for i, words in self._attended_words(sources, targets):
+            found[i] = links(words)
+        return found
+
+    def _attended_words(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Iterator[tuple[int, Weights]]:
+        """The number of each pair, in any order, and its attention, `(target words, source words)`."""
         layer = self.best_layer
         if layer is None:
             raise ConfigError("this model has no attention over its source, so it aligns nothing")
-        found: list[list[tuple[int, int]]] = [[] for _ in sources]
         for i, attended in self.attention(sources, targets, [layer]):
             source_word, target_word = self.source.words(sources[i]), [*self.target.words(targets[i]), -1]
-            found[i] = links(merge_words(attended[layer].mean(0), target_word, source_word))
-        return found
+            yield i, merge_words(attended[layer].mean(0), target_word, source_word)
 
     def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
         """Quality after true prefixes against quality in free running, by position."""
@@ -285,7 +290,7 @@ class TextGeneration(Task):
         inputs = Inputs(together=self.source.several_references)
         outputs: list[str] = []
         read = set[int]()  # inputs that can be
-        loss, tokens, exposed, aligned = 0.0, 0, ExposureCounts(), AlignmentCounts()
+        loss, tokens, exposed, aligned, timed = 0.0, 0, ExposureCounts(), AlignmentCounts(), TimeErrors()
         for window in windows(examples, self.window):
             before = len(outputs)
             numbers = inputs.add(window)
@@ -315,7 +320,7 @@ class TextGeneration(Task):
             first = {id(x) for x in new}  # the greedy output of an input is held against one reference
             some = [k for k, i in enumerate(usable) if id(written[i]) in first]
             self._count_exposure([items[k] for k in some], [targets[k] for k in some], exposed)
-            self._count_links([written[i] for i in usable], items, targets, aligned)
+            self._count_links([written[i] for i in usable], items, targets, aligned, timed)
         if not tokens:
             raise DataError(f"none of the {len(inputs.numbers)} examples can be used")
         scoring = scoring or Scoring()
@@ -329,22 +334,26 @@ class TextGeneration(Task):
         references, more = columns(inputs.references)
         scores = self.target.scores(outputs, references, replace(scoring, references=more))
         scores["perplexity"] = self._perplexity(loss / tokens)
-        scores |= aligned.scores(f"layer:{self.best_layer}|heads:mean|forced:reference")
+        how = f"layer:{self.best_layer}|heads:mean|forced:reference"
+        scores |= aligned.scores(how) | timed.scores(how, self.source.seconds_per_place)
         exposure = exposed.result() if exposed.longest else None
         return Evaluation(scores, outputs, inputs.examples, exposure, references=inputs.references)
 
     def _count_links(
-        self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts
-    ) -> None:
-        """How well the attention agrees with gold alignments, where there are any."""
-        truths = [self.source.gold(x) for x in examples]
-        some = [i for i, truth in enumerate(truths) if truth is not None]
-        if not some or self.best_layer is None:
+        self, examples: Sequence[Example], items: Sequence[Item], targets: Sequence[Tokens], counts: AlignmentCounts,
+        timed: TimeErrors,
+    ) -> None:  # fmt: skip
+        """How well the attention agrees with gold alignments, where there are any; in time, where words are moments."""
+        truths = {i: truth for i, x in enumerate(examples) if (truth := self.source.gold(x)) is not None}
+        if not truths or self.best_layer is None:
             return
-        for i, found in zip(some, self.align([items[i] for i in some], [targets[i] for i in some]), strict=True):
-            truth = truths[i]
-            assert truth is not None, "those without one are left out"
-            counts.add(found, truth, max(self.source.words(items[i]), default=-1) + 1)
+        some, seconds = list(truths), self.source.seconds_per_place
+        for k, words in self._attended_words([items[i] for i in some], [targets[i] for i in some]):
+            i = some[k]
+            counts.add(links(words), truths[i], words.shape[1])
+            if seconds:
+                own = self.source.parts[0].words(items[i] if len(self.source.parts) == 1 else items[i][0])
+                timed.add(words[:, : max(own, default=-1) + 1], truths[i], seconds)
 
     def _perplexity(self, loss: float) -> Score:
         tokens = self.config.target.own_tokens or self.config.tokens

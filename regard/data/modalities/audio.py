@@ -128,7 +128,7 @@ class Audio(Modality):
     # What the encoder's vectors stand for
 
     @property
-    def seconds_per_place(self) -> float:
+    def seconds_per_place(self) -> float:  # type: ignore[override]
         """How far apart the encoder's vectors lie in time."""
         long = 2**20
         return 0.01 * long / int(self.stem.vectors(long))

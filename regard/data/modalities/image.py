@@ -16,7 +16,7 @@ from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
 from regard.data.modalities.pixels import check_picture, read_picture
-from regard.data.modality import Canvas, Modality, Picture
+from regard.data.modality import Canvas, Modality
 from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
@@ -134,13 +134,9 @@ class Image(Modality):
         }  # fmt: skip
         return Alignment(frozenset(), frozenset(links))
 
-    def picture(self, item: Item) -> Picture | None:
-        side = self.settings.size
-        return np.asarray(item, dtype=np.uint8).reshape(side, side, 3)
-
     def canvas(self, item: Item) -> Canvas | None:
-        pixels = self.picture(item)
-        return None if pixels is None else Canvas(pixels, self.grid, self.grid)
+        side = self.settings.size
+        return Canvas(np.asarray(item, dtype=np.uint8).reshape(side, side, 3), self.grid, self.grid)
 
     def export(self) -> dict[str, Any] | None:
         return {"kind": "image", "side": self.settings.size}

@@ -78,5 +78,10 @@ class Several(Modality):
         """That of the first source, whose words come first."""
         return self._parts[0].gold(example)
 
+    @property
+    def seconds_per_place(self) -> float:  # type: ignore[override]
+        """That of the first source, as `gold` is."""
+        return self._parts[0].seconds_per_place
+
     def room(self, item: Item, ratio: float) -> int:
         return max(part.room(one, ratio) for part, one in self._each(item))

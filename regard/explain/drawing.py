@@ -39,7 +39,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def canvas(path: Path, texts: Iterable[str], look: dict[Any, Any] | None = None) -> Iterator[Figure]:
+def drawing(path: Path, texts: Iterable[str], look: dict[Any, Any] | None = None) -> Iterator[Figure]:
     """A figure of one inch square, whose axes lie in inches from its upper left corner; written to `path` at the end.
 
     Its own size does not matter, for the file is cut to what was drawn. `texts` are what the fonts must have; one
