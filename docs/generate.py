@@ -63,7 +63,7 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
     for name, field in section.model_fields.items():
         whole, meaning = f"{path}{name}", field.description
         value = field.get_default(call_default_factory=True)
-        found = _sections(field.annotation, field.metadata)
+        found = [(some, part) for some, part in _sections(field.annotation, field.metadata) if part is not section]
         kinded = [f"[`{kind}`](#{_anchor(whole, some)})" for some, _ in found for kind in some]
         if found and whole not in known:
             inner.append((whole, found))

@@ -28,16 +28,22 @@ PIXELS = 100_000_000  # more are refused before they are decoded
 def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
     """A picture as `side` scanlines of `side` pixels, `(side, 3 side)`, the way up that its EXIF data say."""
     require("PIL")
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     with _opened(path) as image:
         image.load()
         with suppress(Exception):  # of EXIF data that cannot be read, which say nothing
             ImageOps.exif_transpose(image, in_place=True)
-        picture = _in_colour(image)
-        if picture.size != (side, side):
-            picture = picture.resize((side, side), Image.Resampling.LANCZOS)
-        return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
+        return fit_picture(_in_colour(image), side)
+
+
+def fit_picture(picture: Image, side: int) -> NDArray[np.uint8]:
+    """An open picture in red, green and blue as `side` scanlines of `side` pixels, `(side, 3 side)`."""
+    from PIL.Image import Resampling
+
+    if picture.size != (side, side):
+        picture = picture.resize((side, side), Resampling.LANCZOS)
+    return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
 
 
 def check_picture(path: str | Path) -> None:
@@ -94,8 +100,8 @@ def _in_colour(image: Image) -> Image:
 
 
 def _scaled(values: NDArray[np.float32], *, whole: bool) -> NDArray[np.uint8]:
-    """Values whose range no file tells, as 8 bits: it is taken to be the least of 1 (unless they are whole numbers), 255
-    and 65,535 that holds them, or else up to the largest. What is below 0 or no number is 0."""
+    """Values whose range no file tells, as 8 bits: it is taken to be the least of 1 (unless they are whole numbers),
+    255 and 65,535 that holds them, or else up to the largest. What is below 0 or no number is 0."""
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0)
     largest = float(values.max(initial=0.0))
     top = next((x for x in (() if whole else (1.0,)) + (255.0, 65535.0) if largest <= x), largest)
