@@ -63,15 +63,18 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
     for name, field in section.model_fields.items():
         whole, meaning = f"{path}{name}", field.description
         value = field.get_default(call_default_factory=True)
-        found = _sections(field.annotation, field.metadata)
+        found = [(some, part) for some, part in _sections(field.annotation, field.metadata) if part is not section]
         kinded = [f"[`{kind}`](#{_anchor(whole, some)})" for some, _ in found for kind in some]
-        if found and whole not in known:
-            inner.append((whole, found))
+        place_of = f"{whole}-{kinds[0]}" if whole in known and kinds and found and not found[0][0] else whole
+        another = place_of != whole and found[0][1].__name__ not in known  # a section of this name, and another one
+        if found and (whole not in known or another):
+            inner.append((place_of if another else whole, found))
+            known.update(part.__name__ for some, part in found if not some)
         if kinded:
             values = f"a section of kind {', '.join(kinded)}"
             default = "`null`" if value is None else f"`{getattr(value, 'kind', 'text')}`"
         elif found:
-            values, default = f"[a section](#{whole})", "" if value else "`null`"
+            values, default = f"[a section](#{place_of if another else whole})", "" if value else "`null`"
             meaning = meaning or found[0][1].__doc__
         else:
             values, default = _values(field.annotation, field.metadata), f"`{_yaml(value)}`"
@@ -84,9 +87,10 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
     for whole, found in inner:
         for some, part in found:
             named = f" of kind {', '.join(f'`{kind}`' for kind in some)}" if some else ""
-            yield f"{'#' * (level + 1)} `{whole}`{named} {{ #{_anchor(whole, some)} }}"
+            setting = whole.partition("-")[0]
+            yield f"{'#' * (level + 1)} `{setting}`{named} {{ #{_anchor(whole, some)} }}"
             yield from ("", _text(part.__doc__ or ""), "")
-            yield from _section(part, f"{whole}.", some, level + 1, known)
+            yield from _section(part, f"{setting}.", some, level + 1, known)
 
 
 def _anchor(path: str, kinds: list[str]) -> str:

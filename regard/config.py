@@ -210,7 +210,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-PATHS = {"data": ("train", "valid", "test", "root"), "start": ("model", "encoder", "decoder")}
+PATHS = {"data": ("train", "valid", "test", "root"), "start": ("model", "encoder", "decoder", "weights")}
 
 
 def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -251,8 +251,9 @@ def missing_files(config: Config) -> list[str]:
             try:
                 Path(path).stat()
             except (FileNotFoundError, NotADirectoryError):
+                is_file = name.startswith("data") or name == "start.weights"
                 lines.append(
-                    f"no {'file' if name.startswith('data') else 'model folder'} {path}; check {name} (paths in a "
+                    f"no {'file' if is_file else 'model folder'} {path}; check {name} (paths in a "
                     "config are relative to it, paths on the command line to the working directory)"
                 )
             except OSError as error:

@@ -13,7 +13,14 @@ from regard.section import Kind, Section, Share, SideSettings, Small
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
-Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "xl"]
+Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "xl", "none"]
+Colours = Literal["centred", "imagenet"]
+
+
+COLOURS = (
+    "how bytes become numbers: from -1 to 1 (centred), or less the mean of ImageNet's colours and by their deviation "
+    "(imagenet), as torchvision's weights want it"
+)
 
 
 class StemSettings(Section):
@@ -35,6 +42,14 @@ class StemSettings(Section):
     def problem(self, side: SideSettings) -> str | None:
         """Why it cannot read such a source, or None."""
         return None
+
+    def check(self, d_model: int) -> str | None:
+        """Why its vectors cannot have this width, or None."""
+        return None
+
+    def settled(self, side: SideSettings) -> StemSettings:
+        """With what follows from the source that it is trained on; from then on that is the model's."""
+        return self
 
 
 class TokenStemSettings(StemSettings):
@@ -115,6 +130,110 @@ class PyramidSettings(LogMelSettings):
         return length
 
 
+class PatchStemSettings(StemSettings):
+    """Patches of an image, each mapped to a vector (ViT, Dosovitskiy et al. 2021)."""
+
+    reads = ("image",)
+
+    kind: Literal["patches"] = "patches"
+    size: int = Field(16, ge=1, le=1024, description="pixels a side of a patch; must divide source.size")
+    class_token: bool = Field(True, description="a learnt vector before the patches, which stands for the whole")
+    positions: Literal["learned", "sine2d", "none"] = Field(
+        "learned",
+        description="where a patch is: a learnt vector for each cell, or sines of its row and column; a Transformer "
+        "over them then needs positions: none",
+    )
+    grid: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="cells a side of the table of learned positions, which is interpolated for any other number "
+        "(default: what source.size has when training begins; from then on it is the model's)",
+    )
+    colours: Colours = Field("centred", description=COLOURS)
+
+    @property
+    def has_whole(self) -> bool:
+        return self.class_token
+
+    def vectors(self, length: int) -> int:
+        return (length // self.size) ** 2 + self.class_token
+
+    def problem(self, side: SideSettings) -> str | None:
+        size: int = getattr(side, "size", 0)
+        if size % self.size == 0:
+            return None
+        fitting = [n for n in range(1, size + 1) if size % n == 0]
+        nearest = min(fitting, key=lambda n: abs(n - self.size))
+        return f"source.size ({size}) is not divisible by model.encoder.stem.size ({self.size}); try {nearest}"
+
+    def check(self, d_model: int) -> str | None:
+        if self.positions == "sine2d" and d_model % 4:
+            return f"encoder.stem.positions 'sine2d' needs a d_model that 4 divides, not {d_model}"
+        return None
+
+    def settled(self, side: SideSettings) -> StemSettings:
+        size: int = getattr(side, "size", 0)
+        return self.model_copy(update={"grid": self.grid or size // self.size})
+
+
+class ResNetStemSettings(StemSettings):
+    """A residual network of convolutions over an image, to a grid of vectors (He et al. 2016)."""
+
+    reads = ("image",)
+
+    kind: Literal["resnet"] = "resnet"
+    depth: Literal[18, 34, 50] = Field(18, description="layers: 18 and 34 of basic blocks, 50 of bottlenecks")
+    small: bool = Field(
+        False, description="begin with a 3 x 3 convolution of stride 1: 8 pixels a side make a cell, else 32"
+    )
+    channels: int = Field(
+        64, ge=1, le=1024, description="after the first convolution, as published; doubled three times"
+    )
+    colours: Colours = Field("imagenet", description=COLOURS)
+
+    def vectors(self, length: int) -> int:
+        return (-(-length // (8 if self.small else 32))) ** 2
+
+
+class FrameStemSettings(StemSettings):
+    """A stem for pictures over each frame of a video."""
+
+    reads = ("video",)
+
+    kind: Literal["frames"] = "frames"
+    picture: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "convolution")] = Field(
+        {},  # type: ignore[assignment]  # validated, as all defaults are
+        description="what reads a frame",
+    )
+    pool: Literal["mean", "class", "none"] = Field(
+        "mean", description="a vector for each frame: the mean of its cells, or its class token; or all cells (none)"
+    )
+
+    @model_validator(mode="after")
+    def _reads_pictures(self) -> FrameStemSettings:
+        if "image" not in self.picture.reads:
+            raise ValueError(
+                f"picture.kind '{self.picture.kind}' reads no pictures; use convolution, patches or resnet"
+            )
+        if self.pool == "class" and not self.picture.has_whole:
+            raise ValueError(f"pool 'class' needs a class token, which picture.kind '{self.picture.kind}' has not here")
+        return self
+
+    def cells(self, size: int) -> int:
+        """How many vectors come of a frame of so many pixels a side."""
+        return self.picture.vectors(size) if self.pool == "none" else 1
+
+    def problem(self, side: SideSettings) -> str | None:
+        return self.picture.problem(side)
+
+    def check(self, d_model: int) -> str | None:
+        return self.picture.check(d_model)
+
+    def settled(self, side: SideSettings) -> StemSettings:
+        return self.model_copy(update={"picture": self.picture.settled(side)})
+
+
 class EncoderSettings(Section):
     """What every encoder has: a stem, which makes vectors of the source's elements."""
 
@@ -155,10 +274,13 @@ class TransformerSettings(Section):
         "sinusoidal",
         description="how order is encoded: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
         "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022), xl "
-        "(Dai et al. 2019)",
+        "(Dai et al. 2019); or none, where a stem says where its vectors stand",
     )
     activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")
     gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
+    norm_epsilon: float = Field(
+        1e-5, gt=0, le=0.1, description="added to the variance in norms; published ViT weights want 1e-6 or 1e-12"
+    )
 
     def check(self, d_model: int) -> str | None:
         return _attention_clash(d_model, self.heads, self.positions)
@@ -227,6 +349,7 @@ class RecurrentDecoderSettings(Section):
     hard: bool = Field(
         False, description="attend to one place, drawn at random in training (Xu et al. 2015), the likeliest in use"
     )
+    gate: bool = Field(False, description="scale the mixture by a gate of the state (Xu et al. 2015, 4.2.1)")
     bridge: Literal["dense", "copy"] = Field(
         "dense", description="how the state starts: from a dense layer over the encoding, or as a copy of it"
     )
@@ -240,7 +363,7 @@ class RecurrentDecoderSettings(Section):
 
     @model_validator(mode="after")
     def _attention_settings_need_attention(self) -> RecurrentDecoderSettings:
-        for name in ("score", "place", "heads", "hard"):
+        for name in ("score", "place", "heads", "hard", "gate"):
             if self.context not in ("attention", None) and getattr(self, name):
                 raise ValueError(f"'{name}' needs context: attention; here context is '{self.context}'")
         return self
@@ -275,6 +398,9 @@ STEMS.describe(["convolution"], ConvolutionStemSettings)
 STEMS.describe(["log_mel"], LogMelSettings)
 STEMS.describe(["subsampling"], SubsamplingSettings)
 STEMS.describe(["pyramid"], PyramidSettings)
+STEMS.describe(["patches"], PatchStemSettings)
+STEMS.describe(["resnet"], ResNetStemSettings)
+STEMS.describe(["frames"], FrameStemSettings)
 Encoder = SerializeAsAny[EncoderSettings]
 Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
 
@@ -341,6 +467,9 @@ class ModelSettings(Section):
         for name, part in [*(("encoder", part) for part in self.encoders), *joint, ("decoder", decoder)]:
             if what := part.check(self.d_model):
                 yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
+        for stem in [part.stem for part in self.encoders if part.stem is not None]:
+            if what := stem.check(self.d_model):
+                yield what
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
@@ -352,7 +481,7 @@ class ModelSettings(Section):
         if not isinstance(decoder, RecurrentDecoderSettings):
             return
         if self.decoder_only:
-            for name in ("context", "score", "place", "heads", "hard", "bridge"):
+            for name in ("context", "score", "place", "heads", "hard", "gate", "bridge"):
                 if getattr(decoder, name) not in (None, False, "dense"):
                     yield f"decoder.{name} needs an encoder to look at; here encoder.kind is none"
         elif decoder.bridge == "copy":

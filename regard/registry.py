@@ -65,12 +65,15 @@ class Family:
 
 
 CELLS = ("rnn", "lstm", "gru")
-MODALITIES = Family("source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio")})
+MODALITIES = Family(
+    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video")}
+)
 TARGETS = Family("target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number")})
 STEMS = Family(
     "stem",
     dict.fromkeys(("tokens", "convolution"), "regard.models.stems")
-    | dict.fromkeys(("log_mel", "subsampling", "pyramid"), "regard.models.speech"),
+    | dict.fromkeys(("log_mel", "subsampling", "pyramid"), "regard.models.speech")
+    | dict.fromkeys(("patches", "resnet", "frames"), "regard.models.vision"),
 )
 BODIES = Family(
     "encoder",

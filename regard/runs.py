@@ -22,6 +22,9 @@ from regard.data.store import ExampleStore, usable, write_examples
 from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DamagedError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
+from regard.model_settings import EncoderSettings
+from regard.models.published import clash, encoder_weights, layout_of, put, read_published
+from regard.nn.statistics import statistics
 from regard.settings import Config
 from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
 from regard.tasks.results import Encoded
@@ -116,6 +119,9 @@ def run_fingerprint(config: Config) -> Fingerprint:
         if (folder := getattr(start, name)) is not None:
             weights = Path(folder) / WEIGHTS
             parts[f"{CONTENT}start.{name}"] = file_digest(weights) if weights.is_file() else None
+    if start.weights is not None:
+        given = Path(start.weights)
+        parts[f"{CONTENT}start.weights"] = file_digest(given) if given.is_file() else None
     return Fingerprint(parts)
 
 
@@ -137,7 +143,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
         parts["model.max_positions"] = positions or longest_sequence(Sides.of(config))
-        model = config.model.model_copy(update={"max_positions": parts["model.max_positions"]})
+        model = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
         named = ", ".join(clash or changed)
@@ -156,6 +162,20 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
         write_text(folder / CONFIG, dump(config.model_copy(update={"run": "."})))  # it may be moved
         yield config, now
+
+
+def _settled(config: Config) -> dict[str, Any]:
+    """The encoders, with what their stems take from the sources that they are trained on."""
+
+    def one(number: int, encoder: EncoderSettings) -> EncoderSettings:
+        if encoder.stem is None:
+            return encoder
+        return encoder.model_copy(update={"stem": encoder.stem.settled(config.sources[number])})
+
+    given = config.model.encoder
+    if isinstance(given, list):
+        return {"encoder": [one(number, encoder) for number, encoder in enumerate(given)]}
+    return {"encoder": one(0, given)}
 
 
 def _marked(folder: Path) -> dict[str, Any]:
@@ -301,6 +321,27 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         for name in fitting:
             own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
+    if task.config.start.weights is not None:
+        _start_from_published(task, Path(task.config.start.weights), own, watcher)
+
+
+def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> None:
+    """Put the weights of a published network into each encoder that has such a part."""
+    tensors = read_published(path)
+    layout = layout_of(tensors, path)
+    found, config = encoder_weights(tensors, layout, path), task.config
+    several, clashes, taken = len(config.sources) > 1, list[str](), 0
+    for number in range(1 if config.model.share_encoder else len(config.sources)):
+        begin = f"encoder.encoders.{number}." if several else "encoder."
+        inner = getattr(config.stem(number), "picture", None)  # of frames: a stem inside a stem
+        encoder = config.model.encoder_of(number)
+        if what := clash(layout, encoder if inner is None else encoder.model_copy(update={"stem": inner})):
+            clashes.append(what)
+            continue
+        taken += put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
+    if not taken:
+        raise ConfigError(f"start.weights: {path}: {clashes[0]}")
+    watcher.message(f"start.weights: {taken} tensors of {layout.name} from {path}; {len(own) - taken} begin anew")
 
 
 def _fits(name: str, here: Tensor, there: Tensor) -> bool:
@@ -311,4 +352,5 @@ def _fits(name: str, here: Tensor, there: Tensor) -> bool:
 
 def _every_name(model: nn.Module) -> dict[str, Tensor]:
     """All weights. One that several parts share has a name in each, so that no part is without it."""
-    return {name: parameter.data for name, parameter in model.named_parameters(remove_duplicate=False)}
+    named = (*model.named_parameters(remove_duplicate=False), *statistics(model, every_name=True))
+    return {name: tensor.detach() for name, tensor in named}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.model_settings import ModelSettings, StemSettings
+from regard.model_settings import ModelSettings, RecurrentDecoderSettings, StemSettings
 from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
 from regard.section import Fraction, Kind, Section, Share, SideSettings, Small, TargetSettings, TokenSettings
 
@@ -54,16 +54,24 @@ class Data(Section):
 
 
 class Start(Section):
-    """Trained models to begin from, each a folder; their tokens come along."""
+    """Trained models to begin from, each a folder whose tokens come along; or a file of published weights."""
 
     model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
     encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
     decoder: str | None = Field(None, description="the decoder's weights, of such a decoder or of a language model")
 
+    weights: str | None = Field(
+        None,
+        description="a .safetensors, .pth or .bin file with published weights of the encoder: a ResNet or a ViT as "
+        "torchvision or timm write them, a ViT of Hugging Face",
+    )
+
     @model_validator(mode="after")
     def _one_or_parts(self) -> Start:
         if self.model is not None and (self.encoder or self.decoder):
             raise ValueError("model already brings both parts; leave out encoder and decoder, or model")
+        if self.weights is not None and (self.model or self.encoder):
+            raise ValueError("weights are the encoder's, which model and encoder bring already; leave them out, or it")
         return self
 
 
@@ -97,6 +105,19 @@ class ObjectiveSettings(Section):
     )
     ctc: Fraction = Field(
         0.3, description="model.ctc beside a decoder: weight of the CTC loss, 1 less it that of the decoder's"
+    )
+    mixup: float = Field(
+        0.0, ge=0, le=100, description="label of a picture: mix pictures and labels, by shares drawn from Beta(mixup, "
+        "mixup) (Zhang et al. 2018; try 0.2)"
+    )  # fmt: skip
+    cutmix: float = Field(
+        0.0, ge=0, le=100, description="label of a picture: put a part of another picture in, whose share is drawn "
+        "from Beta(cutmix, cutmix) (Yun et al. 2019; try 1); with mixup, half of the pictures each"
+    )  # fmt: skip
+    doubly_stochastic: Weight = Field(
+        0.0,
+        description="soft attention of a recurrent decoder: weight of Σ_i (1 - Σ_t α_ti)², so that all places are "
+        "looked at (Xu et al. 2015, eq. 14, who take 1)",
     )
     reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
     entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
@@ -234,6 +255,7 @@ class Search(Section):
 
 
 Source = SerializeAsAny[SideSettings]
+MIXED = "training.objective.mixup and cutmix are for one source of kind image and a target of kind label; set them to 0"
 
 
 class Config(Section):
@@ -409,6 +431,18 @@ class Config(Section):
             yield "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
         if objective.language:
             yield "training.objective.language goes with another target.kind than text; set it to 0"
+        if objective.mixup or objective.cutmix:
+            yield MIXED
+        if objective.doubly_stochastic:
+            part = model.decoder
+            soft = isinstance(part, RecurrentDecoderSettings) and part.context in ("attention", None) and not part.hard
+            if not soft or model.decoder_only:
+                yield (
+                    "training.objective.doubly_stochastic needs soft attention of a recurrent decoder (decoder.kind "
+                    "rnn, lstm or gru, context attention, hard false); set it to 0"
+                )
+            if objective.kind != "likelihood" or objective.agreement:
+                yield "training.objective.doubly_stochastic goes with kind 'likelihood' and agreement 0; set it to 0"
 
     def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""
@@ -428,6 +462,11 @@ class Config(Section):
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
             yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
+        one_picture = [side.kind for side in self.sources] == ["image"]
+        if (objective.mixup or objective.cutmix) and not (one_picture and kind == "label"):
+            yield MIXED
+        if objective.doubly_stochastic:
+            yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
             yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
 

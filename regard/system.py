@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
-from regard.config import dump, parse, read_yaml, resolve_paths
+from regard.config import dump, merge, parse, read_yaml, resolve_paths
 from regard.data.examples import Example, Paths, read_files
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
@@ -251,8 +251,14 @@ def _shown(value: object) -> str:
     return f"{shown(value, 40)} ({type(value).__name__})"
 
 
-def load(folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto") -> System:
+def load(
+    folder: str | Path, *others: str | Path, weights: str | Path | None = None, device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+) -> System:  # fmt: skip
     """Load a trained model from its folder; `weights` may name another file of weights, such as a checkpoint's.
+
+    `settings` changes how a source is read, such as `{"source": {"size": 96}}` for pictures of another size than in
+    training; learned positions of patches are then interpolated.
 
     With `others`, models of any kind over the same tokens, an ensemble of all of them.
     """
@@ -262,6 +268,7 @@ def load(folder: str | Path, *others: str | Path, weights: str | Path | None = N
     if not (folder / CONFIG).exists():
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    config = _read_otherwise(config, settings) if settings else config
     check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
     place = choose_device(device)
     sides = Sides.of(config)
@@ -274,6 +281,16 @@ def load(folder: str | Path, *others: str | Path, weights: str | Path | None = N
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
     return System(together([task, *more]), folder)
+
+
+def _read_otherwise(config: Config, settings: Mapping[str, Any]) -> Config:
+    """A trained model's settings, with changes to its source; the model then has room for as much as that takes."""
+    if other := [name for name in settings if name != "source"]:
+        raise ConfigError(f"[{other[0]}] is set in training; of a trained model [source] alone may be read otherwise")
+    changed = parse(merge(config.model_dump(mode="json"), dict(settings)), "the settings")
+    needed = Sides.of(changed).source.most_places(0)
+    room = max(changed.model.max_positions or 0, needed) or None
+    return changed.model_copy(update={"model": changed.model.model_copy(update={"max_positions": room})})
 
 
 def together(tasks: Sequence[Task]) -> Task:

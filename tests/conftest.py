@@ -93,7 +93,17 @@ ENCODERS: dict[str, Part] = {
 } | ALL_TRANSFORMERS | {"stem": {"kind": "stem"}}  # fmt: skip
 # Every body over an image, and several sources, of which each has its encoder, or all have one.
 CONVOLUTION: Part = {"kind": "convolution", "halvings": 2, "channels": 2}
-IMAGE_ENCODERS = {f"image-{name}": {**part, "stem": CONVOLUTION} for name, part in ENCODERS.items()}
+VIT: dict[str, Part] = {
+    "image-patches-transformer": {
+        "kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12, "activation": "gelu", "positions": "none",
+        "norm_epsilon": 1e-6, "stem": {"kind": "patches", "size": 2},
+    },
+    "image-patches-lstm": {
+        "kind": "lstm", "stem": {"kind": "patches", "size": 4, "class_token": False, "positions": "sine2d"},
+    },
+    "image-resnet": {"kind": "stem", "stem": {"kind": "resnet", "small": True, "channels": 2}},
+}  # fmt: skip
+IMAGE_ENCODERS = {f"image-{name}": {**part, "stem": CONVOLUTION} for name, part in ENCODERS.items()} | VIT
 SEVERAL: dict[str, tuple[str, ...]] = {
     "text+text": ("lstm-bi", "transformer-pre-learned"),
     "image+text": ("image-stem", "gru-uni"),
@@ -129,6 +139,11 @@ DECODER_KINDS: dict[str, dict[str, Part]] = {
         for cell, score, place, heads in (
             ("lstm", "additive", "recurrence", 2), ("gru", "scaled_dot", "feeding", 2), ("rnn", "mlp", "output", 1),
         )
+    } | {
+        "lstm-additive-recurrence-gate": {
+            "kind": "lstm", "layers": 1, "score": "additive", "place": "recurrence", "gate": True,
+        },
+        "gru-dot-output-gate": {"kind": "gru", "layers": 2, "score": "dot", "place": "output", "gate": True},
     },
     "hard": {
         f"{cell}-{score}-{place}-hard": {

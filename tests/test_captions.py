@@ -38,7 +38,7 @@ def settings(preset: str, **changes: Any) -> dict[str, Any]:
         "training": {
             "steps": 120, "batch_tokens": 600, "learning_rate": 5e-3, "warmup": 10, "schedule": "linear",
             "validate_every": 50, "save_every": 1000, "label_smoothing": 0.0, "metric": "exact", "tensorboard": False,
-            "device": "cpu", **changes,
+            "device": "cpu", "objective": {"doubly_stochastic": 0.0}, **changes,
         },
         "search": {"beam": 2, "max_length": 20},
     }  # fmt: skip

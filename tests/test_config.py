@@ -472,7 +472,7 @@ def test_the_commented_file_lists_sources_one_by_one() -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("source:"))
     own = [line.partition("  #")[0].rstrip() for line in lines[start + 1 : lines.index("", start)]]
     assert own == [
-        "  - kind: image", "    column: null", "    batch_tokens: null", "    size: 64",
+        "  - kind: image", "    column: null", "    batch_tokens: null", "    size: 64", "    augment: null",
         "  - kind: text", "    column: null", "    batch_tokens: null", "    tokens:", "      kind: word",
         "      size: 8000", "      sampling: 0.0", "    max_length: 256",
     ]  # fmt: skip

@@ -119,6 +119,10 @@ def decode(part: Part, w: Weights, ys: list[Array], h: list[Array], c: Array, ca
     outputs, fed, past = [], np.zeros(D_MODEL), np.zeros(len(h))
 
     def attend(s: Array) -> Array:
+        gate = eq.sigmoid(eq.affine(w, "gate", s)) if part.get("gate") else 1.0  # Xu et al. 2015, 4.2.1
+        return gate * mixture(s)
+
+    def mixture(s: Array) -> Array:
         if part.get("heads"):
             _, c = eq.heads_over_states(
                 part["score"], eq.under(w, "attention"), part["heads"], s, h, hard=part.get("hard", False)

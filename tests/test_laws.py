@@ -36,6 +36,7 @@ from tests.conftest import (
     SEVERAL,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
+    VIT,
     Pair,
     batch_of,
     draw,
@@ -109,12 +110,12 @@ def test_the_models_under_test_are_all_there() -> None:
     assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
     assert {decoder for _, decoder in PAIRS} == set(DECODERS)
     assert len(ENCODERS) == 12 + 4 + 5 + 1
-    assert len(DECODERS) == 6 + 54 + 9 + 3 + 3 + 3
+    assert len(DECODERS) == 6 + 54 + 9 + 3 + 5 + 3
     kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
     met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
     assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}
     assert {encoder for encoder, _ in MORE_PAIRS} == {*IMAGE_ENCODERS, *SEVERAL}
-    assert len(IMAGE_ENCODERS) == len(ENCODERS)
+    assert len(IMAGE_ENCODERS) == len(ENCODERS) + len(VIT)
     for more in (IMAGE_ENCODERS, SEVERAL):
         assert {kind[decoder] for encoder, decoder in MORE_PAIRS if encoder in more} == set(kind.values())
     thirds = [third(number) for number in range(3)]

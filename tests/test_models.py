@@ -658,12 +658,12 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     target = Ragged.of([[2, 7], [2]])
     side = sides.source.settings
     source = Ragged.of([[6, 7, 3], [8, 3]]) if side.text else nothing(2)
-    if side.given and not side.text:
-        source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), 2, 24))
     if isinstance(model, MaskedLanguageModel):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
     if isinstance(model, EncoderWithHead):
         source, target = Ragged.of([[2, 6, 3], [2, 5, 7, 3], [2, 3]]), Ragged.of([[1], [2], [0]])
+    if side.given and not side.text:
+        source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), len(target), 24))
     logits = model(source, target).values
     assert logits.shape == (3, outputs)
     assert logits.isfinite().all()

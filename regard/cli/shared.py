@@ -134,6 +134,15 @@ def files_of(paths: list[Path]) -> str | list[str]:
     return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
 
 
+def source_settings(settings: list[str] | None) -> tuple[list[str], dict[str, Any]]:
+    """The settings that are not of [source], and those of it, to read a source otherwise than in training."""
+    from regard.config import override_settings
+
+    given = settings or []
+    own = [one for one in given if one.startswith("source.")]
+    return [one for one in given if one not in own], override_settings(own)
+
+
 def search_settings(settings: list[str] | None) -> dict[str, Any]:
     """Settings of [search], with or without its name before them."""
     from regard.config import override_settings

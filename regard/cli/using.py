@@ -14,7 +14,18 @@ import typer
 
 from regard.cli.checks import check_input, check_model, check_output
 from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Output, Quantization, Settings
-from regard.cli.shared import app, dash, files_of, report_json, say, search_settings, talk, warn, writing
+from regard.cli.shared import (
+    app,
+    dash,
+    files_of,
+    report_json,
+    say,
+    search_settings,
+    source_settings,
+    talk,
+    warn,
+    writing,
+)
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -171,7 +182,12 @@ def evaluate(
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
     beam: Beam = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other setting of [search], or of [source], such as source.size=96."
+        ),
+    ] = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
@@ -188,7 +204,8 @@ def evaluate(
     from regard.data.target import Scoring
     from regard.display import class_table, counting, exposure_table, score_table, show
 
-    system = regard.load(model, device=device)
+    settings, read_as = source_settings(settings)
+    system = regard.load(model, device=device, settings=read_as)
     files = files_of(data) if data else system.config.data.test or system.config.data.valid
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
     further = [[line for _, line in read_lines(path)] for path in references or []]
@@ -203,6 +220,7 @@ def evaluate(
         "data": files,
         "examples": len(result.examples),
         "search": system.search_settings(**search).model_dump(),
+        **({"source": read_as["source"]} if read_as else {}),
         "scores": {name: score.to_json() for name, score in result.scores.items()},
         "exposure": result.exposure.to_json() if result.exposure else None,
         "classes": {x.label: x.to_json() for x in result.classes},

@@ -107,8 +107,8 @@ class Target(Side):
         """Right answers, laid end to end; those that do not count are `IGNORED`."""
         raise NotImplementedError
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float) -> Tensor:
-        """The loss of what a head says, `(total, size)`, summed."""
+    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+        """The loss of what a head says, `(total, size)`, summed; each counts by its `share`, `(total,)`, if given."""
         raise NotImplementedError
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:

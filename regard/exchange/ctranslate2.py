@@ -133,7 +133,7 @@ def specify(system: System) -> Any:
         _feed_forward(layer.ffn, block.feed_forward, block.around_feed_forward.norm)
     _linear(decoder.projection, model.head.linear.weight, model.head.linear.bias)
     spec = specs.TransformerSpec(encoder, decoder)
-    spec.config.layer_norm_epsilon = 1e-5
+    spec.config.layer_norm_epsilon = one.norm_epsilon
     spec.config.add_source_eos = True
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = MARKS[UNK], MARKS[BOS], MARKS[EOS]
     spec.config.decoder_start_token = MARKS[system.task.first]
@@ -164,6 +164,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         if part.positions not in POSITIONS:
             raise ConfigError(f"model.{name}.positions is {part.positions}, which CTranslate2 has not; try --to onnx")
         found.append(part)
+    if found[0].norm_epsilon != found[1].norm_epsilon:
+        raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
     return found
 
 

@@ -31,6 +31,8 @@ from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
 
+PIXELS = 224  # a side of the pictures for which a model is counted that is not built
+
 
 def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
@@ -109,7 +111,7 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
                 mode = part.place or "feeding"
             return RecurrentDecoder(
                 embedding, part.kind, d_model, part.layers, mode=mode, attention=attention, bridge=part.bridge,
-                dropout=dropout,
+                dropout=dropout, gate=part.gate,
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
@@ -147,5 +149,6 @@ def count_parameters(
     over a body has two labels."""
     written = target is None or target.written
     with torch.device("meta"):
-        model = build(settings, sources or vocabulary, vocabulary if written else 2, 1024, target)
+        given = sources or [Elements(vocabulary, (3 * PIXELS,))]
+        model = build(settings, given, vocabulary if written else 2, 1024, target)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -227,11 +227,12 @@ def transformer_parts(
     blocks = [
         block(
             d_model, heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
-            activation=part.activation, dropout=dropout, relative=own,
+            activation=part.activation, dropout=dropout, relative=own, epsilon=part.norm_epsilon,
         )
         for own in each
     ]  # fmt: skip
-    return absolute, blocks, make_norm(part.normalize, d_model) if part.norm == "pre" else nn.Identity()
+    final = make_norm(part.normalize, d_model, part.norm_epsilon)
+    return absolute, blocks, final if part.norm == "pre" else nn.Identity()
 
 
 def make_positions(

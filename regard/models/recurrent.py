@@ -80,12 +80,14 @@ class RecurrentState:
 class RecurrentDecoder(Looped):
     """`s_t = f(x_t, s_{t-1})`, and an output of it, in one of the `CONTEXT_MODES`.
 
+    With a gate the context is `β_t Σ_i α_ti h_i`, `β_t = σ(w s + b)` of the state that attends (Xu et al. 2015, 4.2.1).
+
     The bridge from the source makes `s_0`: `tanh(W c + b)` of the summary `c`, or a copy of a recurrent encoder's end.
     """
 
     def __init__(
         self, embedding: Embedding, cell: str, d_model: int, layers: int, *, mode: str, attention: Attention | None,
-        bridge: str, dropout: float,
+        bridge: str, dropout: float, gate: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.bounded = self.packed = False
@@ -98,6 +100,7 @@ class RecurrentDecoder(Looped):
         dense = bridge == "dense" and mode != "none"
         self.bridge = nn.Linear(d_model, layers * self.recurrence.parts * d_model) if dense else None
         self.join = nn.Linear(2 * d_model, d_model, bias=False) if self.mode.leaves == "joined" else None
+        self.gate = nn.Linear(d_model, 1) if gate else None
         self.dropout = Dropout(dropout)
 
     def start(self, memory: Memory) -> RecurrentState:
@@ -139,7 +142,9 @@ class RecurrentDecoder(Looped):
         if not y.longest:
             return y
         graphs = self.recorder
-        if graphs is not None and self.attention is not None and not self.attention.draws:
+        if self.attention is not None and (self.attention.draws or self.attention.looked is not None):
+            graphs = None  # what is left for the loss is no part of a recording
+        if graphs is not None and self.attention is not None:
             return self._replay(y, memory, graphs)
         index, going, rows = y.by_step
         state = self.start(memory).select(rows, rows)
@@ -214,8 +219,10 @@ class RecurrentDecoder(Looped):
         if self.attention is None:
             return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape), past
         before = past.unflatten(0, (len(grouped), -1)).transpose(1, 2) if self.looks_back else None
-        given = (view.keys, view.values, view.mask, view.number, before)
-        found, weights = self.attention(grouped.to(view.values.dtype), *given)
+        grouped = grouped.to(view.values.dtype)
+        found, weights = self.attention(grouped, view.keys, view.values, view.mask, view.number, before)
+        if self.gate is not None:
+            found = found * torch.sigmoid(deferred_apply(self.gate, grouped)).to(found.dtype)
         if self.looks_back and weights is not None:
             past = weights.transpose(1, 2).flatten(0, 1)
         return found.reshape(queries.shape), past

@@ -49,6 +49,11 @@ class Stem(nn.Module, ABC):
     def vectors(self, source: Ragged) -> Ragged:
         """`(total, …)` elements to `(total', d_model)`, as many a row as `Settings.vectors` says."""
 
+    def take_augmentation(self) -> nn.Module | None:
+        """Hand over what alters elements in training, to an objective that alters them itself, and more."""
+        taken, self.augmentation = self.augmentation, None
+        return taken
+
     def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
         if self.training and self.augmentation is not None:
             source = self.augmentation(source)

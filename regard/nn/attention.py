@@ -95,6 +95,7 @@ class Attention(nn.Module):
     """
 
     draws = False  # whether it leaves to chance where to look, while training
+    looked: list[tuple[Tensor, Tensor, Tensor]] | None = None  # where to leave weights for a loss (`coverage.py`)
 
     def __init__(self, score: AttentionScore, heads: int | None = None, d_model: int | None = None) -> None:
         super().__init__()
@@ -121,13 +122,16 @@ class Attention(nn.Module):
         weights, `(rows, heads, target, source)`, where the score wants them at the next step as `past`."""
         queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
-        if isinstance(self.score, Multiplied) and not self.draws and trace is None and step_attention_fuses(queries):
+        plain = not self.draws and trace is None and self.looked is None
+        if isinstance(self.score, Multiplied) and plain and step_attention_fuses(queries):
             return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2), None
         # (rows, heads, target, source)
         scores = self.score(queries, keys) if past is None else self.score(queries, keys, past)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
         if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
+        if self.looked is not None:
+            self.looked.append((rows, weights.mean(1), mask))
         return deferred_matmul(weights, values).transpose(1, 2).flatten(2), weights
 
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:

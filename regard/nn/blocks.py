@@ -18,9 +18,9 @@ from regard.ragged import Ragged
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def make_norm(kind: str, d_model: int) -> nn.LayerNorm | nn.RMSNorm:
+def make_norm(kind: str, d_model: int, epsilon: float = 1e-5) -> nn.LayerNorm | nn.RMSNorm:
     """`layer` (Ba et al. 2016), or `rms` (Zhang and Sennrich 2019, eq. 4), which neither centres nor shifts."""
-    return nn.RMSNorm(d_model, eps=1e-5) if kind == "rms" else nn.LayerNorm(d_model)
+    return nn.RMSNorm(d_model, eps=epsilon) if kind == "rms" else nn.LayerNorm(d_model, eps=epsilon)
 
 
 class FeedForward(nn.Module):
@@ -51,9 +51,11 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Post-norm as published: `norm(x + f(x))`; pre-norm (Xiong et al. 2020): `x + f(norm(x))`."""
 
-    def __init__(self, d_model: int, norm: str, dropout: float, *, normalize: str = "layer") -> None:
+    def __init__(
+        self, d_model: int, norm: str, dropout: float, *, normalize: str = "layer", epsilon: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.pre, self.norm, self.dropout = norm == "pre", make_norm(normalize, d_model), Dropout(dropout)
+        self.pre, self.norm, self.dropout = norm == "pre", make_norm(normalize, d_model, epsilon), Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
@@ -84,13 +86,13 @@ class EncoderBlock(Block):
 
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: str, activation: str, dropout: float,
-        normalize: str = "layer", gated: bool = False, relative: Relative | None = None,
+        normalize: str = "layer", gated: bool = False, relative: Relative | None = None, epsilon: float = 1e-5,
     ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, heads, relative=relative)
         self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated)
-        self.around_attention = Residual(d_model, norm, dropout, normalize=normalize)
-        self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
+        self.around_attention = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
+        self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
@@ -107,6 +109,7 @@ class DecoderBlock(Block):
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: str, activation: str, dropout: float,
         normalize: str = "layer", gated: bool = False, relative: Relative | None = None, cross: bool = True,
+        epsilon: float = 1e-5,
     ) -> None:  # fmt: skip
         super().__init__()
         self.cross = cross
@@ -114,10 +117,10 @@ class DecoderBlock(Block):
         if cross:
             self.cross_attention = MultiHeadAttention(d_model, heads)
         self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated)
-        self.around_self = Residual(d_model, norm, dropout, normalize=normalize)
+        self.around_self = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         if cross:
-            self.around_cross = Residual(d_model, norm, dropout, normalize=normalize)
-        self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize)
+            self.around_cross = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
+        self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
     def run(self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None) -> Ragged:
         """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""

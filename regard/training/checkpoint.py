@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.artifacts import FORMAT, beside, checksum, read_json, replacing, sync, write_json
 from regard.errors import DamagedError, ModelError, OutputError
+from regard.nn.statistics import statistics
 from regard.upgrade import upgraded_names
 
 WEIGHTS = "model.safetensors"
@@ -69,13 +70,14 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Each parameter once, by name: tied ones share a name."""
-    return {name: parameter.data for name, parameter in model.named_parameters()}
+    """Each parameter once, by name (tied ones share a name), and the statistics that norms have gathered."""
+    return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *statistics(model))}
 
 
 def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Put weights into a model that was built to fit."""
-    own, tensors = dict(model.named_parameters()), upgraded_names(tensors)
+    own: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(statistics(model))}
+    tensors = upgraded_names(tensors)
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
         first = f"lacks {missing[0]}" if missing else f"has {foreign[0]}, which the model does not"

@@ -17,6 +17,8 @@ from regard.data.target import Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.ctc import CTCModel
 from regard.models.model import EncoderWithHead
+from regard.nn.augment import Mixing
+from regard.nn.coverage import looking
 from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
@@ -48,7 +50,8 @@ class Objective(ABC):
 
 @register("likelihood")
 class Likelihood(Objective):
-    """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing."""
+    """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing; and, where it is asked for, the penalty that makes soft
+    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14)."""
 
     @cached_property
     def hard(self) -> bool:
@@ -62,6 +65,13 @@ class Likelihood(Objective):
             return self._with_ctc(batch)
         if self.settings.agreement:
             return self._agreeing(batch)
+        if self.settings.doubly_stochastic:
+            with looking(self.model) as looked:
+                loss = self._plain(batch)
+            return loss + self.settings.doubly_stochastic * looked.penalty(batch.inputs)
+        return self._plain(batch)
+
+    def _plain(self, batch: Batch) -> Tensor:
         states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
         return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
 
@@ -218,6 +228,9 @@ def _grams(tokens: Sequence[int], size: int) -> Counter[tuple[int, ...]]:
 class HeadLoss(Objective):
     """What a head predicts, held against what is right: the loss is the target's.
 
+    With `mixup` or `cutmix` two pictures are one, and so are their losses: `λ L(y_i) + (1 - λ) L(y_j)` (Zhang et al.
+    2018; Yun et al. 2019).
+
     Over a decoder alone, the loss of the language model can go along, as a mean beside a mean: `L + λ L_lm` (Radford et
     al. 2018, eq. 5). Its output layer is its embedding.
     """
@@ -225,8 +238,20 @@ class HeadLoss(Objective):
     def __init__(self, model: EncoderWithHead, settings: Any, smoothing: float, target: Target) -> None:
         super().__init__(model, settings, smoothing)
         self.target = target
+        self.mixing: Mixing | None = None
+        if settings.mixup or settings.cutmix:
+            stem: Any = model.get_submodule("encoder.stem")
+            self.mixing = Mixing(stem.take_augmentation(), settings.mixup, settings.cutmix)
+
+    def _mixed(self, batch: Batch, mixing: Mixing) -> Tensor:
+        source, share = mixing(batch.source)
+        found, right = self.model(source, batch.inputs).values, batch.outputs.values
+        own = self.target.loss(found, right, self.smoothing, share)
+        return own + self.target.loss(found, right.roll(1), self.smoothing, 1.0 - share)
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
+        if self.mixing is not None:
+            return self._mixed(batch, self.mixing)
         memory = self.model.encode(batch.source)
         found = self.model.predict_at(batch.source, batch.inputs, memory).values
         loss = self.target.loss(found, batch.outputs.values, self.smoothing)

@@ -17,6 +17,7 @@ from regard.models.decoding import changed
 from regard.nn.attention import takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, exclusive
+from regard.nn.statistics import statistics
 from regard.ragged import round_up
 from regard.settings import Training
 from regard.training.objectives import Likelihood, Objective
@@ -31,7 +32,7 @@ class Updated:
 
     loss: Tensor  # summed over the batch; 0 if the update was skipped
     norm: Tensor  # of the gradient, before clipping
-    skipped: Tensor  # 1.0 if loss or gradient was not finite, so that weights and optimiser stayed as they were
+    skipped: Tensor  # 1.0 if loss or gradient was not finite, so that weights, statistics and optimiser stayed
 
 
 class Updater:
@@ -43,6 +44,7 @@ class Updater:
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
         self.optimizer = make_optimizer(model, settings, device)
         self.frozen = _frozen(model, settings.freeze)
+        self.statistics = [buffer for _, buffer in statistics(model)]
         self.size = filled_size(model, objective, settings, device)
         self.forget()
         if device.type == "cuda" and settings.compile:
@@ -104,6 +106,7 @@ class Updater:
 
     def _update(self, batches: Sequence[Batch], done: float) -> Updated:
         settings = self.settings
+        before = [(buffer, buffer.clone()) for buffer in self.statistics]
         total = torch.zeros((), device=self.device)
         count: Tensor | int = sum(batch.tokens for batch in batches)
         if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
@@ -116,6 +119,8 @@ class Updater:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
         finite = torch.isfinite(total) & torch.isfinite(norm)
         skipped = (~finite).float()
+        for buffer, old in before:
+            buffer.copy_(torch.where(finite, buffer, old))
         self.optimizer.found_inf = skipped  # type: ignore[attr-defined]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

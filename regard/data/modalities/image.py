@@ -22,10 +22,14 @@ from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import WORDS, Alignment
 from regard.registry import register
-from regard.section import SideSettings
+from regard.section import Fraction, Section, Share, SideSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from regard.data.examples import Example
+
+CLASS = "[class]"  # what a class token is shown as
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,25 @@ class Box:
     bottom: float
 
 
+class AugmentSettings(Section):
+    """How pictures, or all frames of a video alike, are altered while a model trains, anew each time."""
+
+    crop: int = Setting(0, ge=0, le=512, description="shift by up to so many pixels each way (4 for CIFAR)")
+    resize: float = Setting(
+        1.0,
+        gt=0,
+        le=1,
+        description="take a part of at least this share of the picture (0.08 for ImageNet; 1: all of it)",
+    )
+    flip: bool = Setting(False, description="mirror half of them; not where targets tell left from right")
+    colour: Share = Setting(0.0, description="by how much brightness, contrast and saturation vary (try 0.3)")
+    randaugment: int = Setting(
+        0, ge=0, le=14, description="so many operations drawn for each (RandAugment, Cubuk et al. 2020; try 2)"
+    )
+    magnitude: float = Setting(9.0, ge=0, le=30, description="of RandAugment's operations, up to 30")
+    erase: Fraction = Setting(0.0, description="share of which a rectangle is made grey (Zhong et al. 2020)")
+
+
 class ImageSettings(SideSettings):
     """An image, whose path (relative to the data file) stands in the record."""
 
@@ -48,6 +71,9 @@ class ImageSettings(SideSettings):
     scored_by = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
 
     size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
+    augment: AugmentSettings | None = Setting(
+        None, description="how they are altered in training (default: not at all)"
+    )
 
 
 @register("image")
@@ -68,8 +94,8 @@ class Image(Modality):
 
     @property
     def grid(self) -> int:
-        """How many of the encoder's vectors lie side by side."""
-        return math.isqrt(self.stem.vectors(self.settings.size))
+        """How many of the encoder's vectors lie side by side, the class token not counted."""
+        return math.isqrt(self.stem.vectors(self.settings.size) - self.stem.has_whole)
 
     def read(self, field: str, folder: Path) -> str:
         if not field.strip(BLANKS):
@@ -90,35 +116,20 @@ class Image(Modality):
         return None
 
     def most_places(self, limit: int) -> int:
-        return int(self.grid**2)
+        return int(self.stem.vectors(self.settings.size))
 
     def pieces(self, item: Item) -> list[str]:
-        return [f"{row + 1},{column + 1}" for row, column in product(range(self.grid), repeat=2)]
+        cells = [f"{row + 1},{column + 1}" for row, column in product(range(self.grid), repeat=2)]
+        return [CLASS, *cells] if self.stem.has_whole else cells
+
+    def words(self, item: Item) -> list[int]:
+        return [*([-1] if self.stem.has_whole else []), *range(self.grid**2)]
 
     def read_gold(self, record: dict[str, Any]) -> tuple[Box, ...]:
         """`boxes`, if there: lists of first word, last word, left, top, right, bottom in pixels of `width` x
         `height`."""
-        if "boxes" not in record:
-            return ()
-        try:
-            width, height = float(record["width"]), float(record["height"])
-            boxes = tuple(
-                Box(int(first), int(last), x0 / width, y0 / height, x1 / width, y1 / height)
-                for first, last, x0, y0, x1, y1 in record["boxes"]
-            )
-            sound = all(
-                0 <= box.first <= box.last < WORDS
-                and all(map(math.isfinite, (box.left, box.top, box.right, box.bottom)))
-                for box in boxes
-            )
-        except (KeyError, TypeError, ValueError, ArithmeticError):
-            sound = False
-        if not (sound and 0 < width < math.inf and 0 < height < math.inf):
-            raise ValueError(
-                "has 'boxes' that should be lists [first word, last word, left, top, right, bottom] in pixels, with "
-                "the picture's 'width' and 'height' beside them"
-            )
-        return boxes
+        form = "[first word, last word, left, top, right, bottom]"
+        return tuple(Box(*numbers, *edges) for numbers, edges in read_boxes(record, form, 2))
 
     def gold(self, example: Example) -> Alignment | None:
         """A word belongs to every cell that its thing's box reaches into."""
@@ -128,15 +139,20 @@ class Image(Modality):
             (row * self.grid + column, word)
             for box in example.gold
             for word in range(box.first, box.last + 1)
-            for row, column in product(range(self.grid), repeat=2)
-            if box.left * self.grid < column + 1 and column < box.right * self.grid
-            and box.top * self.grid < row + 1 and row < box.bottom * self.grid
-        }  # fmt: skip
+            for row, column in reached(box, self.grid)
+        }
         return Alignment(frozenset(), frozenset(links))
 
     def canvas(self, item: Item) -> Canvas | None:
         side = self.settings.size
         return Canvas(np.asarray(item, dtype=np.uint8).reshape(side, side, 3), self.grid, self.grid)
+
+    def augmentation(self) -> nn.Module | None:
+        if self.settings.augment is None:
+            return None
+        from regard.nn.augment import PictureAugmentation
+
+        return PictureAugmentation(self.settings.augment, self.settings.size)
 
     def export(self) -> dict[str, Any] | None:
         return {"kind": "image", "side": self.settings.size}
@@ -144,6 +160,41 @@ class Image(Modality):
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[NDArray[np.uint8]]:
         side = self.settings.size
         return list(draw.integers(256, size=(count, side, 3 * side)).astype(np.uint8))
+
+
+def read_boxes(record: dict[str, Any], form: str, whole: int) -> list[tuple[list[int], list[float]]]:
+    """The `boxes` of a record, if there are any: so many whole numbers of each, first word and last word before others;
+    and its edges, as shares of the picture's `width` and `height`. `form` says how they should be."""
+    if "boxes" not in record:
+        return []
+    try:
+        width, height = float(record["width"]), float(record["height"])
+        boxes = []
+        for box in record["boxes"]:
+            left, top, right, bottom = box[whole:]
+            edges = [left / width, top / height, right / width, bottom / height]
+            boxes.append(([int(number) for number in box[:whole]], edges))
+        sound = all(
+            0 <= numbers[0] <= numbers[1] < WORDS and min(numbers) >= 0 and all(map(math.isfinite, edges))
+            for numbers, edges in boxes
+        )
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        sound = False
+    if not (sound and 0 < width < math.inf and 0 < height < math.inf):
+        raise ValueError(
+            f"has 'boxes' that should be lists {form} in pixels, with the picture's 'width' and 'height' beside them"
+        )
+    return boxes
+
+
+def reached(box: Any, grid: int) -> list[tuple[int, int]]:
+    """The cells of a grid, row and column, that a box reaches into; edges belong to no neighbour."""
+    return [
+        (row, column)
+        for row, column in product(range(grid), repeat=2)
+        if box.left * grid < column + 1 and column < box.right * grid
+        and box.top * grid < row + 1 and row < box.bottom * grid
+    ]  # fmt: skip
 
 
 @lru_cache(maxsize=1024)  # captions of one image stand together

@@ -28,16 +28,22 @@ PIXELS = 100_000_000  # more are refused before they are decoded
 def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
     """A picture as `side` scanlines of `side` pixels, `(side, 3 side)`, the way up that its EXIF data say."""
     require("PIL")
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     with _opened(path) as image:
         image.load()
         with suppress(Exception):  # of EXIF data that cannot be read, which say nothing
             ImageOps.exif_transpose(image, in_place=True)
-        picture = _in_colour(image)
-        if picture.size != (side, side):
-            picture = picture.resize((side, side), Image.Resampling.LANCZOS)
-        return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
+        return fit_picture(_in_colour(image), side)
+
+
+def fit_picture(picture: Image, side: int) -> NDArray[np.uint8]:
+    """An open picture in red, green and blue as `side` scanlines of `side` pixels, `(side, 3 side)`."""
+    from PIL.Image import Resampling
+
+    if picture.size != (side, side):
+        picture = picture.resize((side, side), Resampling.LANCZOS)
+    return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
 
 
 def check_picture(path: str | Path) -> None:

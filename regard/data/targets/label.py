@@ -91,10 +91,12 @@ class Label(Target):
 
         return Ragged.of([[int(y) if y < self.size else IGNORED for y in target] for target in targets])
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float) -> Tensor:
+    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="sum")
+        if share is None:
+            return cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="sum")
+        return (share * cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="none")).sum()
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
         top = found[0].float().log_softmax(-1).topk(min(count, self.size))

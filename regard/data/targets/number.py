@@ -92,9 +92,10 @@ class Number(Target):
         values = torch.tensor([float(target[0]) for target in targets], dtype=torch.float32)
         return Ragged.from_lengths(values, [1] * len(targets))
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float) -> Tensor:
+    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
         """Half the squared error."""
-        return 0.5 * (found.float().squeeze(1) - right).square().sum()
+        each = 0.5 * (found.float().squeeze(1) - right).square()
+        return (each if share is None else share * each).sum()
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
         return [Answer([float(found[0, 0])], 0.0)]
