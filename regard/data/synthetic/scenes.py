@@ -55,7 +55,7 @@ KINDS = tuple(product(SIZES, COLOURS, SHAPES))
 _HOW_MANY = (1, 2, 2, 3, 3, 3)
 # In 64ths of the picture: the border, the gap between things, and how much further they are apart on one axis.
 _BORDER, _GAP, _MARGIN = 1, 3, 8
-_NOISE = 3
+NOISE = 3
 _SMALLEST = 48
 _SUPERSAMPLING = 4
 
@@ -102,8 +102,8 @@ class Scene:
             patch += ((np.array(COLOURS[thing.colour]) - patch) * mask(thing.shape, x1 - x0) + 127) // 255
         # A hash is a source of noise that stays the same in all versions of Python and NumPy.
         noise = hashlib.shake_128(f"{self.background} {layout(self.things)}".encode()).digest(self.side**2)
-        pixels += np.frombuffer(noise, np.uint8).reshape(self.side, self.side, 1) % (2 * _NOISE + 1)
-        return (pixels - _NOISE).astype(np.uint8)
+        pixels += np.frombuffer(noise, np.uint8).reshape(self.side, self.side, 1) % (2 * NOISE + 1)
+        return (pixels - NOISE).astype(np.uint8)
 
     def _phrases(self) -> list[list[str]]:
         relations = [relation(self.things[0].box, thing.box).split() for thing in self.things[1:]]
