@@ -23,6 +23,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,8 @@ from regard.errors import OutputError, require
 DIRECTIONS: dict[str, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 ACTIONS = ("moves", "stays", "turns", "vanishes", "appears")
 
-# In 32nds of the picture: sides of things, how far they move, the border, the gap between things, and how much nearer to
-# the corner the one is that is named first.
+# In 32nds of the picture: sides of things, how far they move, the border, the gap between things, and how much nearer
+# to the corner the one is that is named first.
 _SIDES, _TRAVEL, _BORDER, _GAP, _MARGIN = (10, 12), (8, 14), 1, 1, 3
 _HOW_MANY = (1, 2, 2)
 _ACTIONS = ("moves", "moves", "moves", "moves", "stays", "stays", "turns", "vanishes", "appears")
@@ -200,7 +201,7 @@ def _actors(draw: Draw, picture: int, frames: int) -> tuple[Actor, ...]:
     # Only the places are drawn again, or things that move, which need room, would become rare.
     while True:
         actors = [_placed(role, draw, picture) for role in roles]
-        if count == 1 or _clear(*actors, picture):
+        if all(_clear(one, other, picture) for one, other in combinations(actors, 2)):
             return tuple(sorted(actors, key=lambda actor: sum(actor.first)))
 
 
@@ -230,9 +231,7 @@ def _placed(role: tuple[str, str, str, str, int], draw: Draw, picture: int) -> A
     x, y = (border + int(draw() * (picture - 2 * border - extent + 1)) for extent in (width, height))
     x0, y0 = x + travel * (right < 0), y + travel * (down < 0)
     x1, y1 = x0 + right * travel, y0 + down * travel
-    return Actor(
-        colour, shape, action, (x0, y0, x0 + side, y0 + side), (x1, y1, x1 + side, y1 + side), to, when
-    )  # fmt: skip
+    return Actor(colour, shape, action, (x0, y0, x0 + side, y0 + side), (x1, y1, x1 + side, y1 + side), to, when)
 
 
 def _clear(one: Actor, other: Actor, picture: int) -> bool:

@@ -41,9 +41,7 @@ class _Event(ctypes.Structure):
     )
 
 
-_Callback = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event)
-)
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
 
 
 class Espeak:
@@ -53,7 +51,9 @@ class Espeak:
         self._library = ctypes.CDLL(library)
         rate = self._library.espeak_Initialize(_SYNCHRONOUS, 0, data.encode(), 0)
         if rate != SAMPLE_RATE:
-            raise ValueError(f"espeak-ng does not start with {data}: it says {rate}, not {SAMPLE_RATE} samples a second")
+            raise ValueError(
+                f"espeak-ng does not start with {data}: it says {rate}, not {SAMPLE_RATE} samples a second"
+            )
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(1))  # else it is the time, which breathy voices draw from
         self._samples, self._words = bytearray(), list[tuple[int, int]]()
         self._callback = _Callback(self._receive)  # must live as long as the library may call it

@@ -32,7 +32,18 @@ from pathlib import Path
 
 from regard.data.synthetic.corpus import SPLITS, check_split, write_splits
 from regard.data.synthetic.scenes import (
-    BACKGROUNDS, COLOURS, KINDS, SHAPES, SIZES, Box, Scene, Thing, check_picture, draw_box, layout, offset, scaled,
+    BACKGROUNDS,
+    COLOURS,
+    KINDS,
+    SHAPES,
+    Box,
+    Scene,
+    Thing,
+    check_picture,
+    draw_box,
+    layout,
+    offset,
+    scaled,
 )  # fmt: skip
 from regard.errors import OutputError, require
 
@@ -60,20 +71,18 @@ class Description:
     shape: str | None = None
 
     def fits(self, kind: Kind) -> bool:
-        return all(said in (None, own) for said, own in zip(self._parts(), kind, strict=True))
+        return self.size in (None, kind[0]) and self.colour in (None, kind[1]) and self.shape in (None, kind[2])
 
     def covers(self, other: Description) -> bool:
         """Whether it fits all that the other does."""
-        return all(said in (None, own) for said, own in zip(self._parts(), other._parts(), strict=True))
+        pairs = ((self.size, other.size), (self.colour, other.colour), (self.shape, other.shape))
+        return all(said in (None, own) for said, own in pairs)
 
     def words(self, *, plural: bool = False) -> list[str]:
         """`big red star`, `red thing`, `circles`."""
         noun = self.shape or "thing"
         ending = ("es" if noun == "cross" else "s") if plural else ""
         return [*filter(None, (self.size, self.colour)), noun + ending]
-
-    def _parts(self) -> tuple[str | None, ...]:
-        return self.size, self.colour, self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +163,7 @@ def _lines(folder: Path, split: str, questions: Iterator[Asked]) -> Iterator[str
     for number, asked in enumerate(questions, 1):
         source = f"pictures/{split}/{number:06d}.png"
         Image.fromarray(asked.scene.render()).save(folder / source, compress_level=1)
-        record = {"source": source, "question": asked.question.text, "target": asked.answer}
+        record: dict[str, object] = {"source": source, "question": asked.question.text, "target": asked.answer}
         record |= {"kind": asked.question.kind, "boxes": [[0, 0, *box] for box in asked.boxes]}
         record |= {"named": [[first, last, *box] for first, last, box in asked.named]}
         yield json.dumps({**record, "width": asked.scene.side, "height": asked.scene.side})
@@ -313,11 +322,11 @@ def _some(count: int, draw: Draw, wanted: Callable[[Kind], bool], others: Sequen
 def _things(kinds: Sequence[Kind], draw: Draw, side: int) -> tuple[Thing, ...] | None:
     """Things of these kinds that do not touch, or None if no room was found."""
     boxes: list[Box] = []
-    kinds = sorted(kinds)  # big ones first, which need most room
+    kinds, gap = sorted(kinds), scaled(_GAP, side)  # big ones first, which need most room
     for size, *_ in kinds:
         for _ in range(_TRIES):
             box = draw_box(draw, size, side)
-            if all(_gap(box, other) >= scaled(_GAP, side) for other in boxes):
+            if all(_gap(box, other) >= gap for other in boxes):
                 boxes.append(box)
                 break
         else:

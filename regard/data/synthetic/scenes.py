@@ -26,10 +26,11 @@ import hashlib
 import json
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,14 @@ def scenes(size: int, *, split: str = "train", picture: int = 64, seed: int = 1)
     return _scenes(size, split, picture, seed)
 
 
+def labelled(size: int, *, split: str = "train", picture: int = 64, seed: int = 1) -> Iterator[Scene]:
+    """Yield `size` scenes with one big thing, which is named first, and any number of small ones."""
+    check_split(size, split, "the scenes have", "scenes")
+    check_picture(picture)
+    found = _scenes(sys.maxsize, split, picture, seed)
+    return islice((scene for scene in found if [thing.size for thing in scene.things].count("big") == 1), size)
+
+
 def check_picture(picture: int) -> None:
     """A ValueError if pictures of so many pixels a side are too small."""
     if picture < _SMALLEST:
@@ -146,25 +155,25 @@ def check_picture(picture: int) -> None:
 
 def write(
     folder: Path, *, train: int = 6000, valid: int = 300, test: int = 300, picture: int = 64, seed: int = 1,
-    progress: Callable[[int], None] | None = None,
+    labels: bool = False, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Path]:  # fmt: skip
     """Write `train.jsonl`, `valid.jsonl`, `test.jsonl` and their pictures into `folder`; returns where each split is.
 
     A line has the picture's path from `folder` as `source`, the caption as `target`, `boxes` as lists of first word,
-    last word, x0, y0, x1, y1, and the picture's `width` and `height`. A .jsonl file appears when it and its pictures
-    are complete; nothing that is there is replaced. `progress` is called now and then with the number of scenes so far,
-    of all splits together.
+    last word, x0, y0, x1, y1, and the picture's `width` and `height`. With `labels` every scene has one big thing, and
+    the target is its colour and shape. A .jsonl file appears when it and its pictures are complete; nothing that is
+    there is replaced. `progress` is called now and then with the number of scenes so far, of all splits together.
     """
     require("PIL")
-    sizes = {"train": train, "valid": valid, "test": test}
-    drawn = {split: scenes(size, split=split, picture=picture, seed=seed) for split, size in sizes.items()}
+    sizes, draw = {"train": train, "valid": valid, "test": test}, labelled if labels else scenes
+    drawn = {split: draw(size, split=split, picture=picture, seed=seed) for split, size in sizes.items()}
     if (folder / "pictures").exists():
         raise OutputError(f"{folder / 'pictures'} exists; give another folder")
-    lines = {split: _lines(folder, split, drawn[split]) for split in drawn}
+    lines = {split: _lines(folder, split, drawn[split], labels=labels) for split in drawn}
     return write_splits(folder, "jsonl", lines, progress)
 
 
-def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
+def _lines(folder: Path, split: str, scenes: Iterator[Scene], *, labels: bool) -> Iterator[str]:
     """The records of scenes, whose pictures are written before."""
     from PIL import Image
 
@@ -172,9 +181,12 @@ def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
     for number, scene in enumerate(scenes, 1):
         source = f"pictures/{split}/{number:06d}.png"
         Image.fromarray(scene.render()).save(folder / source, compress_level=1)
-        boxes = [[first, last, *box] for first, last, box in scene.boxes]
+        target, boxes = scene.caption, [[first, last, *box] for first, last, box in scene.boxes]
+        if labels:
+            big = scene.things[0]
+            target, boxes = f"{big.colour} {big.shape}", [[0, 1, *big.box]]
         size = {"width": scene.side, "height": scene.side}
-        yield json.dumps({"source": source, "target": scene.caption, "boxes": boxes, **size})
+        yield json.dumps({"source": source, "target": target, "boxes": boxes, **size})
 
 
 def _scenes(size: int, split: str, picture: int, seed: int) -> Iterator[Scene]:
@@ -232,6 +244,7 @@ def offset(one: Box, other: Box) -> tuple[int, int]:
     return other[0] + other[2] - one[0] - one[2], other[1] + other[3] - one[1] - one[3]
 
 
+@lru_cache(maxsize=128)
 def scaled(sixtyfourths: int, picture: int) -> int:
     """64ths of a picture's side in pixels."""
     return round(sixtyfourths * picture / 64)

@@ -4,16 +4,16 @@ Commands ("set the kitchen lamp to forty percent"), strings of digits, dates and
 with their translation. Voices differ in accent, speaker, rate and pitch; half of the recordings have noise, a third
 reverberation. Recordings are WAV files of 16 kHz, one channel, 16 bits.
 
-- A transcript is in lower case, with numbers in words and no marks save the apostrophe of "o'clock": what was said, word
-  for word. espeak-ng gives an event when a word begins; words are handed to it so that each has exactly one (numbers are
-  written out, and no two words are said as one, as it otherwise does with "of the" or "did not").
+- A transcript is in lower case, with numbers in words and no marks save the apostrophe of "o'clock": what was said,
+  word for word. espeak-ng gives an event when a word begins; words are handed to it so that each has exactly one
+  (numbers are written out, and no two words are said as one, as it otherwise does with "of the" or "did not").
 - A word ends where it falls silent before the next one begins. Reverberation goes on after that, and shifts nothing.
 - Speakers of train, valid and test are not the same, and their accents are: what is measured on valid and test is how
   well voices are understood that were never heard.
 
 The corpus depends on its arguments alone: the same ones give the same texts and voices, and with the same versions of
-espeak-ng and NumPy the same samples and times. Which split a text belongs to is decided by a hash of it, so train, valid
-and test share no text, whatever their sizes and seeds; and no text occurs twice in a split.
+espeak-ng and NumPy the same samples and times. Which split a text belongs to is decided by a hash of it, so train,
+valid and test share no text, whatever their sizes and seeds; and no text occurs twice in a split.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Saying:
 
 
 def sayings(
-    size: int, *, task: str = "transcribe", language: str = "de", split: str = "train", words: tuple[int, int] = (3, 10),
-    seed: int = 1,
+    size: int, *, task: str = "transcribe", language: str = "de", split: str = "train",
+    words: tuple[int, int] = (3, 10), seed: int = 1,
 ) -> Iterator[Saying]:  # fmt: skip
     """Yield `size` sayings, none with the text of another. A larger `size` continues a smaller one.
 
@@ -145,10 +145,10 @@ def write(
     A line has the recording's path from `folder` as `source`, the transcript as `target`, `words` as lists of first
     word, last word, start and end in seconds, one for each word of the transcript; the length of the recording in
     `seconds`; its `kind`, `voice`, `snr` (dB of the speech above the noise) and `reverberation` (seconds), null where
-    there is none; and of a sentence its `translation`. For the task `translate`, `words` are those of the translation: a
-    list for each spoken word that a word of it is linked with. A .jsonl file appears when it and its recordings are
-    complete; nothing that is there is replaced. `progress` is called now and then with the number of recordings so far,
-    of all splits together.
+    there is none; and of a sentence its `translation`. For the task `translate`, `words` are those of the translation:
+    a list for each spoken word that a word of it is linked with. A .jsonl file appears when it and its recordings are
+    complete; nothing that is there is replaced. `progress` is called now and then with the number of recordings so
+    far, of all splits together.
     """
     require("espeakng_loader", "num2words", "babel")
     sizes = {"train": train, "valid": valid, "test": test}
@@ -158,7 +158,8 @@ def write(
     }
     if (folder / "recordings").exists():
         raise OutputError(f"{folder / 'recordings'} exists; give another folder")
-    return write_splits(folder, "jsonl", {split: _lines(folder, task, split, drawn[split]) for split in drawn}, progress)
+    lines = {split: _lines(folder, task, split, drawn[split]) for split in drawn}
+    return write_splits(folder, "jsonl", lines, progress)
 
 
 def _lines(folder: Path, task: str, split: str, sayings: Iterable[Saying]) -> Iterator[str]:
@@ -176,8 +177,8 @@ def _lines(folder: Path, task: str, split: str, sayings: Iterable[Saying]) -> It
             file.setframerate(SAMPLE_RATE)
             file.writeframes(to_integers(recorded.samples, saying.level).tobytes())
         pairs = [(i, i) for i in range(len(saying.words))] if task == "transcribe" else saying.links
-        times = [[word, word, *(round(time, 4) for time in recorded.times[i])] for i, word in pairs]
-        found = {"source": source, "target": saying.transcript, "words": times}
+        times = [(word, word, *(round(time, 4) for time in recorded.times[i])) for i, word in pairs]
+        found: dict[str, object] = {"source": source, "target": saying.transcript, "words": times}
         found |= {"seconds": round(recorded.samples.size / SAMPLE_RATE, 4), "kind": saying.kind, "voice": saying.voice}
         found |= {"snr": saying.noise[0] if saying.noise else None}
         found |= {"reverberation": saying.reverberation[0] if saying.reverberation else None}
