@@ -23,7 +23,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ _SIDES, _TRAVEL, _BORDER, _GAP, _MARGIN = (10, 12), (8, 14), 1, 1, 3
 _HOW_MANY = (1, 2, 2)
 _ACTIONS = ("moves", "moves", "moves", "moves", "stays", "stays", "turns", "vanishes", "appears")
 _SMALLEST, _FEWEST = 32, 5
+_AFRESH = 0.2
 
 Draw = Callable[[], float]
 
@@ -199,10 +200,14 @@ def _actors(draw: Draw, picture: int, frames: int) -> tuple[Actor, ...]:
         if all(role[:2] != other[:2] for other in roles):
             roles.append(role)
     # Only the places are drawn again, or things that move, which need room, would become rare.
-    while True:
-        actors = [_placed(role, draw, picture) for role in roles]
-        if all(_clear(one, other, picture) for one, other in combinations(actors, 2)):
-            return tuple(sorted(actors, key=lambda actor: sum(actor.first)))
+    actors: list[Actor] = []
+    while len(actors) < count:
+        actor = _placed(roles[len(actors)], draw, picture)
+        if all(_clear(actor, other, picture) for other in actors):
+            actors.append(actor)
+        elif draw() < _AFRESH:  # where the first one is, there may be no room for the second
+            actors.clear()
+    return tuple(sorted(actors, key=lambda actor: sum(actor.first)))
 
 
 def _role(draw: Draw, frames: int) -> tuple[str, str, str, str, int]:
@@ -246,6 +251,7 @@ def _between(limits: tuple[int, int], draw: Draw, picture: int) -> int:
     return low + int(draw() * (high - low + 1))
 
 
+@lru_cache(maxsize=128)
 def _scaled(parts: int, picture: int) -> int:
     """32nds of a picture's side in pixels."""
     return round(parts * picture / 32)

@@ -76,18 +76,18 @@ def _speak_block(block: Sequence[Utterance]) -> list[Speech]:
     if done.returncode:
         raise ValueError(done.stderr.decode(errors="replace").strip() or f"espeak-ng ended with {done.returncode}")
     found, at = [], 0
-    for text, utterance in zip(texts, block, strict=True):
+    for utterance in block:
         end = done.stdout.index(b"\n", at)
         count, events = json.loads(done.stdout[at:end])
         samples = np.frombuffer(done.stdout, np.int16, count, end + 1) / 32768
         at = end + 1 + samples.size * 2
-        found.append(Speech(_resampled(samples), _times(samples, _starts(text, utterance, dict(events)))))
+        found.append(Speech(_resampled(samples), _times(samples, _starts(utterance, dict(events)))))
     return found
 
 
-def _starts(text: str, utterance: Utterance, events: dict[int, int]) -> list[int]:
-    """The sample at which each word begins."""
-    starts, at = [], 0
+def _starts(utterance: Utterance, events: dict[int, int]) -> list[int]:
+    """The sample at which each word begins, of events by their place in the text."""
+    starts, at, text = [], 0, " ".join(utterance.words)
     for word in utterance.words:
         if at not in events:
             raise ValueError(f"espeak-ng says {word!r} of {text!r} together with another word; write it otherwise")

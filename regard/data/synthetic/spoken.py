@@ -119,7 +119,8 @@ def sayings(
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; the spoken corpus has {' and '.join(map(repr, TASKS))}")
     check_split(size, split, "the spoken corpus has", "recordings")
-    pairs = phrasebook.pairs(size, language=language, split=split, words=words, seed=seed)
+    # More than are needed, should two of them differ in their marks alone.
+    pairs = phrasebook.pairs(2 * size, language=language, split=split, words=words, seed=seed)
     return _sayings(size, task, pairs, split, seed)
 
 
@@ -189,24 +190,24 @@ def _lines(folder: Path, task: str, split: str, sayings: Iterable[Saying]) -> It
 def _sayings(size: int, task: str, pairs: Iterator[Pair], split: str, seed: int) -> Iterator[Saying]:
     # `random()` is the one method whose sequence Python promises not to change.
     draw = random.Random(f"spoken {task} {split} {seed}").random
-    owned = SPLITS[split]
     seen: set[bytes] = set()
-    repeats = 0
     while len(seen) < size:
-        kind, pair = _one_of(TASKS[task], draw), None
-        if kind == "sentence":
-            pair = next(pairs)
-            said, links = _spoken(pair)
+        kind = _one_of(TASKS[task], draw)
+        pair, links = None, tuple[tuple[int, int], ...]()
+        for _ in range(_PATIENCE):
+            if kind == "sentence":  # of the phrasebook's own splits
+                pair = next(pairs)
+                said, links = _spoken(pair)
+            else:
+                said = tuple(_TEXTS[kind](draw))
+            digest = hashlib.blake2b(" ".join(said).lower().encode(), digest_size=16).digest()
+            if (pair is not None or digest[0] % 8 in SPLITS[split]) and digest not in seen:
+                break
         else:
-            said, links = tuple(_TEXTS[kind](draw)), ()
-        # Sentences are of the phrasebook's own splits, and no two of them alike.
-        digest = hashlib.blake2b(" ".join(said).lower().encode(), digest_size=16).digest()
-        if (kind != "sentence" and digest[0] % 8 not in owned) or digest in seen:
-            repeats += 1
-            if repeats > _PATIENCE:
-                raise ValueError(f"size ({size}) of {split} is too large: there is hardly more to say; try {len(seen)}")
-            continue
-        repeats = 0
+            raise ValueError(
+                f"size ({size}) of {split} is too large: after {len(seen)} recordings there is hardly another {kind} to "
+                "say; try a smaller size"
+            )
         seen.add(digest)
         yield Saying(
             kind, said, f"{_one_of(ACCENTS, draw)}+{_one_of(SPEAKERS[split], draw)}",
