@@ -133,10 +133,8 @@ def test_nothing_is_a_close_call() -> None:
 def test_half_of_what_is_not_there_differs_in_one_way() -> None:
     near = []
     for asked in (asked for asked in many() if (asked.question.kind, asked.answer) == ("exists", "no")):
-        said = {word for word in asked.question.words[3:-1]}
-        near.append(
-            any(len(said - {thing.size, thing.colour, thing.shape}) == 1 for thing in asked.scene.things)
-        )
+        said = set(asked.question.words[3:-1])
+        near.append(any(len(said - {thing.size, thing.colour, thing.shape}) == 1 for thing in asked.scene.things))
     assert np.mean(near) >= 0.5
 
 

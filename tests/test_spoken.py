@@ -86,7 +86,8 @@ def test_transcripts_are_plain_words() -> None:
 
 def test_every_voice_is_there_and_no_two_words_are_said_as_one() -> None:
     """One text in every voice: an unknown one would be an error, and so would a word without a time."""
-    words = tuple("he did not have to be one of the twenty two in the garden at nine o'clock".split())
+    text = "he did not have to be one of the twenty two in the garden at nine o'clock"
+    words = tuple(text.split())
     voices = [f"{spoken.ACCENTS[i % 4]}+{x}" for some in spoken.SPEAKERS.values() for i, x in enumerate(some)]
     said = list(speak(Utterance(words, voice) for voice in voices))
     assert all(len(x.times) == len(words) for x in said)

@@ -205,8 +205,8 @@ def _sayings(size: int, task: str, pairs: Iterator[Pair], split: str, seed: int)
                 break
         else:
             raise ValueError(
-                f"size ({size}) of {split} is too large: after {len(seen)} recordings there is hardly another {kind} to "
-                "say; try a smaller size"
+                f"size ({size}) of {split} is too large: after {len(seen)} recordings there is hardly another {kind} "
+                "to say; try a smaller size"
             )
         seen.add(digest)
         yield Saying(
