@@ -168,7 +168,7 @@ def test_a_picture_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> N
 @pytest.fixture
 def few_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (scenes, questions, clips, spoken):
-        monkeypatch.setattr(module, "write", partial(module.write, valid=11, test=11))  # type: ignore[attr-defined]
+        monkeypatch.setattr(module, "write", partial(module.write, valid=11, test=11))
     monkeypatch.setattr(demo, "PAIRS", {**demo.PAIRS, "scenes": 30})
 
 

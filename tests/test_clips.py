@@ -13,6 +13,7 @@ import pytest
 
 from regard.data.synthetic import clips as corpus
 from regard.data.synthetic.clips import Actor, Clip, clips
+from regard.data.synthetic.corpus import SPLITS
 from regard.data.synthetic.scenes import BACKGROUNDS, COLOURS, SHAPES, Box, mask
 from regard.errors import OutputError
 
@@ -120,7 +121,7 @@ def test_same_arguments_same_clips_and_splits_apart() -> None:
     ]
     assert list(clips(20)) == list(clips(30))[:20]
     assert np.array_equal(sample()[0].render(), next(clips(1)).render())
-    found = {split: {x.actors for seed in (1, 2) for x in clips(20, split=split, seed=seed)} for split in corpus.SPLITS}
+    found = {split: {x.actors for seed in (1, 2) for x in clips(20, split=split, seed=seed)} for split in SPLITS}
     assert all(len(some) == 40 for some in found.values())
     assert all(not found[one] & found[other] for one, other in combinations(found, 2))
 

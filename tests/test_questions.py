@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from regard.data.synthetic import questions as corpus
+from regard.data.synthetic.corpus import SPLITS
 from regard.data.synthetic.questions import ANSWERS, COUNTS, Asked, Description, questions
 from regard.data.synthetic.scenes import SHAPES, Box, Scene, Thing
 
@@ -161,7 +162,7 @@ def test_same_arguments_same_questions_and_splits_apart() -> None:
         "what colour is the cross ?",
         "is the small triangle left of the green triangle ?",
     ]
-    found = {s: {x.scene.things for seed in (1, 2) for x in questions(15, split=s, seed=seed)} for s in corpus.SPLITS}
+    found = {s: {x.scene.things for seed in (1, 2) for x in questions(15, split=s, seed=seed)} for s in SPLITS}
     assert all(len(some) == 30 for some in found.values())
     assert all(not found[one] & found[other] for one, other in combinations(found, 2))
 
@@ -173,8 +174,7 @@ def test_answers_by_hand() -> None:
     scene = Scene((ring, star, cross), 0, 64)
 
     def ask(*parts: str | Description, **named: str) -> tuple[str, tuple[Thing, ...]] | None:
-        return corpus.answer_of(corpus._question("where", *parts, plural=True, **named), scene)  # type: ignore[arg-type]
-
+        return corpus.answer_of(corpus._question("where", *parts, plural=True, **named), scene)
     red, blue = Description(colour="red"), Description(colour="blue")
     assert ask("how many", red, "are below the", blue, relation="below") == ("two", (ring, cross))
     assert ask("how many", red, "are above the", blue, relation="above") == ("zero", ())
