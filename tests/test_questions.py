@@ -175,6 +175,7 @@ def test_answers_by_hand() -> None:
 
     def ask(*parts: str | Description, **named: str) -> tuple[str, tuple[Thing, ...]] | None:
         return corpus.answer_of(corpus._question("where", *parts, plural=True, **named), scene)
+
     red, blue = Description(colour="red"), Description(colour="blue")
     assert ask("how many", red, "are below the", blue, relation="below") == ("two", (ring, cross))
     assert ask("how many", red, "are above the", blue, relation="above") == ("zero", ())
