@@ -30,64 +30,110 @@ SHOWN = 10  # outputs to show and draw
 OTHERWISE = "give another --run, beside which a corpus can be"
 
 _DATA: dict[str, Any] = yaml.safe_load(files("regard").joinpath("demo.yaml").read_text(encoding="utf-8"))
-PAIRS: dict[str, int] = {name: corpus["train"] for name, corpus in _DATA["corpora"].items()}  # examples to train on
+TASKS: dict[str, tuple[str, ...]] = {corpus: tuple(tasks) for corpus, tasks in _DATA["corpora"].items()}
+# Examples to train on, for the first task of each corpus.
+PAIRS: dict[str, int] = {corpus: _DATA["corpora"][corpus][tasks[0]]["train"] for corpus, tasks in TASKS.items()}
 
 Train = Callable[[Config], System]
 
 
-def corpus_settings(corpus: str) -> dict[str, Any]:
-    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`)."""
-    if corpus not in _DATA["corpora"]:
-        raise ConfigError(f"unknown corpus '{corpus}'; there are: {', '.join(_DATA['corpora'])}")
-    return merge(merge({"data": _files(corpus)}, _DATA["shared"]), _DATA["corpora"][corpus]["settings"])
+def corpus_settings(corpus: str, task: str | None = None) -> dict[str, Any]:
+    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`). Without a `task`, of
+    the first one that the corpus is for."""
+    facts = _facts(corpus, task)
+    return merge(merge({"data": _files(facts)}, _DATA["shared"]), facts["settings"])
 
 
-def _files(corpus: str) -> dict[str, str]:
-    return {split: f"{split}.{_DATA['corpora'][corpus]['ending']}" for split in ("train", "valid", "test")}
+def _facts(corpus: str, task: str | None) -> dict[str, Any]:
+    """What `demo.yaml` says of a corpus and a task."""
+    if corpus not in TASKS:
+        raise ConfigError(f"unknown corpus '{corpus}'; there are: {', '.join(TASKS)}")
+    if task is not None and task not in TASKS[corpus]:
+        there = "; ".join(f"{name} for {', '.join(tasks)}" for name, tasks in TASKS.items())
+        raise ConfigError(f"the corpus {corpus} is not for the task '{task}'; there are: {there}")
+    facts: dict[str, Any] = _DATA["corpora"][corpus][task or TASKS[corpus][0]]
+    return facts
+
+
+def _files(facts: dict[str, Any]) -> dict[str, str]:
+    return {split: f"{split}.{facts['ending']}" for split in ("train", "valid", "test")}
 
 
 def make_corpus(
-    corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int], seed: int, *,
-    force: bool | None = None, otherwise: str = "give another folder",
+    corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int] | None, seed: int, *,
+    task: str | None = None, force: bool | None = None, otherwise: str = "give another folder",
 ) -> dict[str, str]:  # fmt: skip
-    """Make a corpus in `folder` if it is not there already; returns the file of each split.
+    """Make a corpus for a `task` (None: its first) in `folder` if it is not there already; returns the file of each
+    split.
 
-    `force` replaces another one that Regard made there (None: there is no such option); `otherwise` is what an error
-    advises.
+    `size` and `words` are as in `demo.yaml` where they are None. `force` replaces another corpus that Regard made there
+    (None: there is no such option); `otherwise` is what an error advises.
     """
-    size = PAIRS[corpus] if size is None else size
-    facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
-    names = _files(corpus)
-    write_corpus: Callable[..., object]
-    if corpus == "scenes":
-        require("PIL")  # before the work
-        from regard.data.synthetic import scenes
-
-        write_corpus = partial(scenes.write, train=size, seed=seed)
+    known = _facts(corpus, task)
+    if task in (None, TASKS[corpus][0]):
+        task, usual = TASKS[corpus][0], PAIRS[corpus]
     else:
-        from regard.data.synthetic import phrasebook, tagged
-
-        # Both sides, or the English side alone, as plain text, or with a tag for each word.
-        lines: dict[str, Callable[[phrasebook.Pair], str]] = {
-            "phrasebook": attrgetter("line"),
-            "text": attrgetter("source"),
-            "tags": lambda pair: tagged.line(pair.source),
-        }
-        write_corpus = partial(
-            phrasebook.write, language=language, train=size, words=words, seed=seed, line=lines[corpus],
-            ending=_DATA["corpora"][corpus]["ending"],
-        )  # fmt: skip
+        usual = known["train"]
+    size, words = usual if size is None else size, words or tuple(known.get("words", WORDS))
+    facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
+    facts |= {} if task == TASKS[corpus][0] else {"task": task}
+    names = _files(known)
+    write_corpus = _WRITERS[corpus](task, language, words, known["ending"])
 
     def write(new: Path) -> None:
         with counting("making the corpus", size + 1000) as progress:
-            write_corpus(new, progress=lambda count: progress.update(progress.task_ids[0], completed=count))
+            show_count = partial(progress.update, progress.task_ids[0])
+            write_corpus(new, train=size, seed=seed, progress=lambda count: show_count(completed=count))
 
-    all_names = [*names.values(), *(["pictures"] if corpus == "scenes" else [])]
+    all_names = [*names.values(), *([known["folder"]] if "folder" in known else [])]
     try:
         corpora.make(folder, facts, all_names, write, force=force, otherwise=otherwise)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return {split: str(folder / name) for split, name in names.items()}
+
+
+# What writes a corpus, given a task, a language, the range of words and the ending of its files. Libraries that are not
+# there are named before the work.
+
+
+def _pairs_writer(corpus: str, task: str, language: str, words: tuple[int, int], ending: str) -> Callable[..., object]:
+    from regard.data.synthetic import phrasebook, tagged
+
+    # Both sides, or the English side alone, as plain text, or with a tag for each word.
+    lines: dict[str, Callable[[phrasebook.Pair], str]] = {
+        "phrasebook": attrgetter("line"),
+        "text": attrgetter("source"),
+        "tags": lambda pair: tagged.line(pair.source),
+    }
+    return partial(phrasebook.write, language=language, words=words, line=lines[corpus], ending=ending)
+
+
+def _scenes_writer(task: str, language: str, words: tuple[int, int], ending: str) -> Callable[..., object]:
+    require("PIL")
+    from regard.data.synthetic import clips, questions, scenes
+
+    writers: dict[str, Callable[..., object]] = {
+        "caption": scenes.write,
+        "classify": partial(scenes.write, labels=True),
+        "vqa": questions.write,
+        "video": clips.write,
+    }
+    return writers[task]
+
+
+def _spoken_writer(task: str, language: str, words: tuple[int, int], ending: str) -> Callable[..., object]:
+    require("espeakng_loader", "num2words", "babel")
+    from regard.data.synthetic import spoken
+
+    return partial(spoken.write, task=task, language=language, words=words)
+
+
+_WRITERS: dict[str, Callable[[str, str, tuple[int, int], str], Callable[..., object]]] = {
+    **{corpus: partial(_pairs_writer, corpus) for corpus in ("phrasebook", "text", "tags")},
+    "scenes": _scenes_writer,
+    "spoken": _spoken_writer,
+}
 
 
 def run_demo(run: Path, language: str, overrides: list[str], train: Train) -> None:

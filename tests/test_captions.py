@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import yaml
 import regard
 from regard import demo
 from regard.data.examples import Example, read_files
-from regard.data.synthetic import scenes
+from regard.data.synthetic import clips, questions, scenes, spoken
 from regard.errors import DataError
+from regard.registry import MODALITIES
 from tests.conftest import FULL, whole
 from tests.test_cli import good, refused, run
 from tests.toy import sides_of
@@ -174,12 +176,8 @@ def test_a_picture_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def few_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = scenes.write
-
-    def few(*arguments: Any, **named: Any) -> Any:
-        return write(*arguments, **named, valid=11, test=11)
-
-    monkeypatch.setattr(scenes, "write", few)
+    for module in (scenes, questions, clips, spoken):
+        monkeypatch.setattr(module, "write", partial(module.write, valid=11, test=11))
     monkeypatch.setattr(demo, "PAIRS", {**demo.PAIRS, "scenes": 30})
 
 
@@ -225,9 +223,38 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
     assert good("generate", tmp_path / "mine" / "run", text=given + "\n").count("\n") == 1
 
 
+@pytest.mark.usefixtures("few_scenes")
+@pytest.mark.parametrize(
+    ("corpus", "task"),
+    [("scenes", "vqa"), ("spoken", "translate"),
+     *([("scenes", "classify"), ("scenes", "video"), ("spoken", "transcribe")] if FULL else [])],
+)  # fmt: skip
+def test_new_makes_a_corpus_for_a_task(tmp_path: Path, corpus: str, task: str) -> None:
+    settings = demo.corpus_settings(corpus, task)
+    sources = settings["source"] if isinstance(settings["source"], list) else [settings["source"]]
+    if missing := {source["kind"] for source in sources} - set(MODALITIES.kinds):
+        pytest.skip(f"there is no source of kind {missing}")
+    good("new", tmp_path / "mine", "--corpus", corpus, "--task", task, "--pairs", "40")
+    records = [json.loads(line) for line in (tmp_path / "mine" / "train.jsonl").read_text().splitlines()]
+    assert len(records) == 40
+    assert (tmp_path / "mine" / records[-1]["source"]).is_file()
+    if task == "classify":
+        assert all(len(record["target"].split()) == 2 for record in records)
+    overrides = ["training.steps=2", "training.validate_sentences=2", "training.tensorboard=false", "model.d_model=16",
+                 "search.beam=1", "search.max_length=6", "tokens.kind=char"]  # fmt: skip
+    shown = good("train", tmp_path / "mine" / "config.yaml", *overrides)
+    assert f"trained: {tmp_path / 'mine' / 'run'}" in shown
+    note = json.loads((tmp_path / "mine" / "corpus.json").read_text())
+    assert note["corpus"].get("task", "transcribe") == task  # the first task of a corpus goes without saying
+
+
 def test_a_corpus_that_there_is_not(tmp_path: Path) -> None:
     said = refused("new", tmp_path / "mine", "--corpus", "novels")
-    assert "unknown corpus 'novels'; there are: phrasebook, text, tags, scenes" in said
+    assert "unknown corpus 'novels'; there are: phrasebook, text, tags, scenes, spoken" in said
+    said = refused("new", tmp_path / "mine", "--corpus", "spoken", "--task", "vqa")
+    assert "the corpus spoken is not for the task 'vqa'; there are: phrasebook for translate; text for " in said
+    assert "scenes for caption, classify, vqa, video; spoken for transcribe, translate" in said
+    assert "--task 'vqa' is for a corpus" in refused("new", tmp_path / "mine", "--task", "vqa")
     said = refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "transformer-tiny")
     assert "model.share_embeddings needs a text as source" in said
     said = refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "gpt-mini")

@@ -215,7 +215,7 @@ def test_colours_stay_apart_under_the_noise() -> None:
 
 @pytest.mark.parametrize("size", [12, 13, 14, 20, 21, 22, 23])
 def test_shapes_differ_in_many_pixels(size: int) -> None:
-    masks = [corpus._mask(shape, size) / 255 for shape in corpus.SHAPES]
+    masks = [corpus.mask(shape, size) / 255 for shape in corpus.SHAPES]
     for one, other in combinations(masks, 2):
         assert np.abs(one - other).sum() > 0.1 * size**2
 

@@ -29,10 +29,21 @@ def new(
     valid: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same way.")
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags or scenes.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags, scenes or spoken.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What to do on the corpus: scenes for caption, classify, vqa or video; spoken for transcribe or "
+            "translate (the first of them)."
+        ),
+    ] = None,
     language: Language = "de",
     pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
-    words: Annotated[str, typer.Option(help="Shortest and longest sentence of the corpus.")] = "5-16",
+    words: Annotated[
+        str | None, typer.Option(help="Shortest and longest sentence of the corpus (5-16, spoken 3-10).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     force: Force = False,
 ) -> None:
@@ -47,6 +58,8 @@ def new(
     own = {"train": train or [], "valid": valid or []}
     if corpus is not None and (train or valid):
         raise ConfigError("--corpus makes data, and --train and --valid name your own; give one or the other")
+    if task is not None and corpus is None:
+        raise ConfigError(f"--task '{task}' is for a corpus that Regard makes; give --corpus too")
     check_input(*own["train"], *own["valid"], folders=True)
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     # Paths in a config are relative to it, so that a folder can be moved with the data beside it.
@@ -58,14 +71,16 @@ def new(
     if corpus is not None:
         from regard.demo import corpus_settings
 
-        settings = merge(corpus_settings(corpus), {"run": "run"})
-        settings["preset"] = preset or settings["preset"]
+        settings = merge(corpus_settings(corpus, task), {"run": "run"})
+        settings |= {"preset": preset} if preset else {}
     text = commented(settings)
     with writing(folder):
         if corpus is not None:
             from regard.demo import make_corpus
 
-            make_corpus(corpus, folder, language, pairs, word_range(words), seed, force=force)
+            make_corpus(
+                corpus, folder, language, pairs, word_range(words) if words else None, seed, task=task, force=force
+            )
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]

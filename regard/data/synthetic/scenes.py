@@ -26,10 +26,11 @@ import hashlib
 import json
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -51,11 +52,11 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 BACKGROUNDS = ((150, 150, 146), (170, 158, 138), (126, 144, 160), (138, 154, 132), (162, 140, 148))
 
-_KINDS = tuple(product(SIZES, COLOURS, SHAPES))
+KINDS = tuple(product(SIZES, COLOURS, SHAPES))
 _HOW_MANY = (1, 2, 2, 3, 3, 3)
 # In 64ths of the picture: the border, the gap between things, and how much further they are apart on one axis.
 _BORDER, _GAP, _MARGIN = 1, 3, 8
-_NOISE = 3
+NOISE = 3
 _SMALLEST = 48
 _SUPERSAMPLING = 4
 
@@ -99,11 +100,11 @@ class Scene:
         for thing in self.things:
             x0, y0, x1, y1 = thing.box
             patch = pixels[y0:y1, x0:x1]
-            patch += ((np.array(COLOURS[thing.colour]) - patch) * _mask(thing.shape, x1 - x0) + 127) // 255
+            patch += ((np.array(COLOURS[thing.colour]) - patch) * mask(thing.shape, x1 - x0) + 127) // 255
         # A hash is a source of noise that stays the same in all versions of Python and NumPy.
-        noise = hashlib.shake_128(f"{self.background} {_layout(self.things)}".encode()).digest(self.side**2)
-        pixels += np.frombuffer(noise, np.uint8).reshape(self.side, self.side, 1) % (2 * _NOISE + 1)
-        return (pixels - _NOISE).astype(np.uint8)
+        noise = hashlib.shake_128(f"{self.background} {layout(self.things)}".encode()).digest(self.side**2)
+        pixels += np.frombuffer(noise, np.uint8).reshape(self.side, self.side, 1) % (2 * NOISE + 1)
+        return (pixels - NOISE).astype(np.uint8)
 
     def _phrases(self) -> list[list[str]]:
         relations = [relation(self.things[0].box, thing.box).split() for thing in self.things[1:]]
@@ -122,7 +123,7 @@ class Scene:
 
 def relation(one: Box, other: Box) -> str:
     """Where `one` is as seen from `other`."""
-    right, down = _offset(one, other)
+    right, down = offset(one, other)
     if abs(right) > abs(down):
         return "left of" if right > 0 else "right of"
     return "above" if down > 0 else "below"
@@ -134,32 +135,45 @@ def scenes(size: int, *, split: str = "train", picture: int = 64, seed: int = 1)
     A sixth of them have one thing, a third two and half of them three.
     """
     check_split(size, split, "the scenes have", "scenes")
+    check_picture(picture)
+    return _scenes(size, split, picture, seed)
+
+
+def labelled(size: int, *, split: str = "train", picture: int = 64, seed: int = 1) -> Iterator[Scene]:
+    """Yield `size` scenes with one big thing, which is named first, and any number of small ones."""
+    check_split(size, split, "the scenes have", "scenes")
+    check_picture(picture)
+    found = _scenes(sys.maxsize, split, picture, seed)
+    return islice((scene for scene in found if [thing.size for thing in scene.things].count("big") == 1), size)
+
+
+def check_picture(picture: int) -> None:
+    """A ValueError if pictures of so many pixels a side are too small."""
     if picture < _SMALLEST:
         raise ValueError(f"picture ({picture}) is too small to tell shapes apart; try {_SMALLEST} pixels or more")
-    return _scenes(size, split, picture, seed)
 
 
 def write(
     folder: Path, *, train: int = 6000, valid: int = 300, test: int = 300, picture: int = 64, seed: int = 1,
-    progress: Callable[[int], None] | None = None,
+    labels: bool = False, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Path]:  # fmt: skip
     """Write `train.jsonl`, `valid.jsonl`, `test.jsonl` and their pictures into `folder`; returns where each split is.
 
     A line has the picture's path from `folder` as `source`, the caption as `target`, `boxes` as lists of first word,
-    last word, x0, y0, x1, y1, and the picture's `width` and `height`. A .jsonl file appears when it and its pictures
-    are complete; nothing that is there is replaced. `progress` is called now and then with the number of scenes so far,
-    of all splits together.
+    last word, x0, y0, x1, y1, and the picture's `width` and `height`. With `labels` every scene has one big thing, and
+    the target is its colour and shape. A .jsonl file appears when it and its pictures are complete; nothing that is
+    there is replaced. `progress` is called now and then with the number of scenes so far, of all splits together.
     """
     require("PIL")
-    sizes = {"train": train, "valid": valid, "test": test}
-    drawn = {split: scenes(size, split=split, picture=picture, seed=seed) for split, size in sizes.items()}
+    sizes, draw = {"train": train, "valid": valid, "test": test}, labelled if labels else scenes
+    drawn = {split: draw(size, split=split, picture=picture, seed=seed) for split, size in sizes.items()}
     if (folder / "pictures").exists():
         raise OutputError(f"{folder / 'pictures'} exists; give another folder")
-    lines = {split: _lines(folder, split, drawn[split]) for split in drawn}
+    lines = {split: _lines(folder, split, drawn[split], labels=labels) for split in drawn}
     return write_splits(folder, "jsonl", lines, progress)
 
 
-def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
+def _lines(folder: Path, split: str, scenes: Iterator[Scene], *, labels: bool) -> Iterator[str]:
     """The records of scenes, whose pictures are written before."""
     from PIL import Image
 
@@ -167,9 +181,12 @@ def _lines(folder: Path, split: str, scenes: Iterator[Scene]) -> Iterator[str]:
     for number, scene in enumerate(scenes, 1):
         source = f"pictures/{split}/{number:06d}.png"
         Image.fromarray(scene.render()).save(folder / source, compress_level=1)
-        boxes = [[first, last, *box] for first, last, box in scene.boxes]
+        target, boxes = scene.caption, [[first, last, *box] for first, last, box in scene.boxes]
+        if labels:
+            big = scene.things[0]
+            target, boxes = f"{big.colour} {big.shape}", [[0, 1, *big.box]]
         size = {"width": scene.side, "height": scene.side}
-        yield json.dumps({"source": source, "target": scene.caption, "boxes": boxes, **size})
+        yield json.dumps({"source": source, "target": target, "boxes": boxes, **size})
 
 
 def _scenes(size: int, split: str, picture: int, seed: int) -> Iterator[Scene]:
@@ -180,7 +197,7 @@ def _scenes(size: int, split: str, picture: int, seed: int) -> Iterator[Scene]:
     while len(seen) < size:
         background = int(draw() * len(BACKGROUNDS))
         things = _things(draw, picture)
-        digest = hashlib.blake2b(_layout(things).encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(layout(things).encode(), digest_size=16).digest()
         if digest[0] % 8 in owned and digest not in seen:
             seen.add(digest)
             yield Scene(things, background, picture)
@@ -191,13 +208,13 @@ def _things(draw: Callable[[], float], picture: int) -> tuple[Thing, ...]:
     count = _HOW_MANY[int(draw() * len(_HOW_MANY))]
     kinds: list[tuple[str, str, str]] = []
     while len(kinds) < count:
-        kind = _KINDS[int(draw() * len(_KINDS))]
+        kind = KINDS[int(draw() * len(KINDS))]
         if kind not in kinds:
             kinds.append(kind)
     # Only the places are drawn again, or big things, which fit less often, would become rare.
     boxes: list[Box] = []
     while len(boxes) < count:
-        box = _box(draw, kinds[len(boxes)][0], picture)
+        box = draw_box(draw, kinds[len(boxes)][0], picture)
         if all(_clear(box, other, picture) for other in boxes):
             boxes.append(box)
         else:
@@ -206,36 +223,40 @@ def _things(draw: Callable[[], float], picture: int) -> tuple[Thing, ...]:
     return tuple(sorted(things, key=lambda thing: (thing.size != "big", sum(thing.box))))
 
 
-def _box(draw: Callable[[], float], size: str, picture: int) -> Box:
-    low, high = (_scaled(sixtyfourths, picture) for sixtyfourths in SIZES[size])
+def draw_box(draw: Callable[[], float], size: str, picture: int) -> Box:
+    """A place for a thing of this size in a picture of so many pixels a side."""
+    low, high = (scaled(sixtyfourths, picture) for sixtyfourths in SIZES[size])
     side = low + int(draw() * (high - low + 1))
-    border = _scaled(_BORDER, picture)
+    border = scaled(_BORDER, picture)
     x, y = (border + int(draw() * (picture - 2 * border - side + 1)) for _ in range(2))
     return x, y, x + side, y + side
 
 
 def _clear(one: Box, other: Box, picture: int) -> bool:
     """Whether the two are well apart on one axis, and it is plain on which."""
-    right, down = map(abs, _offset(one, other))
+    right, down = map(abs, offset(one, other))
     reach = one[2] - one[0] + other[2] - other[0]
-    return max(right, down) >= reach + 2 * _scaled(_GAP, picture) and abs(right - down) >= 2 * _scaled(_MARGIN, picture)
+    return max(right, down) >= reach + 2 * scaled(_GAP, picture) and abs(right - down) >= 2 * scaled(_MARGIN, picture)
 
 
-def _offset(one: Box, other: Box) -> tuple[int, int]:
+def offset(one: Box, other: Box) -> tuple[int, int]:
     """From the centre of `one` to that of `other`, right and down, in half pixels."""
     return other[0] + other[2] - one[0] - one[2], other[1] + other[3] - one[1] - one[3]
 
 
-def _scaled(sixtyfourths: int, picture: int) -> int:
+@lru_cache(maxsize=128)
+def scaled(sixtyfourths: int, picture: int) -> int:
+    """64ths of a picture's side in pixels."""
     return round(sixtyfourths * picture / 64)
 
 
-def _layout(things: tuple[Thing, ...]) -> str:
+def layout(things: tuple[Thing, ...]) -> str:
+    """All that a picture shows but its background, as a text: what splits are told apart by."""
     return "; ".join(f"{thing.size} {thing.colour} {thing.shape} {thing.box}" for thing in things)
 
 
 @lru_cache(maxsize=128)
-def _mask(shape: str, side: int) -> npt.NDArray[np.int32]:
+def mask(shape: str, side: int) -> npt.NDArray[np.int32]:
     """How much of each pixel the shape covers, 0 to 255, (side, side, 1). Every shape reaches all four edges."""
     require("PIL")
     from PIL import Image, ImageDraw
