@@ -39,6 +39,7 @@ from regard.evaluation import bootstrap
 from regard.evaluation.labels import label_scores
 from regard.evaluation.metrics import Bleu, Chrf, Exact, Score, Ter
 from regard.explain import drawing
+from regard.registry import METRICS
 
 GROUPS = ((1, 4), (5, 8), (9, 12), (13, 20))
 T = TypeVar("T", bound=Record)
@@ -509,7 +510,8 @@ def accuracy(outputs: Sequence[str], references: Sequence[str]) -> Score:
 
 
 CASES: dict[str, Callable[[list[str], list[str]], Score]] = {
-    "bleu": Bleu(), "chrf": Chrf(), "exact": Exact(), "accuracy": accuracy
+    "bleu": Bleu(), "chrf": Chrf(), "exact": Exact(), "accuracy": accuracy,
+    **{name: METRICS.get(name)() for name in ("bleu1", "bleu2", "bleu3", "bleu4", "wer", "cer")},
 }  # fmt: skip
 
 
