@@ -44,6 +44,11 @@ def corpus_settings(corpus: str, task: str | None = None) -> dict[str, Any]:
     return merge(merge({"data": _files(facts)}, _DATA["shared"]), facts["settings"])
 
 
+def corpus_size(corpus: str, task: str) -> int:
+    """How many examples to train on a corpus has by default."""
+    return int(_facts(corpus, task)["train"])
+
+
 def _facts(corpus: str, task: str | None) -> dict[str, Any]:
     """What `demo.yaml` says of a corpus and a task."""
     if corpus not in TASKS:
@@ -163,13 +168,28 @@ def run_captions(run: Path, overrides: list[str], train: Train) -> None:
     _advise(run, "generate", first, first, "runs/hard", "--corpus scenes --preset xu2015-hard")
 
 
+def run_speech(run: Path, overrides: list[str], train: Train) -> None:
+    """Make recordings, train, score on voices it has not heard, show transcripts, draw when each word was heard."""
+    require("matplotlib", "espeakng_loader", "soundfile", "jiwer")  # before the work
+    corpus = run.with_name("spoken")
+    show(Rule("1. recordings of commands, digits and dates, with the time of each word", align="left"))
+    made = make_corpus("spoken", corpus, "de", None, None, seed=1, task="commands", otherwise=OTHERWISE)
+    typer.echo(
+        f"{corpus}: {corpus_size('spoken', 'commands'):,} recordings to train on, and voices of their own to test on"
+    )
+    result = _train_and_show("spoken", "transcripts", made, run, overrides, train, task="commands")
+    first = result.examples[0].source
+    _advise(run, "generate", first, first, "runs/sentences", "--corpus spoken --task transcribe")
+
+
 def _train_and_show(
-    corpus: str, outputs: str, made: dict[str, str], run: Path, overrides: list[str], train: Train
-) -> Evaluation:
+    corpus: str, outputs: str, made: dict[str, str], run: Path, overrides: list[str], train: Train,
+    task: str | None = None,
+) -> Evaluation:  # fmt: skip
     """Train, score, show some outputs, and draw what was attended to."""
     show(Rule("2. training", align="left"))
     data = {split: str(Path(file).absolute()) for split, file in made.items()}
-    settings = merge(corpus_settings(corpus), {"run": str(run), "data": data})
+    settings = merge(corpus_settings(corpus, task), {"run": str(run), "data": data})
     config = parse(merge(settings, override_settings(overrides)), "the demo's settings")
     system = train(resolve_paths(config, Path.cwd()))
     show(Rule("3. scores on what it has not seen", align="left"))

@@ -243,18 +243,23 @@ def models(
 
 @app.command(short_help="Make a corpus, train, translate, score, draw attention.")
 def demo(
-    run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, runs/captions).")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, captions or speech).")] = None,
     captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
+    speech: Annotated[bool, typer.Option("--speech", help="Speech to text instead of translation.")] = False,
     language: Language = "de",
     overrides: Overrides = None,
 ) -> None:
     """Make a corpus, train the default model, translate, score, and draw its attention."""
-    run = run or Path("runs/captions" if captions else "runs/demo")
+    if captions and speech:
+        raise ConfigError("--captions and --speech are two demos; give one of them")
+    run = run or Path("runs/captions" if captions else "runs/speech" if speech else "runs/demo")
     check_folder(run)
-    from regard.demo import run_captions, run_demo
+    from regard.demo import run_captions, run_demo, run_speech
 
     with writing(run):
         if captions:
             run_captions(run, overrides or [], train_shown)
+        elif speech:
+            run_speech(run, overrides or [], train_shown)
         else:
             run_demo(run, language, overrides or [], train_shown)

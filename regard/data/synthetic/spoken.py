@@ -50,6 +50,7 @@ SPEAKERS: dict[str, tuple[str, ...]] = {
 KINDS = ("command", "digits", "date", "sentence")
 TASKS: dict[str, tuple[str, ...]] = {
     "transcribe": ("command", "digits", "date", "sentence", "sentence"),  # two fifths of them sentences
+    "commands": ("command", "digits", "date"),  # some hundred words
     "translate": ("sentence",),
 }
 
