@@ -13,7 +13,7 @@ from pydantic import Field as Setting
 from pydantic import field_validator
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.sounds import check_sound, read_sound, spectrogram, wav, window_of
+from regard.data.modalities.sounds import decoded, read_sound, spectrogram, wav, window_of
 from regard.data.modality import Canvas, Modality
 from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
@@ -100,7 +100,7 @@ class Audio(Modality):
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
         try:
-            check_sound(field)
+            decoded(field, self.settings.rate)  # all of it: a header says nothing of damage behind it
         except DataError as error:
             return "unreadable", f"names what is no recording: {error}"
         return None
