@@ -21,7 +21,7 @@ from regard.evaluation.alignment import AlignmentCounts, TimeErrors, Weights, li
 from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
-from regard.models.ctc import CTCModel, JointStepper
+from regard.models.ctc import IMPOSSIBLE, CTCModel, JointStepper
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
@@ -218,6 +218,8 @@ class TextGeneration(Task):
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
             )  # fmt: skip
+        if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
+            found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]
         return self._cover(sources, found, settings) if settings.coverage else found
 
     def _ctc_weight(self, settings: Search) -> float:
