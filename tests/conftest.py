@@ -192,8 +192,8 @@ def _pairs() -> list[Pair]:
 
 
 def _more_pairs() -> list[Pair]:
-    """Every body over an image or a recording with one kind of decoder after another; several sources with every other kind, and with
-    `FULL` with all."""
+    """Every body over an image or a recording with one kind of decoder after another; several sources with every other
+    kind, and with `FULL` with all."""
     kinds = [kind for kind in DECODER_KINDS if kind != "copy"]
     names = [*IMAGE_ENCODERS, *AUDIO_ENCODERS, *(name for name in SEVERAL for _ in range(len(kinds) if FULL else 3))]
     decoders = [list(DECODER_KINDS[kinds[i % len(kinds)]]) for i in range(len(names))]

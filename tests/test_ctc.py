@@ -1,4 +1,4 @@
-"""CTC against brute force over all paths: its loss, its prefixes, one step after another, alone and beside a decoder."""
+"""CTC against brute force over all paths: its loss, its prefixes, step by step, alone and beside a decoder."""
 
 from __future__ import annotations
 
@@ -192,6 +192,19 @@ def test_long_recordings_keep_their_digits() -> None:
         close(found.double().exp().sum(), 1.0, 1e-5)
 
 
+def test_what_no_path_reads_has_nothing_after_it_but_its_end() -> None:
+    """Whatever else is in the batch; and of nothing, nothing can be read."""
+    ctc, x = head(), states([2, 0, 9])
+    state = ctc.start(x)
+    for tokens in ([BOS] * 3, [A, A, A], [A, B, C], [B, B, A], [EOS, A, B]):
+        found, state = ctc.step(torch.tensor(tokens), state)
+        close(found.double().exp().sum(), 3.0, 1e-5)  # each row is a distribution, always
+        assert (found <= 0).all()
+    assert found[:2].exp().nonzero()[:, 1].tolist() == [EOS, EOS]
+    first, _ = ctc.step(torch.tensor([BOS]), ctc.start(states([0])))
+    assert first.exp().nonzero()[:, 1].tolist() == [EOS]
+
+
 class Alone:
     """A head over given states, as search wants it."""
 
@@ -248,9 +261,9 @@ def test_a_whole_pass_equals_one_step_after_another() -> None:
     assert torch.equal(full.values, right)
     logits, _ = model.logits(inputs.padded(PAD)[:, 0], model.start(source))
     assert torch.equal(logits, found[0])
-    for row, tokens in enumerate(inputs.tolist()):
+    for row, text in enumerate(inputs.tolist()):
         one = Ragged.from_lengths(source.values.split([9, 4, 0, 12])[row], [[9, 4, 0, 12][row]])
-        own = model(one, Ragged.of([tokens])).values
+        own = model(one, Ragged.of([text])).values
         both = (full.values.split([3, 1, 2, 4])[row].clamp(min=-1e20), own.clamp(min=-1e20))
         torch.testing.assert_close(*both, atol=1e-5, rtol=1e-5)
 
@@ -300,13 +313,13 @@ def test_joint_beam_search_finds_the_best_of_both() -> None:
     source = recordings([7])
     memory = model.encode(source).states
     texts = all_texts(log_probs(model.ctc, memory.values.detach()))
-    best: tuple[float, tuple[int, ...]] = (-math.inf, ())
-    for length in range(4):
-        for text in product([UNK, A, B, C], repeat=length):
-            logits = model(source, Ragged.of([[BOS, *text]])).values.log_softmax(-1)
-            decoded = logits.gather(1, torch.tensor([[*text, EOS]]).T).sum().item()
-            if texts.get(text, 0.0) > 0:
-                best = max(best, (0.6 * decoded + 0.4 * math.log(texts[text]), text))
+    every = [text for length in range(4) for text in product([UNK, A, B, C], repeat=length) if text in texts]
+    inputs, outputs = Ragged.of([[BOS, *text] for text in every]), Ragged.of([[*text, EOS] for text in every])
+    logits = model(source.select(torch.zeros(len(every), dtype=torch.long)), inputs).values.log_softmax(-1)
+    decoded = logits.gather(1, outputs.values[:, None]).squeeze(1).split([len(text) + 1 for text in every])
+    best = max(
+        (0.6 * own.sum().item() + 0.4 * math.log(texts[text]), text) for own, text in zip(decoded, every, strict=True)
+    )
     joint = JointStepper(model, 0.4)
     found = beam_search(joint, joint.start(source), limits=limits(1, 4), width=60, nbest=1)[0][0]
     assert tuple(found.tokens) == best[1]
@@ -353,22 +366,52 @@ def test_models_of_sound_decode_in_other_precisions(encoder: str, precision: str
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        ({"source": {"kind": "none"}, "model": {"ctc": True, "encoder": {"kind": "transformer"}, "decoder": {"kind": "none"}}},
-         "model.ctc reads text off a source, but source.kind is none"),
-        ({"source": {"kind": "audio"}, "model": {"ctc": True}, "training": {"objective": {"agreement": 1}}},
-         "training.objective.agreement does not go with model.ctc; set it to 0"),
-        ({"source": {"kind": "audio"}, "search": {"ctc": 0.3}}, "search.ctc needs a model with model.ctc; leave it out"),
+        (
+            {
+                "source": {"kind": "none"},
+                "model": {"ctc": True, "encoder": {"kind": "transformer"}, "decoder": {"kind": "none"}},
+            },
+            "model.ctc reads text off a source, but source.kind is none",
+        ),
+        (
+            {"source": {"kind": "audio"}, "model": {"ctc": True}, "training": {"objective": {"agreement": 1}}},
+            "training.objective.agreement does not go with model.ctc; set it to 0",
+        ),
+        (
+            {"source": {"kind": "audio"}, "search": {"ctc": 0.3}},
+            "search.ctc needs a model with model.ctc; leave it out",
+        ),
         ({"source": {"kind": "audio"}, "model": {"ctc": True}, "search": {"ctc": 1.5}}, "ctc"),
-        ({"source": {"kind": "audio"}, "model": {"ctc": True, "decoder": {"kind": "none"}},
-          "training": {"objective": {"kind": "minimum_risk"}}}, "needs a decoder"),
-        ({"source": {"kind": "audio"}, "target": {"kind": "label"}, "model": {"ctc": True, "decoder": {"kind": "none"}}},
-         "model.ctc reads text off an encoder, but target.kind is 'label'; set it to false"),
-        ({"source": {"kind": "audio"}, "model": {"ctc": True, "decoder": {"kind": "lstm", "hard": True}}},
-         "model.ctc does not go with decoder.hard"),
-        ({"source": {"kind": "audio"}, "model": {"ctc": True},
-          "training": {"objective": {"kind": "minimum_risk", "likelihood": 0}}}, "set training.objective.likelihood above 0"),
+        (
+            {
+                "source": {"kind": "audio"},
+                "model": {"ctc": True, "decoder": {"kind": "none"}},
+                "training": {"objective": {"kind": "minimum_risk"}},
+            },
+            "needs a decoder",
+        ),
+        (
+            {
+                "source": {"kind": "audio"},
+                "target": {"kind": "label"},
+                "model": {"ctc": True, "decoder": {"kind": "none"}},
+            },
+            "model.ctc reads text off an encoder, but target.kind is 'label'; set it to false",
+        ),
+        (
+            {"source": {"kind": "audio"}, "model": {"ctc": True, "decoder": {"kind": "lstm", "hard": True}}},
+            "model.ctc does not go with decoder.hard",
+        ),
+        (
+            {
+                "source": {"kind": "audio"},
+                "model": {"ctc": True},
+                "training": {"objective": {"kind": "minimum_risk", "likelihood": 0}},
+            },
+            "set training.objective.likelihood above 0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_settings_that_do_not_go_with_ctc_are_named(config: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(config)

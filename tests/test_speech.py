@@ -23,7 +23,14 @@ from regard.model_settings import (
     SubsamplingSettings,
 )
 from regard.models.build import build
-from regard.models.speech import ConformerBlock, ConformerEncoder, ConvolutionModule, LogMelStem, PyramidStem, SubsamplingStem
+from regard.models.speech import (
+    ConformerBlock,
+    ConformerEncoder,
+    ConvolutionModule,
+    LogMelStem,
+    PyramidStem,
+    SubsamplingStem,
+)
 from regard.models.stems import Elements, Stem
 from regard.nn.spectrogram import AlteredSound
 from regard.nn.statistics import BatchNorm, statistics
@@ -209,7 +216,7 @@ STEMS: dict[str, tuple[type[Stem], LogMelSettings]] = {
 def stem_of(name: str, augmentation: nn.Module | None = None, **changes: Any) -> Any:
     kind, given = STEMS[name]
     elements = Elements(shape=(HOP,), augmentation=augmentation)
-    return kind(given.model_copy(update=changes), elements, D_MODEL, 0.0)  # type: ignore[call-arg]
+    return kind(given.model_copy(update=changes), elements, D_MODEL, 0.0)
 
 
 @pytest.mark.parametrize("name", STEMS)
@@ -306,19 +313,34 @@ SPEECH: dict[str, Any] = {"source": {"kind": "audio"}}
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"encoder": {"kind": "conformer", "kernel": 4}}, "kernel (4) should be odd, so that it looks as far back as ahead; try 5"),
+        (
+            {"encoder": {"kind": "conformer", "kernel": 4}},
+            "kernel (4) should be odd, so that it looks as far back as ahead; try 5",
+        ),
         ({"d_model": 30, "encoder": {"kind": "conformer", "heads": 4}}, "d_model (30)"),
         ({"d_model": 12, "encoder": {"kind": "conformer", "heads": 4, "positions": "rotary"}}, "is 3"),
         ({"encoder": {"kind": "conformer", "normalize_convolution": "group"}}, "normalize_convolution"),
         ({"encoder": {"kind": "conformer", "stem": {"kind": "tokens"}}}, "stem"),
         ({"encoder": {"kind": "lstm", "stem": {"kind": "pyramid", "halvings": 0}}}, "halvings"),
         ({"encoder": {"kind": "lstm", "stem": {"kind": "pyramid"}}, "d_model": 15}, "d_model"),
-        ({"encoder": {"kind": "stem", "stem": {"kind": "pyramid"}}, "d_model": 15}, "a pyramid reads both ways and so needs an even d_model, not 15"),
-        ({"encoder": {"kind": "lstm", "stem": {"kind": "subsampling", "normalise": "none"}}}, "did you mean 'normalize'?"),
-        ({"decoder": {"kind": "none"}}, "model.decoder.kind none needs source.kind none (lines of text), not audio; or model.ctc: true"),
-        ({"encoder": {"kind": "none"}, "ctc": True, "decoder": {"kind": "transformer"}}, "ctc reads off an encoder's states, but encoder.kind is none"),
+        (
+            {"encoder": {"kind": "stem", "stem": {"kind": "pyramid"}}, "d_model": 15},
+            "a pyramid reads both ways and so needs an even d_model, not 15",
+        ),
+        (
+            {"encoder": {"kind": "lstm", "stem": {"kind": "subsampling", "normalise": "none"}}},
+            "did you mean 'normalize'?",
+        ),
+        (
+            {"decoder": {"kind": "none"}},
+            "model.decoder.kind none needs source.kind none (lines of text), not audio; or model.ctc: true",
+        ),
+        (
+            {"encoder": {"kind": "none"}, "ctc": True, "decoder": {"kind": "transformer"}},
+            "ctc reads off an encoder's states, but encoder.kind is none",
+        ),
     ],
-)  # fmt: skip
+)
 def test_models_that_cannot_be_are_named(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse({**SPEECH, "model": changes})

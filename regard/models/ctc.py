@@ -164,7 +164,8 @@ class CTCModel(AutoregressiveModel):
         for tokens in padded.unbind(1):
             log_probs, state = self.step(tokens, state)
             found.append(log_probs)
-        return inputs.unpadded(torch.stack(found, 1))
+        log_probs = torch.stack(found, 1) if found else self.ctc.linear.weight.new_zeros((0, 1, 0))
+        return inputs.unpadded(log_probs)
 
     def encode(self, source: Any) -> Memory:
         return self.encoder(source)

@@ -27,6 +27,7 @@ from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
+from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
@@ -224,6 +225,8 @@ class TextGeneration(Task):
 
     def _ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
+        if settings.ctc and isinstance(self.model, Ensemble):
+            raise ConfigError(f"search.ctc ({settings.ctc:g}) is for one model, and these are several; set it to 0")
         if isinstance(self.model, CTCModel) or getattr(self.model, "ctc", None) is None:
             return 0.0
         if settings.sample or settings.mbr or settings.contrastive:
@@ -252,6 +255,7 @@ class TextGeneration(Task):
         results = [PairScore(0.0, [])] * len(sources)
         for group, batch, logits in self.logits(sources, targets):
             for i, tokens in zip(group, chosen(logits, batch), strict=True):
+                tokens = [x if x > IMPOSSIBLE else -math.inf for x in tokens]
                 results[i] = PairScore(math.fsum(tokens), tokens)
         return results
 

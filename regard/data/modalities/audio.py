@@ -152,15 +152,15 @@ class Audio(Modality):
         return found
 
     def gold(self, example: Example) -> Alignment | None:
-        """A word belongs to every vector whose time reaches into its own."""
+        """A word belongs to every vector whose time reaches into its own, if a recording can be as long as that."""
         if not example.gold:
             return None
-        step = self.seconds_per_place
+        step, most = self.seconds_per_place, self.most_places(0)
         links = {
             (place, word)
             for first, last, start, end in example.gold
             for word in range(first, last + 1)
-            for place in range(int(start / step), max(math.ceil(end / step), int(start / step) + 1))
+            for place in range(int(start / step), min(max(math.ceil(end / step), int(start / step) + 1), most))
         }
         return Alignment(frozenset(), frozenset(links))
 

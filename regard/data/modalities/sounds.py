@@ -132,7 +132,10 @@ def resampled(samples: Samples, before: int, after: int) -> Samples:
     count, reach = -(-len(samples) * up // down), math.ceil(_TAPS * max(1.0, down / up))
     padded = np.pad(samples.astype(np.float32), (reach, reach + down))
     windows = sliding_window_view(padded, 2 * reach + 1)
-    found, at_once = np.empty(count, np.float32), max(1, 2**22 // (2 * reach + 1))  # windows are copied to be multiplied
+    found, at_once = (
+        np.empty(count, np.float32),
+        max(1, 2**22 // (2 * reach + 1)),
+    )  # windows are copied to be multiplied
     for phase in range(min(up, count)):
         first, fraction = divmod(phase * down, up)
         taps, many = _filter(fraction / up, reach, min(1.0, up / down)), len(range(phase, count, up))
