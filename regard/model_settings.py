@@ -124,6 +124,9 @@ class PyramidSettings(LogMelSettings):
     kind: Literal["pyramid"] = "pyramid"  # type: ignore[assignment]
     halvings: int = Field(2, ge=1, le=6, description="how many of them halve time: 3 make a vector of 80 ms")
 
+    def check(self, d_model: int) -> str | None:
+        return f"a pyramid reads both ways and so needs an even d_model, not {d_model}" if d_model % 2 else None
+
     def vectors(self, length: int) -> int:
         for _ in range(self.halvings):
             length = (length + 1) // 2

@@ -421,6 +421,13 @@ class Config(Section):
                 yield f"training.objective.kind '{objective.kind}' needs a decoder"
         if objective.agreement and model.ctc:
             yield "training.objective.agreement does not go with model.ctc; set it to 0"
+        if getattr(model.decoder, "hard", False) and model.ctc:
+            yield "model.ctc does not go with decoder.hard, whose objective has no place for it; set it to false"
+        if objective.kind == "minimum_risk" and not objective.likelihood and model.ctc:
+            yield (
+                "training.objective.kind 'minimum_risk' trains model.ctc with its share of the likelihood alone; set "
+                "training.objective.likelihood above 0"
+            )
         if self.search.ctc and not model.ctc:
             yield "search.ctc needs a model with model.ctc; leave it out"
         if objective.agreement and getattr(model.decoder, "hard", False):
@@ -452,6 +459,8 @@ class Config(Section):
                 f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "
                 "model.encoder.kind none (a decoder reads)"
             )
+        if model.ctc:
+            yield f"model.ctc reads text off an encoder, but target.kind is '{kind}'; set it to false"
         if not self.sources[0].given:
             yield f"target.kind '{kind}' says something of a source, but source.kind is none"
         if self.target.of_words and not self.sources[0].text:

@@ -211,7 +211,7 @@ class System:
     def search_settings(self, **changes: Any) -> Search:
         """The model's own search settings with changes."""
         merged = {**self.config.search.model_dump(), **changes}
-        return parse({"search": merged}, "the search settings").search
+        return parse({"search": merged, "model": {"ctc": self.config.model.ctc}}, "the search settings").search
 
     def parameters(self) -> int:
         """How many numbers were learnt."""

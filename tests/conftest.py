@@ -22,6 +22,7 @@ from regard.models.build import build
 from regard.models.model import EncoderDecoder
 from regard.models.stems import Elements
 from regard.nn.scores import SCORES
+from regard.nn.statistics import statistics
 from regard.ragged import Ragged
 
 torch.set_num_threads(1)
@@ -85,12 +86,13 @@ RELATIVE: dict[str, Part] = {
 }  # fmt: skip
 ALL_TRANSFORMERS = TRANSFORMERS | RELATIVE
 
+CONFORMER: Part = {"kind": "conformer", "layers": 1, "heads": 2, "d_ff": 12, "kernel": 3}
 ENCODERS: dict[str, Part] = {
     f"{cell}-{'bi' if both else 'uni'}{'-reversed' if reverse else ''}": {
         "kind": cell, "layers": 1 if reverse else 2, "bidirectional": both, "reverse": reverse,
     }
     for cell, both, reverse in product(CELLS, (False, True), (False, True))
-} | ALL_TRANSFORMERS | {"stem": {"kind": "stem"}}  # fmt: skip
+} | ALL_TRANSFORMERS | {"conformer": CONFORMER, "stem": {"kind": "stem"}}  # fmt: skip
 # Every body over an image, and several sources, of which each has its encoder, or all have one.
 CONVOLUTION: Part = {"kind": "convolution", "halvings": 2, "channels": 2}
 VIT: dict[str, Part] = {
@@ -104,7 +106,23 @@ VIT: dict[str, Part] = {
     "image-resnet": {"kind": "stem", "stem": {"kind": "resnet", "small": True, "channels": 2}},
 }  # fmt: skip
 IMAGE_ENCODERS = {f"image-{name}": {**part, "stem": CONVOLUTION} for name, part in ENCODERS.items()} | VIT
+# Each stem over a recording under some of the bodies.
+HOP = 20  # samples in 10 ms
+LOG_MEL: Part = {"kind": "log_mel", "mels": 6}
+SUBSAMPLING: Part = {"kind": "subsampling", "mels": 6, "channels": 3}
+PYRAMID: Part = {"kind": "pyramid", "mels": 6, "halvings": 1}
+AUDIO_ENCODERS: dict[str, Part] = {
+    "audio-log_mel-stem": {"kind": "stem", "stem": LOG_MEL},
+    "audio-log_mel-gru": {**ENCODERS["gru-bi"], "stem": {**LOG_MEL, "normalize": "global"}},
+    "audio-log_mel-conformer": {**CONFORMER, "positions": "shaw", "stem": {**LOG_MEL, "normalize": "none"}},
+    "audio-subsampling-lstm": {**ENCODERS["lstm-bi"], "stem": {**SUBSAMPLING, "halvings": 1}},
+    "audio-subsampling-transformer": {**RELATIVE["transformer-rotary"], "stem": SUBSAMPLING},
+    "audio-subsampling-conformer": {**CONFORMER, "layers": 2, "kernel": 5, "stem": SUBSAMPLING},
+    "audio-pyramid-stem": {"kind": "stem", "stem": PYRAMID},
+    "audio-pyramid-conformer": {**CONFORMER, "normalize_convolution": "layer", "stem": {**PYRAMID, "halvings": 2}},
+}
 SEVERAL: dict[str, tuple[str, ...]] = {
+    "audio+text": ("audio-subsampling-lstm", "transformer-pre-learned"),
     "text+text": ("lstm-bi", "transformer-pre-learned"),
     "image+text": ("image-stem", "gru-uni"),
     "text+image+text": ("stem", "image-transformer-rotary", "rnn-bi-reversed"),
@@ -174,10 +192,10 @@ def _pairs() -> list[Pair]:
 
 
 def _more_pairs() -> list[Pair]:
-    """Every body over an image with one kind of decoder after another; several sources with every other kind, and with
-    `FULL` with all."""
+    """Every body over an image or a recording with one kind of decoder after another; several sources with every other
+    kind, and with `FULL` with all."""
     kinds = [kind for kind in DECODER_KINDS if kind != "copy"]
-    names = [*IMAGE_ENCODERS, *(name for name in SEVERAL for _ in range(len(kinds) if FULL else 3))]
+    names = [*IMAGE_ENCODERS, *AUDIO_ENCODERS, *(name for name in SEVERAL for _ in range(len(kinds) if FULL else 3))]
     decoders = [list(DECODER_KINDS[kinds[i % len(kinds)]]) for i in range(len(names))]
     pairs = [(name, group[i % len(group)]) for i, (name, group) in enumerate(zip(names, decoders, strict=True))]
     return [*pairs, *((name, "lstm-copy") for name in ("image-lstm-bi", "text+text", "shared-lstm"))]
@@ -202,7 +220,7 @@ def reads_images(encoder: str) -> bool:
 
 def third(number: int) -> list[Pair]:
     """A third of all models: every encoder that reads text, or several sources, and every kind of decoder."""
-    pairs = [pair for i, pair in enumerate(PAIRS) if (i + i // len(ENCODERS)) % 3 == number]
+    pairs = [pair for i, pair in enumerate(PAIRS) if (i % len(ENCODERS) + i // len(ENCODERS)) % 3 == number]
     return pairs + MORE_PAIRS[number::3]
 
 
@@ -218,7 +236,7 @@ def every_model_of_texts(test: F) -> F:
 
 def settings(pair: Pair, **model: Any) -> ModelSettings:
     """The settings of a small model."""
-    parts = [{**ENCODERS, **IMAGE_ENCODERS}[name] for name in read_by(pair[0])]
+    parts = [{**ENCODERS, **IMAGE_ENCODERS, **AUDIO_ENCODERS}[name] for name in read_by(pair[0])]
     shared = pair[0].startswith("shared")
     encoder = {"encoder": parts[0] if shared or len(parts) == 1 else parts, "share_encoder": shared}
     if pair[0].startswith("joint"):
@@ -227,10 +245,9 @@ def settings(pair: Pair, **model: Any) -> ModelSettings:
 
 
 def elements(encoder: str, vocabulary: int = SOURCE_VOCABULARY) -> list[Elements]:
-    """What the sources are made of: tokens or scanlines."""
-    return [
-        Elements(shape=(3 * SIDE,)) if name in IMAGE_ENCODERS else Elements(vocabulary) for name in read_by(encoder)
-    ]
+    """What the sources are made of: tokens, scanlines or hops of 10 ms."""
+    shapes = dict.fromkeys(IMAGE_ENCODERS, (3 * SIDE,)) | dict.fromkeys(AUDIO_ENCODERS, (HOP,))
+    return [Elements(shape=shapes[name]) if name in shapes else Elements(vocabulary) for name in read_by(encoder)]
 
 
 @cache
@@ -245,11 +262,14 @@ def tiny(pair: Pair, seed: int = 1, **model: Any) -> EncoderDecoder:
 
 
 def redrawn(module: M, seed: int = 1) -> M:
-    """The module itself in float64, not training, with every weight drawn anew."""
+    """The module itself in float64, not training, with every weight drawn anew, and the statistics of norms too."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.double().parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        for name, buffer in statistics(module):
+            drawn = 0.5 * torch.rand(buffer.shape, generator=generator, dtype=torch.float64)
+            buffer.copy_(drawn + float(name.endswith(("var", "square"))))  # a spread is more than its mean
     return module.eval()
 
 
@@ -266,15 +286,24 @@ def images(rows: int, side: int = SIDE, seed: int = 1) -> Ragged:
     return Ragged.from_lengths(pixels, [side] * rows)
 
 
+def recordings(lengths: list[int], seed: int = 1) -> Ragged:
+    """Noise of so many hops of 10 ms."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = torch.randint(-9999, 9999, (sum(lengths), HOP), generator=generator, dtype=torch.int16)
+    return Ragged.from_lengths(samples, lengths)
+
+
 def sources(encoder: str, lengths: list[int], seed: int) -> Source:
-    """Sources that an encoder reads: texts of these lengths, or images. Of several, texts that are not empty differ in
-    length from source to source."""
-    parts = [
-        images(len(lengths), seed=seed + i)
-        if name in IMAGE_ENCODERS
-        else draw([length * (i + 1) % 7 for length in lengths], SOURCE_VOCABULARY, seed + i)
-        for i, name in enumerate(read_by(encoder))
-    ]
+    """Sources that an encoder reads: texts of these lengths, recordings of twice as many hops, or images. Of several,
+    texts that are not empty differ in length from source to source."""
+    parts = []
+    for i, name in enumerate(read_by(encoder)):
+        if name in IMAGE_ENCODERS:
+            parts.append(images(len(lengths), seed=seed + i))
+        elif name in AUDIO_ENCODERS:
+            parts.append(recordings([2 * length for length in lengths], seed + i))
+        else:
+            parts.append(draw([length * (i + 1) % 7 for length in lengths], SOURCE_VOCABULARY, seed + i))
     return parts[0] if len(parts) == 1 else Bundle(tuple(parts))
 
 

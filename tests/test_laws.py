@@ -22,6 +22,7 @@ from regard.ragged import Ragged
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from regard.training.losses import cross_entropy
 from tests.conftest import (
+    AUDIO_ENCODERS,
     D_MODEL,
     DECODER_KINDS,
     DECODERS,
@@ -72,8 +73,13 @@ OTHERS = [
     ("image-gru-bi", "lstm-additive-recurrence"),
     ("image+text", "transformer-pre-learned"),
     ("shared-transformer", "gru-mlp-output"),
+    ("audio-log_mel-gru", "gru-additive-output"),
 ]
-a_few_models, a_few_of_texts = each_of(FEW + OTHERS if FULL else FEW[3::2] + OTHERS), each_of(FEW)
+SLOW = [
+    ("audio-subsampling-conformer", "transformer-pre-sinusoidal"),
+    ("audio-pyramid-stem", "lstm-location-recurrence"),
+]
+a_few_models, a_few_of_texts = each_of(FEW + OTHERS + SLOW if FULL else FEW[3::2] + OTHERS), each_of(FEW)
 
 
 def same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> None:
@@ -109,14 +115,14 @@ def step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, S
 def test_the_models_under_test_are_all_there() -> None:
     assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
     assert {decoder for _, decoder in PAIRS} == set(DECODERS)
-    assert len(ENCODERS) == 12 + 4 + 5 + 1
+    assert len(ENCODERS) == 12 + 4 + 5 + 1 + 1
     assert len(DECODERS) == 6 + 54 + 9 + 3 + 5 + 3
     kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
     met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
     assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}
-    assert {encoder for encoder, _ in MORE_PAIRS} == {*IMAGE_ENCODERS, *SEVERAL}
+    assert {encoder for encoder, _ in MORE_PAIRS} == {*IMAGE_ENCODERS, *AUDIO_ENCODERS, *SEVERAL}
     assert len(IMAGE_ENCODERS) == len(ENCODERS) + len(VIT)
-    for more in (IMAGE_ENCODERS, SEVERAL):
+    for more in (IMAGE_ENCODERS, AUDIO_ENCODERS, SEVERAL):
         assert {kind[decoder] for encoder, decoder in MORE_PAIRS if encoder in more} == set(kind.values())
     thirds = [third(number) for number in range(3)]
     assert sorted(pair for pairs in thirds for pair in pairs) == sorted(PAIRS + MORE_PAIRS)
@@ -278,7 +284,7 @@ def test_a_target_token_changes_no_output_before_it(pair: Pair) -> None:
 
 @every_model
 def test_every_element_of_every_source_matters(pair: Pair) -> None:
-    """Every token, every scanline of an image."""
+    """Every token, every scanline of an image, every hop of a recording."""
     model, target = tiny(pair), draw([3], TARGET_VOCABULARY, seed=10)
     source = sources(pair[0], [3], seed=17)
     before = model(source, target).values

@@ -157,6 +157,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError(f"target.kind is '{system.config.target.kind}': CTranslate2 runs models that write text")
     if len(system.config.sources) > 1:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")
+    if config.ctc:
+        raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
     for name, part in (("encoder", config.encoders[0]), ("decoder", config.decoder)):
         if not isinstance(part, TransformerSettings):
             runs = "encoders with decoders" if part.kind == "none" else "Transformers"
@@ -166,6 +168,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         found.append(part)
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
+    if system.task.source.tokenizer is None:
+        raise ConfigError(f"source.kind is {system.config.sources[0].kind}, and CTranslate2 runs models that read text")
     return found
 
 

@@ -25,6 +25,7 @@ from regard.ragged import Ragged
 BLANK = PAD  # which no text holds
 _UNSEEN = [BOS, EOS, SEP, MASK]  # marks that no path names
 _LEAST = -1e30  # log p of what cannot be, where a difference of two of them must be a number
+IMPOSSIBLE = -1e20  # below it, whatever was added to it
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class CTCHead(nn.Module):
     def loss(self, states: Ragged, outputs: Ragged) -> Tensor:
         """`-log p` of all targets, which end with `</s>`. One that is too long for its source costs nothing."""
         found = self(states).padded().transpose(0, 1)  # (time, rows, vocabulary)
+        if not len(states):
+            return found.sum()
         targets = outputs.padded(EOS)[:, :-1].contiguous()
         return F.ctc_loss(
             found, targets, states.lengths, outputs.lengths - 1, BLANK, reduction="sum", zero_infinity=True
@@ -105,7 +108,11 @@ class CTCHead(nn.Module):
         ends = state.ends.repeat_interleave(rows)[:, None]
         whole = torch.logaddexp(state.token, state.blank).gather(1, ends)
         begins[:, BLANK], begins[:, EOS] = _LEAST, whole.squeeze(1)
-        return (begins - state.prefix[:, None]).clamp(min=_LEAST).float(), state
+        found = (begins - state.prefix[:, None]).clamp(min=_LEAST)
+        # What no path reads has nothing after it but its end.
+        ended = torch.full_like(found[:1], _LEAST)
+        ended[:, EOS] = 0.0
+        return torch.where((state.prefix < IMPOSSIBLE)[:, None], ended, found).float(), state
 
 
 def _of(by_token: Tensor, tokens: Tensor) -> Tensor:
@@ -157,7 +164,8 @@ class CTCModel(AutoregressiveModel):
         for tokens in padded.unbind(1):
             log_probs, state = self.step(tokens, state)
             found.append(log_probs)
-        return inputs.unpadded(torch.stack(found, 1))
+        log_probs = torch.stack(found, 1) if found else self.ctc.linear.weight.new_zeros((0, 1, 0))
+        return inputs.unpadded(log_probs)
 
     def encode(self, source: Any) -> Memory:
         return self.encoder(source)

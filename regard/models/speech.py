@@ -19,6 +19,7 @@ from regard.nn.kernels import Spans
 from regard.nn.positions import Relative
 from regard.nn.recurrence import Recurrence
 from regard.nn.spectrogram import AlteredSound, GlobalNorm, LogMel, UtteranceNorm
+from regard.nn.statistics import BatchNorm
 from regard.ragged import Ragged
 from regard.registry import register
 
@@ -42,7 +43,8 @@ class LogMelStem(Stem):
         frames = self.normalize(self.log_mel(source))
         if self.training and isinstance(self.augmentation, AlteredSound):
             frames = self.augmentation.masked(frames)
-        return self.reduced(frames)
+        kind = next((parameter.dtype for parameter in self.parameters()), frames.values.dtype)
+        return self.reduced(frames.like(frames.values.to(kind)))  # which are in full precision until here
 
     def reduced(self, frames: Ragged) -> Ragged:
         """Frames `(total, mels)` to vectors `(total', d_model)`."""
@@ -123,7 +125,7 @@ class ConvolutionModule(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.gated, self.output = nn.Linear(d_model, 2 * d_model), nn.Linear(d_model, d_model)
         self.depthwise = nn.Conv1d(d_model, d_model, kernel, padding=kernel // 2, groups=d_model)
-        self.after = nn.BatchNorm1d(d_model) if normalize == "batch" else nn.LayerNorm(d_model)
+        self.after = BatchNorm(d_model) if normalize == "batch" else nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Ragged) -> Tensor:

@@ -35,6 +35,8 @@ class LogMel(nn.Module):
         """`(total, hop)` samples to `(total, mels)`, in full precision."""
         x = hops.values
         x = x.to(self.filters.dtype) / 32768 if not x.is_floating_point() else x
+        if not len(x):  # of which there is no Fourier transform
+            return hops.like(self.filters.new_zeros((0, self.filters.shape[1])))
         first = (hops.position == 0)[:, None]
         last = (hops.position + 1 == hops.lengths.clamp(min=1)[hops.row.clamp(max=max(len(hops) - 1, 0))])[:, None]
         earlier = torch.roll(x, 1, 0).masked_fill(first, 0.0)[:, self.hop - self.before :]

@@ -21,12 +21,13 @@ from regard.evaluation.alignment import AlignmentCounts, TimeErrors, Weights, li
 from regard.evaluation.exposure import ExposureCounts
 from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
-from regard.models.ctc import CTCModel, JointStepper
+from regard.models.ctc import IMPOSSIBLE, CTCModel, JointStepper
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel
 from regard.search.beam import beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
+from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
@@ -218,10 +219,14 @@ class TextGeneration(Task):
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
             )  # fmt: skip
+        if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
+            found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]
         return self._cover(sources, found, settings) if settings.coverage else found
 
     def _ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
+        if settings.ctc and isinstance(self.model, Ensemble):
+            raise ConfigError(f"search.ctc ({settings.ctc:g}) is for one model, and these are several; set it to 0")
         if isinstance(self.model, CTCModel) or getattr(self.model, "ctc", None) is None:
             return 0.0
         if settings.sample or settings.mbr or settings.contrastive:
@@ -250,6 +255,7 @@ class TextGeneration(Task):
         results = [PairScore(0.0, [])] * len(sources)
         for group, batch, logits in self.logits(sources, targets):
             for i, tokens in zip(group, chosen(logits, batch), strict=True):
+                tokens = [x if x > IMPOSSIBLE else -math.inf for x in tokens]
                 results[i] = PairScore(math.fsum(tokens), tokens)
         return results
 

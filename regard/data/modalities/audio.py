@@ -13,7 +13,7 @@ from pydantic import Field as Setting
 from pydantic import field_validator
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.sounds import check_sound, read_sound, spectrogram, wav, window_of
+from regard.data.modalities.sounds import decoded, read_sound, spectrogram, wav, window_of
 from regard.data.modality import Canvas, Modality
 from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
@@ -100,7 +100,7 @@ class Audio(Modality):
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
         try:
-            check_sound(field)
+            decoded(field, self.settings.rate)  # all of it: a header says nothing of damage behind it
         except DataError as error:
             return "unreadable", f"names what is no recording: {error}"
         return None
@@ -152,15 +152,15 @@ class Audio(Modality):
         return found
 
     def gold(self, example: Example) -> Alignment | None:
-        """A word belongs to every vector whose time reaches into its own."""
+        """A word belongs to every vector whose time reaches into its own, if a recording can be as long as that."""
         if not example.gold:
             return None
-        step = self.seconds_per_place
+        step, most = self.seconds_per_place, self.most_places(0)
         links = {
             (place, word)
             for first, last, start, end in example.gold
             for word in range(first, last + 1)
-            for place in range(int(start / step), max(math.ceil(end / step), int(start / step) + 1))
+            for place in range(int(start / step), min(max(math.ceil(end / step), int(start / step) + 1), most))
         }
         return Alignment(frozenset(), frozenset(links))
 

@@ -8,7 +8,7 @@ import re
 import stat
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,30 +18,49 @@ from regard.data.readers.members import open_field, split_span
 from regard.errors import DataError, require
 
 Samples = NDArray[np.int16]
-LARGEST = 2**28  # samples of all channels; more are refused before they are decoded
+LARGEST = 2**28  # samples of all channels, or at the rate that is wanted; more are refused before they are decoded
+RATES = (1000, 768_000)  # samples a second; a header that says otherwise is damaged
+_UNKNOWN = 0x7FFF0000  # the least size of a WAV file that stands for none: it was written to a pipe
 _TAPS = 16  # zero crossings of the resampling filter on either side
 
 
 def read_sound(path: str | Path, rate: int) -> Samples:
     """A recording as 16-bit samples, so many a second, its channels mixed into one."""
+    samples, before = decoded(path, rate)
+    one = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32).round().astype(np.int16)
+    return one if before == rate else resampled(one, before, rate)
+
+
+def decoded(path: str | Path, rate: int) -> tuple[Samples, int]:
+    """The samples of a recording that will be used at this rate, `(samples, channels)`, and the rate they are at."""
     require("soundfile")
     import soundfile
 
-    header = check_sound(path)
+    header = check_sound(path, rate)
     start, stop = _frames(path, header)
+    real = header.subtype in ("FLOAT", "DOUBLE")  # which soundfile would round to whole numbers, most of them to 0
+    kind = "float32" if real else "int16"
     try:
         opened = open_field(split_span(str(path))[0])
-        samples: NDArray[np.int16] = soundfile.read(opened, stop - start, start, dtype="int16", always_2d=True)[0]
+        found = soundfile.read(opened, stop - start, start, dtype=kind, always_2d=True)[0]
     except Exception as error:
         raise _unreadable(path, error) from None
-    if len(samples) < stop - start:
-        raise DataError(f"{path} is cut off: it has {len(samples):,} of {stop - start:,} samples")
-    one = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32).round().astype(np.int16)
-    return one if header.samplerate == rate else resampled(one, header.samplerate, rate)
+    if len(found) < stop - start:
+        raise DataError(f"{path} is cut off: it has {len(found):,} of {stop - start:,} samples")
+    return _from_real(path, found) if real else found, header.samplerate
 
 
-def check_sound(path: str | Path) -> Any:
-    """The header of a recording (`frames`, `samplerate`, `channels`); an error if it cannot be one that is used."""
+def _from_real(path: str | Path, found: NDArray[np.float32]) -> Samples:
+    """Numbers from -1 to 1 as 16-bit samples."""
+    if not np.isfinite(found).all():
+        raise DataError(f"{path} cannot be read as a recording (it holds numbers that are not finite); write it anew")
+    np.rint(np.multiply(found, 32768, out=found), out=found)
+    return np.clip(found, -32768, 32767, out=found).astype(np.int16)
+
+
+def check_sound(path: str | Path, rate: int = 16000) -> Any:
+    """The header of a recording (`frames`, `samplerate`, `channels`); an error if it cannot be one that is used at this
+    rate."""
     require("soundfile")
     import soundfile
 
@@ -49,6 +68,7 @@ def check_sound(path: str | Path) -> Any:
         opened = open_field(split_span(str(path))[0])
         if isinstance(opened, Path) and not stat.S_ISREG(opened.stat().st_mode):
             raise DataError(f"{path} cannot be read as a recording (it is no file); WAV, FLAC and OGG will do")
+        size, said = _sizes(opened)
         header = soundfile.info(opened)
     except DataError:
         raise
@@ -58,12 +78,20 @@ def check_sound(path: str | Path) -> Any:
         ) from None
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         raise _unreadable(path, error) from None
+    least, most = RATES
+    if not least <= header.samplerate <= most:
+        raise DataError(
+            f"{path} cannot be read as a recording (its header says {header.samplerate:,} samples a second); from "
+            f"{least:,} to {most:,} will do"
+        )
     start, stop = _frames(path, header)
-    if (stop - start) * header.channels > LARGEST:
+    if (stop - start) * max(header.channels, rate / header.samplerate) > LARGEST:
         raise DataError(
             f"{path} cannot be read as a recording of {(stop - start) / header.samplerate:,.0f} seconds and "
             f"{header.channels} channels: that is more than {LARGEST:,} samples; split it"
         )
+    if said > size + 1:  # some leave a last byte out that only fills up
+        raise DataError(f"{path} is cut off: it has {size:,} of {said:,} bytes")
     return header
 
 
@@ -76,6 +104,17 @@ def _frames(path: str | Path, header: Any) -> tuple[int, int]:
         whole = header.frames / header.samplerate
         raise DataError(f"{path} cannot be read: the recording lasts {whole:g} seconds, and that span is not in it")
     return first, last
+
+
+def _sizes(opened: Path | IO[bytes]) -> tuple[int, int]:
+    """How many bytes a file has, and how many the header of a WAV file says, which its reader does not mind; else 0."""
+    if isinstance(opened, Path):
+        with opened.open("rb") as file:
+            return _sizes(file)
+    start, size = opened.read(12), opened.seek(0, io.SEEK_END)
+    opened.seek(0)
+    said = int.from_bytes(start[4:8], "little")
+    return size, said + 8 if start[:4] == b"RIFF" and start[8:] == b"WAVE" and said < _UNKNOWN else 0
 
 
 def _unreadable(path: str | Path, error: Exception) -> DataError:
@@ -93,12 +132,16 @@ def resampled(samples: Samples, before: int, after: int) -> Samples:
     count, reach = -(-len(samples) * up // down), math.ceil(_TAPS * max(1.0, down / up))
     padded = np.pad(samples.astype(np.float32), (reach, reach + down))
     windows = sliding_window_view(padded, 2 * reach + 1)
-    found = np.empty(count, np.float32)
+    found, at_once = (
+        np.empty(count, np.float32),
+        max(1, 2**22 // (2 * reach + 1)),
+    )  # windows are copied to be multiplied
     for phase in range(min(up, count)):
         first, fraction = divmod(phase * down, up)
-        numbers = np.arange(phase, count, up)
-        starts = first + down * np.arange(len(numbers))
-        found[numbers] = windows[starts] @ _filter(fraction / up, reach, min(1.0, up / down))
+        taps, many = _filter(fraction / up, reach, min(1.0, up / down)), len(range(phase, count, up))
+        for begin in range(0, many, at_once):
+            numbers = np.arange(begin, min(begin + at_once, many))
+            found[phase + up * numbers] = windows[first + down * numbers] @ taps
     return found.round().clip(-32768, 32767).astype(np.int16)
 
 
@@ -138,13 +181,15 @@ def window_of(rate: int) -> tuple[int, int, int]:
 
 def spectrogram(hops: NDArray[np.int16], rate: int, mels: int = 64) -> NDArray[np.uint8]:
     """A picture of a recording in hops `(frames, hop)`: time to the right, pitch upwards, `(height, width, 3)`."""
+    if not len(hops):
+        return np.zeros((mels, 0, 3), np.uint8)
     hop, window, size = window_of(rate)
     side = (window - hop) // 2
     padded = np.pad(hops.reshape(-1).astype(np.float32) / 32768, (side, window - hop - side))
     frames = sliding_window_view(padded, window)[::hop] * np.hanning(window + 1)[:-1].astype(np.float32)
     power = np.abs(np.fft.rfft(frames, size)) ** 2
     level = np.log(power @ mel_filters(rate, size, mels).T + 1e-6)  # (frames, mels)
-    low, high = np.percentile(level, 5), level.max(initial=-20.0)
+    low, high = np.percentile(level, 5), level.max()
     share = np.clip((level - low) / max(high - low, 1e-6), 0, 1).T[::-1]
     dark, bright = np.array([24, 22, 48]), np.array([255, 236, 170])
     picture = dark + (bright - dark) * share[..., None] ** 1.5
