@@ -115,7 +115,9 @@ class RecurrentDecoder(Looped):
         if self.attention is not None:
             keys, values = self.attention.keys(states), self.attention.values(states)
         view = View(summary, values, keys, mask, torch.arange(mask.shape[0], device=mask.device))
-        past = values.new_zeros((len(mask), values.shape[1], mask.shape[1]) if self.looks_back else (len(mask), 0, 0))
+        past = values.new_zeros(
+            (mask.shape[0], values.shape[1], mask.shape[1]) if self.looks_back else (mask.shape[0], 0, 0)
+        )
         return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), past, view)
 
     def _bridge_input(self, memory: Memory) -> Tensor:
@@ -218,7 +220,7 @@ class RecurrentDecoder(Looped):
         grouped = queries.unflatten(0, (view.summary.shape[0], -1)) if queries.dim() == 2 else queries
         if self.attention is None:
             return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape), past
-        before = past.unflatten(0, (len(grouped), -1)).transpose(1, 2) if self.looks_back else None
+        before = past.unflatten(0, (grouped.shape[0], -1)).transpose(1, 2) if self.looks_back else None
         grouped = grouped.to(view.values.dtype)
         found, weights = self.attention(grouped, view.keys, view.values, view.mask, view.number, before)
         if self.gate is not None:
