@@ -103,7 +103,7 @@ def test_attention_is_fused_in_a_loop(score: type[Dot | Bilinear | ScaledDot], h
     given = (states, queries, *attention.parameters())
 
     def contexts() -> Tensor:
-        return attention(queries, attention.keys(states), attention.values(states), mask, rows)
+        return attention(queries, attention.keys(states), attention.values(states), mask, rows)[0]
 
     expected = contexts()
     with defer_gradients():

@@ -150,6 +150,10 @@ class ConformerBlock(Block):
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(4))
         self.dropout = Dropout(dropout)
 
+    def compile_for_training(self) -> None:
+        """Leave it as it is: batches of recordings differ in the lengths that the convolution pads to, each to be
+        compiled anew."""
+
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
         values = x.values

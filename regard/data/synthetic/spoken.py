@@ -178,7 +178,7 @@ def _lines(folder: Path, task: str, split: str, sayings: Iterable[Saying]) -> It
             file.setsampwidth(2)
             file.setframerate(SAMPLE_RATE)
             file.writeframes(to_integers(recorded.samples, saying.level).tobytes())
-        pairs = [(i, i) for i in range(len(saying.words))] if task == "transcribe" else saying.links
+        pairs = saying.links if task == "translate" else [(i, i) for i in range(len(saying.words))]
         times = [(word, word, *(round(time, 4) for time in recorded.times[i])) for i, word in pairs]
         found: dict[str, object] = {"source": source, "target": saying.transcript, "words": times}
         found |= {"seconds": round(recorded.samples.size / SAMPLE_RATE, 4), "kind": saying.kind, "voice": saying.voice}
