@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.data.modalities.sounds import mel_filters, window_of
 from regard.ragged import Ragged
 
-FLOOR = 1e-8  # added to the energy of a band, below which there is silence
+FLOOR = 1e-10  # added to the energy of a band, below which there is silence
 
 
 class LogMel(nn.Module):
