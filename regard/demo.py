@@ -120,6 +120,7 @@ def _scenes_writer(task: str, language: str, words: tuple[int, int], ending: str
 
     writers: dict[str, Callable[..., object]] = {
         "caption": scenes.write,
+        "paint": scenes.write,
         "classify": partial(scenes.write, labels=True),
         "vqa": questions.write,
         "video": clips.write,

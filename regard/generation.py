@@ -7,18 +7,20 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.artifacts import is_empty, mark, read_mark, replacing
 from regard.data.ahead import arriving
 from regard.data.examples import Example, Files, SourceLine, read_files, read_sources
 from regard.data.lines import read_lines
 from regard.data.modality import Modality
 from regard.data.tokens import clean
 from regard.display import counting
-from regard.errors import DataError
+from regard.errors import DataError, OutputError, require
 from regard.evaluation.alignment import pharaoh
 from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
 from regard.output import LineFile, Sink
@@ -27,6 +29,8 @@ from regard.tasks.results import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together
+PICTURES = "pictures"  # the kind of folder
+SHEET = 48  # most pictures of a sheet
 T = TypeVar("T")
 
 
@@ -38,47 +42,54 @@ class Form:
     align: bool = False
     json: bool = False
 
-    def line(self, outputs: Sequence[Output], links: Sequence[str]) -> str:
-        """One line for one input: its outputs, separated by tabs, which no output contains."""
+    def line(self, outputs: Sequence[Output], links: Sequence[str], pictures: Sequence[str]) -> str:
+        """One line for one input: its outputs, separated by tabs, which no output contains. One of which there is a
+        picture is named by that."""
         texts = [clean(output.text) for output in outputs]
         if self.json:
             records = [
                 {"text": text, "score": output.score, "log_prob": output.log_prob}
                 | ({"alignment": link} if link else {})
-                for text, output, link in zip(texts, outputs, links, strict=True)
+                | ({"picture": picture} if picture else {})
+                for text, output, link, picture in zip(texts, outputs, links, pictures, strict=True)
             ]
             return json.dumps({"outputs": records}, ensure_ascii=False)
         cells = []
-        for text, output, link in zip(texts, outputs, links, strict=True):
-            cells += [text, *([f"{output.score:.4f}"] if self.scores else []), *([link] if self.align else [])]
+        for text, output, link, picture in zip(texts, outputs, links, pictures, strict=True):
+            cells += [picture or text, *([f"{output.score:.4f}"] if self.scores else []), *([link] if self.align else [])]
         return "\t".join(cells)
 
 
 def generate_lines(
     system: System, folders: Sequence[Path], file: Path | None, output: Path | None, search: dict[str, Any],
-    form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, force: bool, warn: Warn,
-    quiet: bool = False,
+    form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, pictures: Path | None = None,
+    force: bool, warn: Warn, quiet: bool = False,
 ) -> None:  # fmt: skip
     """Outputs of all lines of a file or of standard input, to a file or to standard output, by the models of `folders`.
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, separated by tabs.
+    Where outputs are pictures, these are drawn in the folder `pictures`.
     """
     settings = system.search_settings(**search)
     name = str(file or "standard input")
     made_from = Fingerprint(
         _models(folders) | settings_of(settings) | asdict(form)
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
+        | ({} if pictures is None else {"pictures": str(pictures)})
     )  # fmt: skip
+    album = None if pictures is None else Album(pictures, system, made_from, force=force)
     columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
     lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
 
     def work(window: list[Line]) -> list[str]:
-        return _window(system, window, name, settings.model_dump(), form, warn)
+        return _window(system, window, name, settings.model_dump(), form, warn, album)
 
     _run(
         "generating", file, output, made_from, lines, lambda line: line.content, work,
         window=min(WINDOW, system.task.window), force=force, quiet=quiet, live=file is None and output is None,
     )  # fmt: skip
+    if album is not None:
+        album.close()
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,9 @@ def _column(path: Path | None) -> Iterator[str]:
     raise DataError(f"{path} ends before the input does; it needs as many lines, of which some may be empty")
 
 
-def _window(system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn) -> list[str]:
+def _window(
+    system: System, window: list[Line], name: str, search: dict[str, Any], form: Form, warn: Warn, album: Album | None
+) -> list[str]:
     """The output lines for some input lines."""
     texts = [line.source.field for line in window]
     problems = {index: str(line.source.bad) for index, line in enumerate(window) if line.source.bad is not None}
@@ -131,7 +144,53 @@ def _window(system: System, window: list[Line], name: str, search: dict[str, Any
         targets = [output.text for outputs in found for output in outputs]
         flat = iter(system.align(sources, targets))
         links = [[pharaoh(next(flat)) for _ in outputs] for outputs in found]
-    return [form.line(outputs, aligned) for outputs, aligned in zip(found, links, strict=True)]
+    drawn = [["" for _ in outputs] for outputs in found]
+    if album is not None:
+        drawn = [album.add(line.source, outputs) for line, outputs in zip(window, found, strict=True)]
+    return [form.line(*row) for row in zip(found, links, drawn, strict=True)]
+
+
+class Album:
+    """A folder of pictures, by the number of their line: `000001.png`, of several outputs `000001-2.png`; and of the
+    first of them a sheet with their texts, `index.png`. The job that began it may go on with it."""
+
+    def __init__(self, folder: Path, system: System, made_from: Fingerprint, *, force: bool) -> None:
+        self.target, self.folder, self.first = system.task.target, folder, list[tuple[str, Path]]()
+        self.target.pictures([])  # an error, if outputs are no pictures
+        require("PIL")
+        if folder.exists() and not (folder.is_dir() and is_empty(folder)):
+            known = read_mark(folder) if folder.is_dir() else None
+            if known is None or known["kind"] != PICTURES:
+                raise OutputError(f"{folder} exists and holds no pictures that Regard made; give another name")
+            if known.get("made_from") != made_from.digest and not force:
+                raise OutputError(f"{folder} has the pictures of another job; give another name, or --force")
+        folder.mkdir(parents=True, exist_ok=True)
+        mark(folder, PICTURES, made_from=made_from.digest)
+
+    def add(self, line: SourceLine, outputs: Sequence[Output]) -> list[str]:
+        """Draw the outputs of a line; returns the path of each."""
+        from PIL import Image
+
+        paths = []
+        for number, picture in enumerate(self.target.pictures([output.text for output in outputs]), 1):
+            path = self.folder / f"{line.number:06d}{f'-{number}' * (number > 1)}.png"
+            with replacing(path) as temporary:
+                Image.fromarray(picture).save(temporary, "PNG")
+            paths.append(str(path))
+            if len(self.first) < SHEET:
+                self.first.append((str(line.field), path))
+        return paths
+
+    def close(self) -> None:
+        """Draw the sheet, if there is what draws it."""
+        if not self.first or find_spec("matplotlib") is None:
+            return
+        from regard.data.modalities.pixels import read_picture
+        from regard.explain.gallery import save_gallery
+
+        side = self.target.settings.size
+        pictures = [read_picture(path, side).reshape(side, side, 3) for _, path in self.first]
+        save_gallery(pictures, [text for text, _ in self.first], self.folder / "index.png")
 
 
 def score_lines(

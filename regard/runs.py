@@ -90,9 +90,10 @@ def prepare(config: Config, watcher: Watcher | None = None) -> tuple[Task, Batch
 def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple[Task, Batches]:
     folder, settings = Path(config.run), config.training
     torch.manual_seed(settings.seed)
-    sides = Sides.of(config)
+    sides, device = Sides.of(config), choose_device(settings.device)
+    sides.target.to(device)
     _learn(sides, folder, watcher)
-    task = new_task(sides, choose_device(settings.device))
+    task = new_task(sides, device)
     store = _stored(task, "train", made_from, watcher)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
     return task, Batches(store, sides, task.layout, budgets, settings.seed)
@@ -236,7 +237,11 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
         watcher.message(f"tokens are those of {begun[0]}")
         given = _tokenizers_from(begun[0], sides)
 
-    sides.learn(lambda: usable_examples(config.data, "train", sides, _ignore), given, watcher.message)
+    known = start.model or start.decoder  # whose codes are what it wrote
+    sides.learn(
+        lambda: usable_examples(config.data, "train", sides, _ignore), given, watcher.message,
+        known=None if known is None or not written or config.target.text else Path(known),
+    )  # fmt: skip
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:

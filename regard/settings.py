@@ -331,7 +331,7 @@ class Config(Section):
 
     @property
     def _scored_by(self) -> tuple[str, ...]:
-        return self.sources[0].scored_by if self.target.written and self.sources else ()
+        return self.sources[0].scored_by if self.target.text and self.sources else ()
 
     @field_validator("source", mode="before")
     @classmethod
@@ -419,6 +419,13 @@ class Config(Section):
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
                 yield f"training.objective.kind '{objective.kind}' needs a decoder"
+        if not self.target.text:
+            if not given:
+                yield f"target.kind '{self.target.kind}' is made from a source, but source.kind is none"
+            if model.ctc:
+                yield f"model.ctc reads text off a source, and target.kind is '{self.target.kind}'; set it to false"
+            if objective.kind == "minimum_risk":
+                yield f"training.objective.kind 'minimum_risk' compares texts, and target.kind is '{self.target.kind}'"
         if objective.agreement and model.ctc:
             yield "training.objective.agreement does not go with model.ctc; set it to 0"
         if getattr(model.decoder, "hard", False) and model.ctc:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, merge, parse, read_yaml, resolve_paths
 from regard.data.examples import Example, Paths, read_files
-from regard.data.modality import Modality
+from regard.data.modality import Modality, Picture
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
@@ -31,6 +31,7 @@ from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.settings import Config, Search
 from regard.tasks.generating import TextGeneration
+from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
@@ -102,6 +103,16 @@ class System:
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
         beside = Given(prefixes, phrases, first_line)
         return self.task.outputs(texts, self.search_settings(**search), on_problem or _warn, given=beside)
+
+    def pictures(
+        self, texts: Iterable[Field], *, on_problem: Problem | None = None, first_line: int = 0, **search: Any
+    ) -> list[Picture | None]:
+        """The picture made from each input, `(height, width, 3)` in bytes, by a model whose target is one. An input that
+        cannot be used gets None, and `on_problem` (or a warning) says why; see `generate`."""
+        self.task.target.pictures([])  # an error, if it makes none
+        codes = self.generate(texts, on_problem=on_problem, first_line=first_line, **search)
+        drawn = iter(self.task.target.pictures([text for text in codes if text]))
+        return [next(drawn) if text else None for text in codes]
 
     def score(self, sources: Iterable[Field], targets: Iterable[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""
@@ -189,11 +200,22 @@ class System:
 
     def evaluate(
         self, files: Paths, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
-        scoring: Scoring | None = None, **search: Any,
+        scoring: Scoring | None = None, judge: System | None = None, **search: Any,
     ) -> Evaluation:  # fmt: skip
-        """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how."""
+        """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how.
+
+        A `judge`, which is a captioner, captions the pictures that this model makes; its captions are held against the
+        texts that they were made from (`judge_pictures`).
+        """
+        if judge is not None:
+            self.task.target.pictures([])  # an error, if it makes none
+            check_judge(judge.task)
         examples = read_files(files, self.task.sides.form)
-        return self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
+        found = self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
+        if judge is None:
+            return found
+        judged = judge_pictures(self.task, judge.task, found, judge.folder.name)
+        return replace(found, scores={**judged, **found.scores})
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""
@@ -314,6 +336,7 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     """A task with a model of fresh weights."""
     config = sides.config
     parts = elements(sides)
+    sides.target.to(device)
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size), parts)
     model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
     match model:

@@ -61,6 +61,10 @@ def generate(
     phrases: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, separated by tabs.")
     ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where outputs are pictures: draw them here, and name each in its line."),
+    ] = None,
     settings: Settings = None,
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
@@ -95,8 +99,8 @@ def generate(
 
         generate_lines(
             _loaded(folders, engine, quantization, device), folders, file, output, search,
-            Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, force=force, warn=warn,
-            quiet=talk.quiet,
+            Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, pictures=pictures,
+            force=force, warn=warn, quiet=talk.quiet,
         )  # fmt: skip
 
 
@@ -178,6 +182,10 @@ def evaluate(
     confidence: Annotated[
         bool, typer.Option("--confidence", help="95 % confidence intervals, by bootstrap resampling.")
     ] = False,
+    judge: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Of pictures: a captioner, whose captions are held against the texts."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
@@ -193,6 +201,8 @@ def evaluate(
 ) -> None:
     """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
     check_model(model)
+    if judge is not None:
+        check_model(judge)
     check_input(*map(dash, data or []), folders=True)
     check_input(*(references or []))
     for path in (report, output):
@@ -206,6 +216,7 @@ def evaluate(
 
     settings, read_as = source_settings(settings)
     system = regard.load(model, device=device, settings=read_as)
+    judging = None if judge is None else regard.load(judge, device=device)
     files = files_of(data) if data else system.config.data.test or system.config.data.valid
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
     further = [[line for _, line in read_lines(path)] for path in references or []]
@@ -213,10 +224,11 @@ def evaluate(
     with counting("evaluating", None, quiet=talk.quiet) as progress:
         result = system.evaluate(
             files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
-            **search,
+            judge=judging, **search,
         )  # fmt: skip
     content = {
         "model": str(model),
+        **({} if judge is None else {"judge": str(judge)}),
         "data": files,
         "examples": len(result.examples),
         "search": system.search_settings(**search).model_dump(),

@@ -28,7 +28,7 @@ from regard.data.lines import (
 )
 from regard.data.modality import Modality
 from regard.data.records import Name, ending, read_alignment, record_reader
-from regard.data.side import Field
+from regard.data.side import Field, Side
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Alignment
 from regard.fingerprint import content_of
@@ -74,14 +74,18 @@ class Form:
     written: bool = True  # the target is a text, and no label
     format: str | None = None  # a layout of `readers/`; None: it is recognised
     root: Path | None = None  # where files are that data name, if not beside them
+    wanted: Side | None = None  # the target, which may name files too
 
     @staticmethod
-    def of(source: Modality, target: Any, data: Data) -> Form:
-        """As the sides' settings say; `target` are those of the target."""
+    def of(source: Modality, target: Side, data: Data) -> Form:
+        """As the sides' settings say."""
         named = [part.settings.column for part in source.parts]
         columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
         root = None if data.root is None else Path(data.root)
-        return Form(source, tuple(columns), target.column, data.alignment, target.written, data.format, root)
+        settings = target.settings
+        return Form(
+            source, tuple(columns), settings.column, data.alignment, settings.written, data.format, root, target
+        )
 
     @property
     def given(self) -> list[Modality]:
@@ -121,14 +125,24 @@ class Form:
 
     def fields(self, texts: Sequence[str], folder: Path, place: str) -> Field:
         """The sources as they stand in a record, brought to what their modality reads."""
-        found = []
-        for part, text in zip(self.given, texts, strict=True):
-            try:
-                found.append(part.read(text, folder))
-            except ValueError as error:
-                kind: BadKind = "malformed" if text.strip(BLANKS) else "blank"
-                raise BadLine(place, kind, str(error)) from None
+        found = [_read(part, text, folder, place) for part, text in zip(self.given, texts, strict=True)]
         return tuple(found) if len(found) > 1 else found[0] if found else ""
+
+    def answer(self, text: str, folder: Path, place: str) -> str:
+        """The target as it stands in a record, brought to what its kind reads."""
+        return text if self.wanted is None else _read(self.wanted, text, folder, place)
+
+    def digest(self, example: Example) -> str:
+        """What tells the content apart of files that an example names; empty if it names none."""
+        return self.source.digest(example.source) + ("" if self.wanted is None else self.wanted.digest(example.target))
+
+
+def _read(side: Side, text: str, folder: Path, place: str) -> str:
+    try:
+        return side.read(text, folder)
+    except ValueError as error:
+        kind: BadKind = "malformed" if text.strip(BLANKS) else "blank"
+        raise BadLine(place, kind, str(error)) from None
 
 
 def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
@@ -202,11 +216,11 @@ def data_content(files: Files, form: Form) -> str:
         return found.hexdigest()
     whole = content_of(paths)
     first = next(read_files(files, form, lambda bad: None), None)
-    if first is None or not form.source.digest(first.source):
+    if first is None or not form.digest(first):
         return whole
     found = hashlib.sha256(whole.encode())
     for example in read_files(files, form, lambda bad: None):
-        found.update(form.source.digest(example.source).encode())
+        found.update(form.digest(example).encode())
     return found.hexdigest()
 
 
@@ -232,7 +246,8 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
         place = f"{paths[0]}:{number}"
         try:
             *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
-            example = Example(form.fields(sources, form.root or paths[0].parent, place), target, place)
+            folder = form.root or paths[0].parent
+            example = Example(form.fields(sources, folder, place), form.answer(target, folder, place), place)
         except BadLine as bad:
             tell(bad, on_bad)
         else:
@@ -252,8 +267,9 @@ def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Calla
                 found = found or part.read_gold(record)
         except ValueError as error:
             raise BadLine(place, "malformed", str(error)) from None
-        source = form.fields(texts, form.root or path.parent, place)
-        return Example(source, text, place, read_alignment(links, place), found)
+        folder = form.root or path.parent
+        source, answer = form.fields(texts, folder, place), form.answer(text, folder, place)
+        return Example(source, answer, place, read_alignment(links, place), found)
 
     return parse
 

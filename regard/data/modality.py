@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -71,14 +70,6 @@ class Modality(Side):
         self.stem: Any = stem or TokenStemSettings()
 
     # Reading
-
-    def read(self, field: str, folder: Path) -> str:
-        """A field of a record that stands in a file of this folder; one that cannot be is a ValueError."""
-        return field
-
-    def digest(self, field: Field) -> str:
-        """What tells the content apart of files that a field names; empty if it names none."""
-        return ""
 
     def read_gold(self, record: dict[str, Any]) -> Any:
         """What a .jsonl record says of which target words belong where; bad ones are a ValueError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,14 @@ class Side(ABC):
 
     dtype: str = "float32"  # of an element on disk
     shape: tuple[int, ...] = ()  # of an element
+
+    def read(self, field: str, folder: Path) -> str:
+        """A field of a record that stands in a file of this folder; one that cannot be is a ValueError."""
+        return field
+
+    def digest(self, field: Field) -> str:
+        """What tells the content apart of files that a field names; empty if it names none."""
+        return ""
 
     @property
     def sampled(self) -> float:

@@ -11,7 +11,7 @@ from regard.data.examples import Example, Form
 from regard.data.modalities.several import Several
 from regard.data.modalities.text import Text
 from regard.data.modality import Modality
-from regard.data.target import LABELS, Target
+from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
 from regard.data.tokens import BOS, EOS, Tokenizer, load_tokenizer, train_tokenizer
 from regard.registry import MODALITIES, TARGETS
@@ -50,7 +50,7 @@ class Sides:
     @cached_property
     def form(self) -> Form:
         """How examples stand in files."""
-        return Form.of(self.source, self.config.target, self.config.data)
+        return Form.of(self.source, self.target, self.config.data)
 
     @property
     def texts(self) -> dict[str, Text | TextTarget]:
@@ -96,9 +96,11 @@ class Sides:
         return {vocabulary: self.texts[names[0]].tokenizer for vocabulary, names in self.vocabularies.items()}
 
     def learn(
-        self, examples: Callable[[], Iterator[Example]], given: Mapping[str, Tokenizer], say: Callable[[str], None]
-    ) -> None:
-        """Learn tokens and labels from the training data, save the tokenizers that are `given`."""
+        self, examples: Callable[[], Iterator[Example]], given: Mapping[str, Tokenizer], say: Callable[[str], None],
+        known: Path | None = None,
+    ) -> None:  # fmt: skip
+        """Learn tokens, labels and codebooks from the training data, save the tokenizers that are `given` and what a
+        target has learnt that is saved in the folder `known`."""
         found = dict(given)
         for vocabulary, names in self.vocabularies.items():
             if vocabulary not in found:
@@ -106,9 +108,12 @@ class Sides:
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
                 found[vocabulary] = train_tokenizer(self._texts_of(names, examples()), settings.kind, settings.size)
         self.use(found)
+        if known is not None:
+            self.target.load(known)
+            return
         if not self.config.target.written:
             say(f"collecting what there is to predict ({self.config.target.kind})")
-            self.target.learn(examples())
+        self.target.learn(examples(), seed=self.config.training.seed, say=say)
 
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
         several = len(self.source.parts) > 1
@@ -132,4 +137,4 @@ class Sides:
         self.target.load(folder)
 
 
-FILES = ("source", "source[0-9]*", "target", SHARED, LABELS)  # names of what is saved beside the weights
+FILES = ("source", "source[0-9]*", "target", SHARED, LABELS, CODEBOOK)  # names of what is saved beside the weights

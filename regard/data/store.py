@@ -21,7 +21,7 @@ from regard.artifacts import checksum, file_checksum, read_json, sync_tree, writ
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad
 from regard.data.scan import Report
-from regard.data.side import Item
+from regard.data.side import Field, Item, Side
 from regard.data.sides import Sides
 from regard.data.tokens import clean
 from regard.errors import DamagedError, DataError
@@ -129,16 +129,13 @@ def usable(
     source, target = sides.source, sides.target
     waiting, size = iter(examples), 1
     while chunk := list(islice(waiting, size)):
-        items: Sequence[Item | BadLine]
-        try:
-            items = source.encode_many([x.source for x in chunk])
-        except DataError:  # which one it is, they say one by one
-            items = [_encoded(sides, x) for x in chunk]
+        items = _encoded(source, [(x.source, x.place) for x in chunk])
+        targets = _encoded(target, [(x.target, x.place) for x in chunk])
         taken = sum(map(item_bytes, items))
         size = max(1, min(CHUNK, 2 * size, int(chunk_bytes * len(chunk) / max(taken, 1))))
-        for example, x, y in zip(chunk, items, target.encode_many([x.target for x in chunk]), strict=True):
-            if isinstance(x, BadLine):
-                on_bad(x)
+        for example, x, y in zip(chunk, items, targets, strict=True):
+            if isinstance(x, BadLine) or isinstance(y, BadLine):
+                on_bad(x if isinstance(x, BadLine) else y)
             elif problem := find_problem(sides, x, y):
                 on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
             else:
@@ -152,11 +149,14 @@ def item_bytes(item: Any) -> int:
     return int(item.nbytes) if isinstance(item, np.ndarray) else 8 * len(item) if isinstance(item, list) else 0
 
 
-def _encoded(sides: Sides, example: Example) -> Item | BadLine:
+def _encoded(side: Side, fields: Sequence[tuple[Field, str]]) -> Sequence[Item | BadLine]:
+    """The numbers of fields, each with its place; what is wrong with it, where a field has none."""
     try:
-        return sides.source.encode_many([example.source])[0]
-    except DataError as error:
-        return BadLine(example.place, "unreadable", f"cannot be used: {error}")
+        return side.encode_many([field for field, _ in fields])
+    except DataError as error:  # which one it is, they say one by one
+        if len(fields) > 1:
+            return [_encoded(side, [one])[0] for one in fields]
+        return [BadLine(fields[0][1], "unreadable", f"cannot be used: {error}")]
 
 
 def find_problem(sides: Sides, x: Item, y: Item) -> str | None:

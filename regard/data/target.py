@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from regard.data.lines import BLANKS
 from regard.data.side import Item, Side
+from regard.errors import ConfigError
 from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
 from regard.evaluation.metrics import Bleu, Metric, References, Score
 from regard.registry import METRICS, TARGETS, Family
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from regard.data.examples import Example
-    from regard.data.modality import Modality
+    from regard.data.modality import Modality, Picture
     from regard.data.tokens import Tokenizer
     from regard.evaluation.labels import ClassScore
     from regard.ragged import Ragged
 
 LABELS = "labels"  # the file that holds what a target learnt, if it is not a tokenizer
+CODEBOOK = "codebook"  # the same of pictures
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Target(Side):
 
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
+    fixed_length: int | None = None  # of all outputs that are written, where they are of one length
+    comparable = True  # a source has one right output, or few; False: many, which no reference stands for
 
     @property
     @abstractmethod
@@ -78,10 +83,20 @@ class Target(Side):
         """The number of the word that each belongs to; -1 for marks."""
         return list(range(len(values)))
 
+    def pictures(self, texts: Sequence[str]) -> list[Picture]:
+        """The pictures of outputs, where outputs are pictures."""
+        raise ConfigError(f"target.kind '{self.settings.kind}' is no picture; target.kind image is")
+
     # What is learnt from the data
 
-    def learn(self, examples: Iterable[Example]) -> None:
-        """Take from the training data what there is to know, save tokens."""
+    def learn(
+        self, examples: Iterable[Example], *, seed: int = 0, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Take from the training data what there is to know, save tokens; draws come from `seed`, and `say` hears of
+        what takes a while."""
+
+    def to(self, device: torch.device) -> None:
+        """Where its network runs from now on, if it has one."""
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads."""

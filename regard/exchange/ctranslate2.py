@@ -29,7 +29,6 @@ from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2
 from regard.exchange.parity import Report, compare
 from regard.fingerprint import content_of
 from regard.model_settings import TransformerSettings
-from regard.models.model import EncoderWithHead
 from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -153,7 +152,7 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs one model at a time; export each of the ensemble by itself")
     if isinstance(model, Elsewhere):
         raise ConfigError(f"{system.folder} is an export itself; export the Regard model it was made from")
-    if isinstance(model, EncoderWithHead):
+    if not system.config.target.text:
         raise ConfigError(f"target.kind is '{system.config.target.kind}': CTranslate2 runs models that write text")
     if len(system.config.sources) > 1:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")

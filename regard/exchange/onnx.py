@@ -36,7 +36,7 @@ from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
-from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, EncoderWithHead, State
+from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, State
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.search.limits import Hypothesis
@@ -63,7 +63,7 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     thrown away.
     """
     task, folder = system.task, Path(folder)
-    if isinstance(task.model, EncoderWithHead):
+    if not system.config.target.text:
         raise ConfigError(f"target.kind is '{system.config.target.kind}': only what writes text can be exported")
     if not isinstance(task.model, AutoregressiveModel):
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")

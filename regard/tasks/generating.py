@@ -54,7 +54,7 @@ UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
 
 @dataclass
 class TextGeneration(Task):
-    """Text from a source of any kind."""
+    """Text, or what else is written a token at a time, from a source of any kind."""
 
     model: AutoregressiveModel
 
@@ -153,12 +153,16 @@ class TextGeneration(Task):
 
     def room(self, sources: Sequence[Item], search: Search) -> list[int]:
         """The most tokens of an output for each source."""
+        if self.target.fixed_length is not None:
+            return [self.target.fixed_length] * len(sources)
         left, together = self.longest - 1, self.first == SEP
         rooms = [min(search.max_length, left - (self.source.length(item) if together else 0)) for item in sources]
         return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
 
     def _limit(self, item: Item, room: int, search: Search) -> str:
         """The setting that leaves a source no more room than this."""
+        if self.target.fixed_length is not None:
+            return f"target.kind {self.config.target.kind}"
         if room == search.max_length:
             return f"search.max_length={search.max_length}"
         if room == self.source.room(item, search.max_ratio):
@@ -183,15 +187,15 @@ class TextGeneration(Task):
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
         model: Any = for_decoding(self.model, settings.precision)
-        room = self.room(sources, settings)
+        room, fixed = self.room(sources, settings), self.target.fixed_length
         weight = self._ctc_weight(settings)
         with inference(model):
             limits = Limits(
                 longest=torch.tensor(room),
                 bos=self.first,
                 eos=EOS,
-                forbidden=(PAD, BOS, SEP, MASK) if settings.unknown else (PAD, UNK, BOS, SEP, MASK),
-                shortest=settings.min_length,
+                forbidden=(PAD, BOS, SEP, MASK) if settings.unknown and fixed is None else (PAD, UNK, BOS, SEP, MASK),
+                shortest=settings.min_length if fixed is None else fixed,
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
@@ -325,7 +329,8 @@ class TextGeneration(Task):
                 loss, tokens = loss - pair.log_prob, tokens + len(pair.tokens)
             first = {id(x) for x in new}  # the greedy output of an input is held against one reference
             some = [k for k, i in enumerate(usable) if id(written[i]) in first]
-            self._count_exposure([items[k] for k in some], [targets[k] for k in some], exposed)
+            if self.target.comparable:
+                self._count_exposure([items[k] for k in some], [targets[k] for k in some], exposed)
             self._count_links([written[i] for i in usable], items, targets, aligned, timed)
         if not tokens:
             raise DataError(f"none of the {len(inputs.numbers)} examples can be used")
@@ -362,12 +367,16 @@ class TextGeneration(Task):
                 timed.add(words[:, : max(own, default=-1) + 1], truths[i], seconds)
 
     def _perplexity(self, loss: float) -> Score:
-        tokens = self.config.target.own_tokens or self.config.tokens
-        signature = f"per:token|tokens:{tokens.kind}|end:counted"
+        target = self.config.target
+        kind = (target.own_tokens or self.config.tokens).kind if target.text else target.kind
+        signature = f"per:token|tokens:{kind}|end:counted"
         return Score("perplexity", perplexity(loss), signature, higher_is_better=False)
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         """Loss over all examples, the rest from greedy outputs of some."""
+        names = dict.fromkeys((*self.config.steering_metrics, *([self.config.metric] * (self.config.metric != "loss"))))
+        if not names:
+            return {"loss": self.loss(examples)}
         greedy = self.config.search.model_copy(
             update={"beam": 1, "nbest": 1, "groups": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0}
         )
@@ -376,7 +385,6 @@ class TextGeneration(Task):
         outputs = [clean(best[0].text) if best else "" for best in found]
         references, more = columns([clean(text) for text in row] for row in inputs.references)
         scoring = Scoring(references=more)
-        names = dict.fromkeys((*self.config.steering_metrics, *([self.config.metric] * (self.config.metric != "loss"))))
         scores = {name: measure(name, outputs, references, scoring).value for name in names}
         return {"loss": self.loss(examples), **scores}
 

@@ -106,7 +106,7 @@ class Image(Modality):
         return field_digest(field)
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
-        what = _fault(field)
+        what = picture_fault(field)
         return ("unreadable", f"names what is no picture: {what}") if what else None
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[NDArray[np.uint8]]:
@@ -198,7 +198,8 @@ def reached(box: Any, grid: int) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=1024)  # captions of one image stand together
-def _fault(path: str) -> str | None:
+def picture_fault(path: str) -> str | None:
+    """What is wrong with the file of a picture; None if nothing is."""
     try:
         check_picture(path)
     except DataError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,9 @@ class Label(Target):
     def decode(self, values: Sequence[int]) -> str:
         return " ".join(self.labels[i] if i < self.size else "<unk>" for i in values)
 
-    def learn(self, examples: Iterable[Example]) -> None:
+    def learn(
+        self, examples: Iterable[Example], *, seed: int = 0, say: Callable[[str], None] = lambda text: None
+    ) -> None:
         counts: Counter[str] = Counter()
         for example in examples:
             counts.update(self.cut(example.target))

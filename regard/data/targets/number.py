@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,9 @@ class Number(Target):
     def decode(self, values: Sequence[float]) -> str:
         return " ".join(f"{self.mean + self.spread * value:.6g}" for value in values)
 
-    def learn(self, examples: Iterable[Example]) -> None:
+    def learn(
+        self, examples: Iterable[Example], *, seed: int = 0, say: Callable[[str], None] = lambda text: None
+    ) -> None:
         values = [parse_number(x.target, x.place) for x in examples if clean(x.target)]
         if not values:
             raise DataError("the training data hold no number")
