@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -56,7 +57,11 @@ class Form:
             return json.dumps({"outputs": records}, ensure_ascii=False)
         cells = []
         for text, output, link, picture in zip(texts, outputs, links, pictures, strict=True):
-            cells += [picture or text, *([f"{output.score:.4f}"] if self.scores else []), *([link] if self.align else [])]
+            cells += [
+                picture or text,
+                *([f"{output.score:.4f}"] if self.scores else []),
+                *([link] if self.align else []),
+            ]
         return "\t".join(cells)
 
 
@@ -164,6 +169,10 @@ class Album:
                 raise OutputError(f"{folder} exists and holds no pictures that Regard made; give another name")
             if known.get("made_from") != made_from.digest and not force:
                 raise OutputError(f"{folder} has the pictures of another job; give another name, or --force")
+            if known.get("made_from") != made_from.digest:
+                for path in folder.glob("*.png"):
+                    if re.fullmatch(r"[0-9]{6,}(-[0-9]+)?|index", path.stem):
+                        path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         mark(folder, PICTURES, made_from=made_from.digest)
 

@@ -68,7 +68,9 @@ CELLS = ("rnn", "lstm", "gru")
 MODALITIES = Family(
     "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video")}
 )
-TARGETS = Family("target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number", "image")})
+TARGETS = Family(
+    "target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number", "image")}
+)
 STEMS = Family(
     "stem",
     dict.fromkeys(("tokens", "convolution"), "regard.models.stems")

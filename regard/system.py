@@ -107,8 +107,10 @@ class System:
     def pictures(
         self, texts: Iterable[Field], *, on_problem: Problem | None = None, first_line: int = 0, **search: Any
     ) -> list[Picture | None]:
-        """The picture made from each input, `(height, width, 3)` in bytes, by a model whose target is one. An input that
-        cannot be used gets None, and `on_problem` (or a warning) says why; see `generate`."""
+        """The picture made from each input, `(height, width, 3)` in bytes, by a model whose target is one.
+
+        An input that cannot be used gets None, and `on_problem` (or a warning) says why; see `generate`.
+        """
         self.task.target.pictures([])  # an error, if it makes none
         codes = self.generate(texts, on_problem=on_problem, first_line=first_line, **search)
         drawn = iter(self.task.target.pictures([text for text in codes if text]))

@@ -12,6 +12,7 @@ from regard.config import merge, parse, resolve_paths
 from regard.data.examples import Example, read_files
 from regard.data.sides import Sides
 from regard.data.tokens import Tokenizer
+from regard.registry import TARGETS
 from regard.settings import Config
 from regard.system import new_task
 from regard.tasks.task import Task
@@ -57,7 +58,7 @@ def sides_of(source: Any = "text", target: Any = "text", **sections: Any) -> Sid
     """The sides of a config whose model can read and write them."""
     kinds = [one.get("kind", "text") if isinstance(one, dict) else one
              for one in (source if isinstance(source, list) else [source])]  # fmt: skip
-    written = target == "text" or (isinstance(target, dict) and target.get("kind", "text") == "text")
+    written = TARGETS.settings(target.get("kind", "text") if isinstance(target, dict) else target).written
     model: dict[str, Any] = {"encoder": {"kind": "none" if kinds == ["none"] else "stem"}}
     if not written:
         model["decoder"] = {"kind": "none"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 PICTURES = 64  # that are read or drawn at once
+UNQUANTISED = 8  # the first of so many parts of the learning does without codes
 RESTARTS = 50  # steps between looks for codes that are not used
 UNUSED = 0.03  # a code is, if it is chosen less often than this share of what a code is chosen on average
 
@@ -89,22 +91,22 @@ class Residual(nn.Module):
 
 
 class Codebook(nn.Module):
-    """VQ-VAE (van den Oord et al. 2017, 4.1): `halvings` convolutions of 4 x 4 with stride 2 and two residual blocks make
-    a grid of vectors, these become codes, and the same backwards makes a picture of those."""
+    """VQ-VAE (van den Oord et al. 2017, 4.1): `halvings` convolutions of 4 x 4 with stride 2 and two residual blocks
+    make a grid of vectors, these become codes, and the same backwards makes a picture of those. At half the size of a
+    picture there are half of the `channels`."""
 
     def __init__(self, codes: int, halvings: int, channels: int, width: int, decay: float = 0.99) -> None:
         super().__init__()
         reading: list[nn.Module] = []
-        for number in range(halvings):
-            before = channels if number else 3
-            reading += [nn.Conv2d(before, channels, 4, stride=2, padding=1), nn.ReLU()]
+        widths = [3, *[(channels + 1) // 2] * (halvings > 1), *[channels] * max(halvings - 1, 1)]
+        for before, after in pairwise(widths):
+            reading += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.ReLU()]
         reading += [nn.Conv2d(channels, channels, 3, padding=1), Residual(channels), Residual(channels), nn.ReLU()]
         self.encoder = nn.Sequential(*reading, nn.Conv2d(channels, width, 1))
         self.quantizer = Quantizer(codes, width, decay)
         drawing: list[nn.Module] = [nn.Conv2d(width, channels, 3, padding=1), Residual(channels), Residual(channels)]
-        for number in range(halvings, 0, -1):
-            after = channels if number > 1 else 3
-            drawing += [nn.ReLU(), nn.ConvTranspose2d(channels, after, 4, stride=2, padding=1)]
+        for after, before in pairwise(widths[::-1]):
+            drawing += [nn.ReLU(), nn.ConvTranspose2d(after, before, 4, stride=2, padding=1)]
         self.decoder = nn.Sequential(*drawing)
 
     def vectors(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -117,12 +119,6 @@ class Codebook(nn.Module):
         """Pictures of vectors laid end to end, as `vectors` gives them."""
         found: Tensor = self.decoder(vectors.unflatten(0, (-1, *grid)).permute(0, 3, 1, 2))
         return found
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Quantized]:
-        """Pictures as they are drawn again; the encoder's vectors, and what was made of them."""
-        z, grid = self.vectors(x)
-        found = self.quantizer(z)
-        return self.drawn(found.vectors, grid), z, found
 
     # In use
 
@@ -163,6 +159,8 @@ def learn_codebook(
     """A codebook of these pictures, `(pictures, height, width, 3)`: `‖x - x'‖² / var(x) + β ‖z - sg[e]‖²` over so many
     steps of Adam, with a rate that falls along a cosine.
 
+    For an eighth of the steps there are no codes: they begin among vectors that tell something of a picture.
+
     It depends on `seed` and on nothing drawn before; what is drawn elsewhere does not depend on it.
     """
     with torch.random.fork_rng(devices=[]):
@@ -173,26 +171,30 @@ def learn_codebook(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     variance = float((pictures[:: max(1, len(pictures) // 1024)] / 127.5).var()) or 1.0
     everything, order = torch.from_numpy(pictures), torch.zeros(0, dtype=torch.long)
-    quantizer = model.quantizer
+    quantizer, unquantised = model.quantizer, steps // UNQUANTISED
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         for step in range(steps):
             while len(order) < batch:
                 order = torch.cat((order, torch.randperm(len(pictures), generator=draw)))
             some, order = order[:batch], order[batch:]
             x = to_colours(everything[some].to(device))
-            if not step:
-                quantizer.restart(model.vectors(x)[0].detach(), draw, every=True)
-            again, z, found = model(x)
-            error = F.mse_loss(again, x)
+            z, grid = model.vectors(x)
+            if step == unquantised:
+                quantizer.restart(z.detach(), draw, every=True)
+            found = quantizer(z)
+            error = F.mse_loss(model.drawn(z if step < unquantised else found.vectors, grid), x)
             optimizer.zero_grad(set_to_none=True)
-            (error / variance + commitment * found.commitment).backward()
+            loss = error / variance
+            (loss if step < unquantised else loss + commitment * found.commitment).backward()
             optimizer.step()
             schedule.step()
             quantizer.update(z.detach(), found.indices)
-            if step % RESTARTS == RESTARTS - 1 and step < 3 * steps // 4:  # the last quarter is for what there is
+            if (
+                step % RESTARTS == RESTARTS - 1 and step > unquantised and step < 3 * steps // 4
+            ):  # the last quarter is for what there is
                 quantizer.restart(z.detach(), draw)
             if (step + 1) % max(1, steps // 4) == 0:
                 used = int((quantizer.counts >= UNUSED * quantizer.counts.mean()).sum())
-                spread = float(error.detach()) / variance
-                say(f"codebook: step {step + 1:,} of {steps:,}, error {spread:.2%} of the variance, {used} codes in use")
+                left = float(error.detach()) / variance
+                say(f"codebook: step {step + 1:,} of {steps:,}, error {left:.2%} of the variance, {used} codes used")
     return model.eval().requires_grad_(False)

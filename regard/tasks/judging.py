@@ -50,8 +50,8 @@ def check_judge(judge: Task) -> None:
     kinds = " and ".join(side.kind for side in judge.config.sources)
     if kinds != "image" or not judge.config.target.text:
         raise ConfigError(
-            f"a judge of pictures is a captioner (source.kind image, target.kind text); this one has source.kind {kinds} "
-            f"and target.kind {judge.config.target.kind}"
+            f"a judge of pictures is a captioner (source.kind image, target.kind text); this one has source.kind "
+            f"{kinds} and target.kind {judge.config.target.kind}"
         )
 
 

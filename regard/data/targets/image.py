@@ -51,7 +51,10 @@ class ImageTargetSettings(TargetSettings):
     size: int = Setting(64, ge=8, le=1024, description="pictures are brought to so many pixels a side")
     codes: int = Setting(256, ge=2, le=2**16, description="how many codes the codebook has")
     halvings: int = Setting(
-        3, ge=1, le=8, description="how often the codebook halves the sides: a code stands for 2 ** halvings pixels a side"
+        3,
+        ge=1,
+        le=8,
+        description="how often the codebook halves the sides: a code stands for 2 ** halvings pixels a side",
     )
     channels: int = Setting(64, ge=1, le=4096, description="of the codebook's convolutions")
     code_width: int = Setting(32, ge=1, le=4096, description="how many numbers a code has")
@@ -70,7 +73,9 @@ class ImageTargetSettings(TargetSettings):
                 f"size {max(2, round(self.size / part)) * part}, or fewer halvings"
             )
         if self.cells > MOST_CELLS:
-            raise ValueError(f"a picture of {self.cells:,} codes is too long to write; raise halvings ({self.halvings})")
+            raise ValueError(
+                f"a picture of {self.cells:,} codes is too long to write; raise halvings ({self.halvings})"
+            )
         if other := [name for name in self.metrics or () if name not in self.usual]:
             raise ValueError(f"metrics has {other[0]!r}, which is not of pictures; there is: {', '.join(self.usual)}")
         return self
@@ -85,8 +90,8 @@ class ImageTargetSettings(TargetSettings):
 class ImageTarget(Target):
     """A picture of `size` x `size` pixels: the codes of a grid of cells, row by row.
 
-    A field names a file; or it is codes, as `decode` writes them: numbers with a blank between. Every output has as many
-    codes as there are cells, and `pictures` draws it.
+    A field names a file; or it is codes, as `decode` writes them: numbers with a blank between. Every output has as
+    many codes as there are cells, and `pictures` draws it.
     """
 
     Settings = ImageTargetSettings
@@ -144,7 +149,9 @@ class ImageTarget(Target):
     def _codes(self, field: str) -> list[int]:
         codes = [int(code) for code in field.split(" ")]
         if max(codes) >= self.settings.codes:
-            raise DataError(f"there is no code {max(codes)}; this codebook has those from 0 to {self.settings.codes - 1}")
+            raise DataError(
+                f"there is no code {max(codes)}; this codebook has those from 0 to {self.settings.codes - 1}"
+            )
         return [FIRST + code for code in codes]
 
     def _pixels(self, fields: Sequence[str]) -> NDArray[np.uint8]:
