@@ -82,7 +82,10 @@ def generate_lines(
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
         | ({} if pictures is None else {"pictures": str(pictures)})
     )  # fmt: skip
-    album = None if pictures is None else Album(pictures, system, made_from, force=force)
+    album = None
+    if pictures is not None:
+        resumed = output is not None and output.with_name(f"{output.name}.partial").exists()
+        album = Album(pictures, system, made_from, resumed=resumed, force=force)
     columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
     lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
 
@@ -157,9 +160,9 @@ def _window(
 
 class Album:
     """A folder of pictures, by the number of their line: `000001.png`, of several outputs `000001-2.png`; and of the
-    first of them a sheet with their texts, `index.png`. The job that began it may go on with it."""
+    first of them a sheet with their texts, `index.png`. A job that is `resumed` goes on with the one that it began."""
 
-    def __init__(self, folder: Path, system: System, made_from: Fingerprint, *, force: bool) -> None:
+    def __init__(self, folder: Path, system: System, made_from: Fingerprint, *, resumed: bool, force: bool) -> None:
         self.target, self.folder, self.first = system.task.target, folder, list[tuple[str, Path]]()
         self.target.pictures([])  # an error, if outputs are no pictures
         require("PIL")
@@ -167,12 +170,12 @@ class Album:
             known = read_mark(folder) if folder.is_dir() else None
             if known is None or known["kind"] != PICTURES:
                 raise OutputError(f"{folder} exists and holds no pictures that Regard made; give another name")
-            if known.get("made_from") != made_from.digest and not force:
-                raise OutputError(f"{folder} has the pictures of another job; give another name, or --force")
-            if known.get("made_from") != made_from.digest:
-                for path in folder.glob("*.png"):
-                    if re.fullmatch(r"[0-9]{6,}(-[0-9]+)?|index", path.stem):
-                        path.unlink()
+            begun = resumed and known.get("made_from") == made_from.digest
+            if not begun and not force:
+                raise OutputError(f"{folder} exists; give another name, or --force to replace its pictures")
+            for path in () if begun else folder.glob("*.png"):
+                if re.fullmatch(r"[0-9]{6,}(-[0-9]+)?|index", path.stem):
+                    path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         mark(folder, PICTURES, made_from=made_from.digest)
 

@@ -227,7 +227,7 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
 @pytest.mark.parametrize(
     ("corpus", "task"),
     [("scenes", "vqa"), ("spoken", "translate"),
-     *([("scenes", "classify"), ("scenes", "video"), ("spoken", "transcribe")] if FULL else [])],
+     *([("scenes", "classify"), ("scenes", "video"), ("scenes", "paint"), ("spoken", "transcribe")] if FULL else [])],
 )  # fmt: skip
 def test_new_makes_a_corpus_for_a_task(tmp_path: Path, corpus: str, task: str) -> None:
     settings = demo.corpus_settings(corpus, task)
@@ -242,6 +242,7 @@ def test_new_makes_a_corpus_for_a_task(tmp_path: Path, corpus: str, task: str) -
         assert all(len(record["target"].split()) == 2 for record in records)
     overrides = ["training.steps=2", "training.validate_sentences=2", "training.tensorboard=false", "model.d_model=16",
                  "search.beam=1", "search.max_length=6", "tokens.kind=char"]  # fmt: skip
+    overrides += ["target.steps=2"] if task == "paint" else []
     shown = good("train", tmp_path / "mine" / "config.yaml", *overrides)
     assert f"trained: {tmp_path / 'mine' / 'run'}" in shown
     note = json.loads((tmp_path / "mine" / "corpus.json").read_text())

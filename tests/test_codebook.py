@@ -293,7 +293,7 @@ def test_pictures_as_files_and_scores_of_a_judge(folder: Path, tmp_path: Path) -
     assert sorted(path.name for path in album.iterdir()) == ["000001.png", "index.png", "regard.json"]
     assert first["outputs"][0]["picture"] == f"{album}/000001.png"
     assert len(first["outputs"][0]["text"].split()) == CELLS
-    assert "has the pictures of another job" in refused(
+    assert "give another name, or --force to replace its pictures" in refused(
         "generate", folder / "run", "--pictures", album, text="red blue\n"
     )  # fmt: skip
     (tmp_path / "mine").mkdir()

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import torch
 
     from regard.data.examples import Example
-    from regard.nn.codebook import Codebook
 
 FIRST = len(MARKS)  # the token of code 0
 MOST_BYTES = 2**28  # of pictures that a codebook is learnt on
@@ -96,7 +95,7 @@ class ImageTarget(Target):
 
     Settings = ImageTargetSettings
     comparable = False
-    codebook: Codebook
+    codebook: Any  # a `Codebook`, of a room that stands after this one
     device: torch.device | str = "cpu"
 
     @property
@@ -193,7 +192,7 @@ class ImageTarget(Target):
         device = torch.device(self.device)
         return exclusive(device) if device.type == "cuda" else nullcontext()
 
-    def _new(self) -> Codebook:
+    def _new(self) -> Any:
         from regard.nn.codebook import Codebook
 
         given = self.settings
