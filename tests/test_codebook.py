@@ -22,6 +22,7 @@ from regard.data.tokens import MARKS
 from regard.errors import ConfigError, DamagedError, DataError, ModelError
 from regard.nn.codebook import Codebook, Quantizer, learn_codebook, to_bytes, to_colours
 from regard.training.trainer import Watcher
+from tests.conftest import gpu
 from tests.test_cli import good, refused
 from tests.toy import sides_of
 
@@ -99,10 +100,11 @@ def pixels(left: str, right: str) -> NDArray[np.uint8]:
     return found
 
 
-def test_the_same_seed_gives_the_same_codebook_and_draws_nothing_from_elsewhere() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_the_same_seed_gives_the_same_codebook_and_draws_nothing_from_elsewhere(device: str) -> None:
     pictures = np.stack([pixels(*both) for both in product(COLOURS, COLOURS)])
     make = partial(Codebook, 16, 2, 8, 4)
-    options: dict[str, Any] = {"steps": 8, "batch": 4, "rate": 0.01, "commitment": 0.25, "device": torch.device("cpu")}
+    options: dict[str, Any] = {"steps": 8, "batch": 4, "rate": 0.01, "commitment": 0.25, "device": torch.device(device)}
     torch.manual_seed(5)
     state = torch.get_rng_state()
     one = learn_codebook(make, pictures, seed=3, **options)

@@ -164,7 +164,7 @@ def learn_codebook(
     It depends on `seed` and on nothing drawn before; what is drawn elsewhere does not depend on it.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # of the CPU, on which weights are drawn, and of no GPU
         model = make().to(device)
     draw = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), rate)
