@@ -254,7 +254,7 @@ def test_a_corpus_that_there_is_not(tmp_path: Path) -> None:
     assert "unknown corpus 'novels'; there are: phrasebook, text, tags, scenes, spoken" in said
     said = refused("new", tmp_path / "mine", "--corpus", "spoken", "--task", "vqa")
     assert "the corpus spoken is not for the task 'vqa'; there are: phrasebook for translate; text for " in said
-    assert "scenes for caption, classify, vqa, video, paint; spoken for transcribe, translate" in said
+    assert "scenes for caption, classify, vqa, video, paint; spoken for transcribe, commands, translate" in said
     assert "--task 'vqa' is for a corpus" in refused("new", tmp_path / "mine", "--task", "vqa")
     said = refused("new", tmp_path / "mine", "--corpus", "scenes", "--preset", "transformer-tiny")
     assert "model.share_embeddings needs a text as source" in said
