@@ -59,7 +59,7 @@ class ImageTargetSettings(TargetSettings):
     code_width: int = Setting(32, ge=1, le=4096, description="how many numbers a code has")
     steps: int = Setting(2000, ge=1, le=10**9, description="steps in which the codebook is learnt")
     pictures: int = Setting(32, ge=1, le=10**5, description="how many of them in a step")
-    learning_rate: float = Setting(0.001, gt=0, le=10, description="of Adam, at first")
+    learning_rate: float = Setting(0.002, gt=0, le=10, description="of Adam, at first")
     commitment: float = Setting(0.25, ge=0, le=10**6, description="weight β that keeps vectors near their code")
     decay: Share = Setting(0.99, description="γ of the moving means that codes are")
 
