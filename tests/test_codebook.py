@@ -17,9 +17,11 @@ from PIL import Image
 
 import regard
 from regard.config import parse
-from regard.data.examples import Example
+from regard.data.examples import Example, SourceLine
 from regard.data.tokens import MARKS
-from regard.errors import ConfigError, DamagedError, DataError, ModelError
+from regard.errors import ConfigError, DamagedError, DataError, ModelError, OutputError
+from regard.fingerprint import Fingerprint
+from regard.generation import Album
 from regard.nn.codebook import Codebook, Quantizer, learn_codebook, to_bytes, to_colours
 from regard.training.trainer import Watcher
 from tests.conftest import gpu
@@ -347,6 +349,21 @@ def test_pictures_as_files_and_scores_of_a_judge(folder: Path, tmp_path: Path) -
         "generate", folder / "captioner", "--pictures", tmp_path / "none", text="a.png\n"
     )
     assert not (tmp_path / "none").exists()
+
+
+def test_only_the_job_that_began_a_folder_of_pictures_goes_on_with_it(system: regard.System, tmp_path: Path) -> None:
+    mine, other = Fingerprint({"job": 1}), Fingerprint({"job": 2})
+    line = SourceLine(7, b"", "red blue")
+    outputs = system.outputs(["red blue"], beam=1)[0]
+    (path,) = Album(tmp_path, system, mine, resumed=False, force=False).add(line, outputs)
+    Album(tmp_path, system, mine, resumed=True, force=False).close()
+    assert Path(path).is_file()
+    for made_from, resumed in ((other, True), (mine, False)):
+        with pytest.raises(OutputError, match="give another name, or --force to replace its pictures"):
+            Album(tmp_path, system, made_from, resumed=resumed, force=False)
+    (tmp_path / "mine.png").write_text("precious")
+    Album(tmp_path, system, other, resumed=False, force=True)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["mine.png", "regard.json"]
 
 
 # What is wrong
