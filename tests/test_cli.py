@@ -105,7 +105,7 @@ def test_help_keeps_what_stands_in_brackets() -> None:
         for parameter in commands[name].params:
             assert " ".join((getattr(parameter, "help", None) or "").split()) in text
     assert "Any other setting of [search], such as search.no_repeat=3." in told["generate"]
-    assert "Any other setting of [search], such as search.no_repeat=3." in told["evaluate"]
+    assert "Any other setting of [search], or of [source], such as source.size=96." in told["evaluate"]
     assert "of a .tsv or .jsonl file, its source column" in told["generate"]
     for name, usage in {
         "generate": "{MODEL} [FILE]",

@@ -79,7 +79,7 @@ def test_a_model_of_ones_own_parts(tmp_path: Path) -> None:
     assert sum(a == b for a, b in zip(outputs, wanted, strict=True)) > 60
     assert re.search(r'"source": ?\["0", ?"8"', (tmp_path / "attention.html").read_text()), "pieces are moments"
     config = (tmp_path / "signals/run/config.yaml").read_text()
-    for text in ("kind: signal", "kind: frames", "width: 8", "score: cosine", "focus: 1.0", "metric: word-accuracy"):
+    for text in ("kind: signal", "kind: windows", "width: 8", "score: cosine", "focus: 1.0", "metric: word-accuracy"):
         assert text in config
     with pytest.raises(ConfigError, match=r"no source of kind 'signal'.*--import"):
         regard.load(tmp_path / "signals/run")

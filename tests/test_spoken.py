@@ -210,7 +210,7 @@ def test_write(task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"task": "sing"}, "unknown task 'sing'; the spoken corpus has 'transcribe' and 'translate'"),
+        ({"task": "sing"}, "unknown task 'sing'; the spoken corpus has 'transcribe' and 'commands' and 'translate'"),
         ({"split": "dev"}, "unknown split 'dev'; the spoken corpus has 'train' and 'valid' and 'test'"),
         ({"size": -1}, r"size \(-1\) of train is negative; ask for 0 recordings or more"),
     ],
