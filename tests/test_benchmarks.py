@@ -284,9 +284,8 @@ def test_tokens_are_words_and_marks_stand_where_they_should() -> None:
 
 COMMANDS = {
     "train-gpu": ["--device", "cpu", "--precisions", "float32", "bfloat16"],
-    "train-cpu": ["--models", "tiny-lstm"],
-    "decode-gpu": ["--device", "cpu"],
     "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
+    **({"train-cpu": ["--models", "tiny-lstm"], "decode-gpu": ["--device", "cpu"]} if FULL else {}),
     **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
 }
 

@@ -26,7 +26,7 @@ from regard.models.recurrent import CONTEXT_MODES
 from regard.runs import Stopped, prepare
 from regard.settings import Config
 from regard.system import System
-from tests.conftest import FULL
+from tests.conftest import FULL, whole
 from tests.test_cli import good, refused, run
 from tests.test_training import StopAt
 from tests.toy import toy_config, toy_settings, write_corpus
@@ -172,6 +172,7 @@ def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Pa
         assert x.steps == whole[x.model, x.seed]["steps"]
 
 
+@whole
 def test_a_budget_of_operations(corpus: Path, tmp_path: Path) -> None:
     """Each model trains on as many tokens as the operations allow: the dearer one on fewer."""
     budget = 6e7
@@ -412,6 +413,7 @@ def test_a_damaged_report_is_named_and_made_anew(corpus: Path, done: Path, tmp_p
     assert again["run"] == whole["run"]
 
 
+@whole
 def test_what_is_overridden_is_announced(corpus: Path, tmp_path: Path) -> None:
     said: list[str] = []
     config = load(corpus / "a.yaml", ["training.patience=5", "training.validate_every=1000"])

@@ -211,6 +211,7 @@ def test_spans_say_the_same_from_both_sides(causal: bool) -> None:
     assert pairs == ({(m, n) for m, n in own if n <= m} if causal else own)
 
 
+@pytest.mark.skipif(not ALL, reason="takes long; make test-all")
 @pytest.mark.usefixtures("kernel")
 def test_attention_compiles_as_one_operator() -> None:
     q, k, v = (rows([9, 4], 2, 8, seed=seed) for seed in (1, 2, 3))
@@ -562,7 +563,7 @@ def test_two_passes_without_a_bias_or_without_tokens() -> None:
     assert [tensor.numel() for tensor in cast(Any, found.grad_fn).saved_tensors] == [0, 0, 13]
 
 
-@pytest.mark.parametrize("by_kernel", [False, True])
+@pytest.mark.parametrize("by_kernel", [False, True] if ALL else [False])
 def test_two_passes_under_autocast(by_kernel: bool, request: pytest.FixtureRequest) -> None:
     if by_kernel:
         request.getfixturevalue("kernel")
@@ -694,7 +695,8 @@ def test_a_fixed_state_steps_through_the_kernel_as_a_growing_one_does(kernel: No
 # A batch that is filled up
 
 
-@pytest.mark.parametrize(("norm", "agreement"), crossed(["pre", "post"], [0.0, 3.0]) if ALL else [("post", 3.0)])
+@pytest.mark.skipif(not ALL, reason="takes long; make test-all")
+@pytest.mark.parametrize(("norm", "agreement"), crossed(["pre", "post"], [0.0, 3.0]))
 def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement: float) -> None:
     name = f"transformer-{norm}-learned"
     model = deepcopy(tiny((name, name))).float().to(DEVICE)

@@ -27,7 +27,7 @@ from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.trainer import Update, Watcher
 from regard.training.update import Updater, learning_rate, make_optimizer
-from tests.conftest import FULL, crossed
+from tests.conftest import FULL, crossed, whole
 from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
 
 ENCODER_DECODERS = {
@@ -154,6 +154,7 @@ def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
         torch.testing.assert_close(mean[name], (parts[0][name] + parts[1][name] + parts[2][name]) / 3)
 
 
+@whole
 def test_bfloat16_trains(folder: Path) -> None:
     system = regard.train(toy_config(folder, training={"steps": 100, "precision": "bfloat16", "learning_rate": 0.02}))
     assert next(system.task.model.parameters()).dtype == torch.float32
