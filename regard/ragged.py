@@ -159,6 +159,13 @@ class Ragged:
         """Where in its sequence each value stands, from 0, `(total,)`."""
         return torch.arange(self.values.shape[0], device=self.offsets.device) - self.offsets.long()[self.row]
 
+    def indexed(self) -> Ragged:
+        """With `row` and `position` worked out, for compiled layers: Python 3.11 works out a `cached_property` under a
+        lock, which `torch.compile` cannot enter."""
+        for name in ("row", "position"):
+            getattr(self, name)
+        return self
+
     @cached_property
     def slot(self) -> Tensor:
         """Where each value stands in the flattened padded form, `(total,)`."""

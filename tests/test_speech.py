@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from regard.config import parse
 from regard.data.modalities.audio import SoundAugmentation
@@ -101,6 +102,24 @@ def test_the_convolution_module(norm: str, kernel: int) -> None:
     for found, row in zip(module(x).split([4, 1, 0, 6]), rows, strict=True):
         if row:
             agree(found, convolution_module(w, row, kernel, norm))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_a_compiled_convolution_is_the_same_and_compiled_once_for_all_lengths(norm: str) -> None:
+    module, counter = redrawn(ConvolutionModule(D_MODEL, 5, norm, dropout=0.0)).double().train(), CompileCounter()
+    compiled = torch.compile(module.forward, backend=counter, dynamic=True, fullgraph=True)
+    for lengths in ([3, 0, 1, 9], [4, 2, 6], [2, 7, 1, 1, 5]):
+        x = ragged(lengths, seed=1)[0].indexed()
+        found, gradients = [], []
+        for run in (module.forward, compiled):
+            values = x.values.detach().clone().requires_grad_()
+            y = run(x.like(values))
+            found.append(y)
+            weights = (values, module.depthwise.weight, module.depthwise.bias)
+            gradients.append(torch.autograd.grad(y.square().sum(), weights))
+        for one, other in ((found[0], found[1]), *zip(*gradients, strict=True)):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
