@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -19,8 +20,8 @@ UNIT = "frames/s"
 WORKLOAD = (
     "A step is log-mel frames of 10 ms from 16-bit samples, forward, CTC loss, backward, clipping, AdamW (fused) and "
     f"clearing of gradients. Recordings last {SECONDS[0]:g} to {SECONDS[1]:g} s, drawn evenly, and their texts have "
-    f"about {PER_SECOND:g} tokens a second. Real frames are counted, no padding. Batches are those that Regard cuts, from "
-    "recordings sorted by text and duration, for all but who is called by duration: its own are sorted by that alone. "
+    f"about {PER_SECOND:g} tokens a second. Real frames are counted, no padding. Batches are those that Regard cuts "
+    "from recordings sorted by text and duration, for all but who is called by duration: its own are sorted so. "
     "Making batches is not timed; bringing them to the device is. No attention has dropout, and each side has as many "
     "weights."
 )
@@ -70,6 +71,10 @@ def _work(peer: SpeechPeer, load: SpeechLoad) -> Work:
     weights = sum(x.numel() for x in model.parameters())
     padding = f"{100 - 100 * frames / places:.1f} % of padded frames are padding"
     note = "; ".join(filter(None, (peer.note, padding, f"{weights:,} weights")))
-    inside = {} if peer.role == "peer" else {"inside": retain_memory}
-    extra = {"extra": lambda rate: {"ms/step": 1000 * frames / rate / len(packs)}}
-    return training_work(step, [batch(x) for x in packs], float(frames), load.device, note=note, **inside, **extra)
+
+    def found(rate: float) -> dict[str, float]:
+        return {"ms/step": 1000 * frames / rate / len(packs)}
+
+    inside = nullcontext if peer.role == "peer" else retain_memory
+    made = [batch(x) for x in packs]
+    return training_work(step, made, float(frames), load.device, note=note, extra=found, inside=inside)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 
 from benchmarks.peers import add_peers
 from benchmarks.peers.base import training_work
-from benchmarks.peers.vit import VISION, RegardViT, ViT, VisionLoad, VisionPeer
+from benchmarks.peers.vit import VISION, RegardViT, VisionLoad, VisionPeer, ViT
 from benchmarks.race import Case, Contender, Work
 from benchmarks.train import PEAK
 from benchmarks.workload import DROPOUT
@@ -18,9 +19,9 @@ from regard.memory import retain_memory
 
 UNIT = "images/s"
 WORKLOAD = (
-    "A step is forward, cross-entropy, backward, clipping, AdamW (fused) and clearing of gradients. Pictures are random "
-    "bytes that lie on the device already; both make numbers from -1 to 1 of them there. No attention has dropout. Each "
-    "side trains on the same batches, and has as many weights."
+    "A step is forward, cross-entropy, backward, clipping, AdamW (fused) and clearing of gradients. Pictures are "
+    "random bytes that lie on the device already; both make numbers from -1 to 1 of them there. No attention has "
+    "dropout. Each side trains on the same batches, and has as many weights."
 )
 SHAPES = {
     shape.name: shape
@@ -74,5 +75,5 @@ def _work(peer: VisionPeer, load: VisionLoad, options: Namespace) -> Work:
         return values | ({"% of peak": 100 * tflops / peak} if peak else {})
 
     note = "; ".join(filter(None, (peer.note, f"{weights:,} weights")))
-    inside = {} if peer.role == "peer" else {"inside": retain_memory}
-    return training_work(step, batches, float(load.rows * load.count), load.device, note=note, extra=found, **inside)
+    inside, amount = nullcontext if peer.role == "peer" else retain_memory, float(load.rows * load.count)
+    return training_work(step, batches, amount, load.device, note=note, extra=found, inside=inside)

@@ -83,7 +83,7 @@ class SpeechLoad:
         return np.rint(100 * seconds).astype(np.int64), np.maximum(tokens, 1).astype(np.int64)
 
     def packs(self, *, by_duration: bool = False) -> list[Index]:
-        """`count` batches at even distances, as Regard cuts them: sorted by text, then by duration; or by that alone."""
+        """`count` batches at even distances, sorted by text and then by duration, as Regard does, or by that alone."""
         hops, tokens = self.lengths
         costs = [hops] if by_duration else [hops, tokens + 1]
         return spaced(pack(costs, [self.budget] * len(costs)), self.count)
@@ -190,7 +190,7 @@ class TorchBlock(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator,unused-ignore]
     def over_time(self, y: Tensor) -> Tensor:
-        """The depthwise convolution. Where it is compiled, that is done anew for every length, at half a minute each."""
+        """The depthwise convolution, which is not compiled: torch 2.13 would do that anew for every length."""
         return self.depthwise(y.mT).mT
 
 
@@ -206,7 +206,7 @@ class TorchConformer(nn.Module):
         d = shape.d_model
         _, self.width, self.size = window_of(RATE)
         self.convolutions = nn.ModuleList(nn.Conv2d(before, d, 3, stride=2, padding=1) for before in (1, d))
-        self.reduced = nn.Linear(d * -(-(-(-shape.mels // 2)) // 2), d)
+        self.reduced = nn.Linear(d * ((shape.mels + 3) // 4), d)
         self.blocks = nn.ModuleList(TorchBlock(shape, dropout) for _ in range(shape.layers))
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(d, shape.vocabulary)
         filters = torch.from_numpy(mel_filters(RATE, self.size, shape.mels).T.copy())

@@ -146,9 +146,10 @@ class ConvolutionModule(nn.Module):
     def summed(self, x: Ragged) -> Tensor:
         """`convolved`, as a sum over neighbours: one kernel where it is compiled, for all lengths, while torch compiles
         a convolution anew for each."""
-        total, weight, gap = x.values.shape[0], self.depthwise.weight.squeeze(1), self.gap
+        total, weight, bias, gap = x.values.shape[0], self.depthwise.weight.squeeze(1), self.depthwise.bias, self.gap
+        assert bias is not None, "the convolution has a bias"
         around, row = F.pad(x.values, (0, 0, gap, gap)), F.pad(x.row, (gap, gap), value=-1)
-        found = self.depthwise.bias.expand(total, -1)
+        found = bias.expand(total, -1)
         for i in range(2 * gap + 1):
             inside = (row[i : i + total] == x.row)[:, None]
             found = found + torch.where(inside, around[i : i + total], 0.0) * weight[:, i]
@@ -171,8 +172,8 @@ class ConformerBlock(Block):
         self.dropout = Dropout(dropout)
 
     def compile_for_training(self) -> None:
-        """Leave it as it is: batches of recordings differ in the lengths that the convolution pads to, each to be
-        compiled anew."""
+        """Leave it as it is: that it is quicker compiled, which `torch.compile(self.run, dynamic=True)` does once for
+        all lengths, has yet to be measured."""
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
