@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,12 +15,11 @@ import torch
 
 from benchmarks.flops import floor_seconds, step_flop
 from benchmarks.peers import TRAINING, add_peers
-from benchmarks.peers.base import Load, Peer
+from benchmarks.peers.base import Load, Peer, training_work
 from benchmarks.peers.ours import Regard
 from benchmarks.race import Case, Contender, Role, Work
 from benchmarks.workload import DROPOUT, LONGEST, MEAN, SHAPES, SIGMA, SMOOTHING, STRETCH, WINDOW, Shape, Window
 from regard.data.batches import Index
-from regard.errors import TrainingError
 from regard.model_settings import ModelSettings
 from regard.models.build import count_parameters
 
@@ -130,7 +128,7 @@ def contender(peer: Peer, load: Load, options: Namespace, role: Role | None = No
 
 
 def _work(peer: Peer, load: Load, options: Namespace) -> Work:
-    """Turns that go through all batches once. A GPU is warm after two of them, a CPU after a step."""
+    """Steps of a peer over batches in its own form."""
     torch.manual_seed(load.window.seed)
     batch, step = peer.training(load)
     source, target = load.window.source, load.window.target
@@ -144,18 +142,8 @@ def _work(peer: Peer, load: Load, options: Namespace) -> Work:
         padding = f"{100 - 100 * share:.1f} % of its target positions are padding"
     batches = [batch(*load.window.pairs(x)) for x in packs]
     tokens = sum(int((target[x] + 1).sum()) for x in packs)
-
-    def turn(some: Sequence[Any] = batches) -> float:
-        loss = torch.zeros(())
-        for batch in some:
-            loss = step(batch)
-        if not math.isfinite(float(loss)):
-            raise TrainingError(f"the loss became {float(loss)}: what was timed is no training")
-        return float(tokens)
-
-    warm = [*batches, *batches] if load.device.type == "cuda" else batches[:1]
-    note = "; ".join(filter(None, (peer.note, padding)))
-    return Work(turn, lambda: turn(warm), note, _meaning(load, packs, tokens, options), peer.inside)
+    note, extra = "; ".join(filter(None, (peer.note, padding))), _meaning(load, packs, tokens, options)
+    return training_work(step, batches, float(tokens), load.device, note=note, extra=extra, inside=peer.inside)
 
 
 def _meaning(

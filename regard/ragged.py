@@ -90,6 +90,7 @@ class Ragged:
     values: Tensor  # (total, …)
     offsets: Tensor  # (rows + 1,), int32 as the variable-length kernels want it
     longest: int
+    uniform: bool = False  # every sequence has `longest` values, and there are no others
 
     @staticmethod
     def of(
@@ -158,6 +159,13 @@ class Ragged:
         """Where in its sequence each value stands, from 0, `(total,)`."""
         return torch.arange(self.values.shape[0], device=self.offsets.device) - self.offsets.long()[self.row]
 
+    def indexed(self) -> Ragged:
+        """With `row` and `position` worked out, for compiled layers: Python 3.11 works out a `cached_property` under a
+        lock, which `torch.compile` cannot enter."""
+        for name in ("row", "position"):
+            getattr(self, name)
+        return self
+
     @cached_property
     def slot(self) -> Tensor:
         """Where each value stands in the flattened padded form, `(total,)`."""
@@ -208,6 +216,8 @@ class Ragged:
         """`(rows, longest, …)` with `fill` past the end of each sequence; at least one position wide. With gradients
         all values must belong to a sequence."""
         shape = self.values.shape[1:]
+        if self.uniform:
+            return self.values.view(self.rows, self.longest, *shape)
         if not torch.is_grad_enabled() and self.values.shape[0]:
             found = self.values.index_select(0, self.place.flatten()).view(*self.place.shape, *shape)
             return found.masked_fill_(~self.mask.view(*self.mask.shape, *[1] * len(shape)), fill)
@@ -217,20 +227,21 @@ class Ragged:
 
     def unpadded(self, padded: Tensor) -> Ragged:
         """The inverse of `padded()`: another tensor `(rows, longest, …)` cut to these lengths."""
-        return self.like(padded.flatten(0, 1).index_select(0, self.slot))
+        flat = padded.flatten(0, 1)
+        return self.like(flat if self.uniform else flat.index_select(0, self.slot))
 
     def like(self, values: Tensor) -> Ragged:
         """Other values under the same lengths; what was worked out about the layout is shared."""
-        other = Ragged(values, self.offsets, self.longest)
+        other = Ragged(values, self.offsets, self.longest, self.uniform)
         for name in ("lengths", "known", "row", "position", "slot", "place", "mask", "by_step", "in_steps"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
 
     def even(self, values: Tensor, length: int) -> Ragged:
-        """As many sequences as here, of `length` values each."""
+        """As many sequences as here, of `length` values each, at least one."""
         offsets = torch.arange(self.rows + 1, dtype=torch.int32, device=self.offsets.device) * length
-        return Ragged(values, offsets, length)
+        return Ragged(values, offsets, length, uniform=True)
 
     def select(self, rows: Tensor) -> Ragged:
         """Some of the sequences, in this order; one may come several times. Waits for the device."""
@@ -288,14 +299,14 @@ class Ragged:
 
     def pinned(self) -> Ragged:
         """In memory from which a GPU can fetch it by itself."""
-        return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest)
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest, self.uniform)
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
         """On another device."""
         if device is None:
             return self
         values, offsets = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.offsets))
-        moved = Ragged(values, offsets, self.longest)
+        moved = Ragged(values, offsets, self.longest, self.uniform)
         if self.offsets.device.type == "cpu":
             moved.__dict__["known"] = self.known
         return moved

@@ -8,9 +8,11 @@ import math
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,10 +25,15 @@ from benchmarks import experiments
 from benchmarks.__main__ import OTHERS, RACES, main
 from benchmarks.flops import floor_seconds, step_flop
 from benchmarks.peers import DECODING, base
+from benchmarks.peers.conformer import SPEECH, RegardConformer, SpeechLoad
 from benchmarks.peers.ours import Regard, fixed_search, liven, make_task
+from benchmarks.peers.vit import VISION, RegardViT, VisionLoad
 from benchmarks.race import Case, Contender, Race, Role, Spread, UnavailableError, Work
 from benchmarks.report import Report, headlines, number, rows, table
+from benchmarks.speech import SHAPES as CONFORMERS
+from benchmarks.vision import SHAPES as VITS
 from benchmarks.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sentences
+from regard.config import parse
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
 from regard.runs import train
@@ -279,11 +286,103 @@ def test_tokens_are_words_and_marks_stand_where_they_should() -> None:
     assert batch.tokens == 5
 
 
+# Pictures and recordings
+
+
+def vision_load(**changes: Any) -> VisionLoad:
+    return replace(VisionLoad(VITS["toy"], CPU, "float32", 0.0, 3, 2, 1), **changes)
+
+
+def speech_load(**changes: Any) -> SpeechLoad:
+    load = SpeechLoad(CONFORMERS["toy"], CPU, "float32", 0.0, 400, 3, 60, 1, (0.2, 1.5))
+    return replace(load, **changes)
+
+
+@pytest.mark.parametrize("name", ["vit-tiny", "vit-small", "vit-base"])
+def test_vision_transformers_are_those_of_the_presets(name: str) -> None:
+    ours, preset = parse(VITS[name].settings(0.1)), parse({"preset": name})
+    assert ours.model == preset.model
+    assert ours.sources == preset.sources
+
+
+def test_both_sides_of_the_picture_benchmark_have_as_many_weights_and_the_same_pictures() -> None:
+    (mine, _, model), (theirs, _, other) = (x.training(vision_load()) for x in (RegardViT(), VISION["torch"]))
+    assert count(model) == count(other)
+    for batch, (pixels, labels) in zip(mine, theirs, strict=True):
+        scanlines = pixels.permute(0, 2, 3, 1).reshape(-1, 3 * VITS["toy"].size)
+        assert torch.equal(batch.source.values, scanlines)
+        assert batch.outputs.values.tolist() == labels.tolist()
+
+
+def test_a_vision_transformer_of_torch_computes_what_regards_does() -> None:
+    """The same weights give the same loss: what is compared is the same model."""
+    (mine, step, model), (theirs, other_step, other) = (
+        x.training(vision_load()) for x in (RegardViT(), VISION["torch"])
+    )
+    own, d = model.state_dict(), VITS["toy"].d_model
+    given = {
+        "patches.weight": own["encoder.stem.patches.weight"].view(d, 8, 8, 3).permute(0, 3, 1, 2),
+        "patches.bias": own["encoder.stem.patches.bias"],
+        "class_token": own["encoder.stem.class_token"].view(1, 1, d),
+        "positions": own["encoder.stem.table.weight"][None],
+        "encoder.norm.weight": own["encoder.final.weight"], "encoder.norm.bias": own["encoder.final.bias"],
+        "head.weight": own["head.linear.weight"], "head.bias": own["head.linear.bias"],
+    }  # fmt: skip
+    names = {
+        "self_attn.in_proj_": "self_attention.inputs.", "self_attn.out_proj.": "self_attention.output.",
+        "linear1.": "feed_forward.inner.", "linear2.": "feed_forward.outer.",
+        "norm1.": "around_attention.norm.", "norm2.": "around_feed_forward.norm.",
+    }  # fmt: skip
+    for layer, (theirs_, ours), kind in product(range(VITS["toy"].layers), names.items(), ("weight", "bias")):
+        given[f"encoder.layers.{layer}.{theirs_}{kind}"] = own[f"encoder.blocks.{layer}.{ours}{kind}"]
+    other.load_state_dict(given)
+    for batch, pair in zip(mine, theirs, strict=True):  # the second after an update on the first
+        assert float(step(batch)) == pytest.approx(float(other_step(pair)), abs=2e-4)
+
+
+def test_flop_of_a_vision_transformer_are_those_that_torch_counts() -> None:
+    (batch, *_), _, model = VISION["torch"].training(vision_load())
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(batch[0])
+    assert VITS["toy"].flop() * 3 == 3 * counter.get_total_flops()
+
+
+def test_both_sides_of_the_speech_benchmark_have_as_many_weights_and_the_same_recordings() -> None:
+    load = speech_load()
+    (mine, _, model), (theirs, _, other) = (x.training(load) for x in (RegardConformer(), SPEECH["torch"]))
+    assert count(model) == count(other)
+    for index in load.packs():
+        ours, padded = mine(index), theirs(index)
+        assert ours.source.lengths.tolist() == padded.hops.tolist() == load.lengths[0][index].tolist()
+        for row, (hops, samples) in enumerate(zip(padded.hops.tolist(), padded.samples, strict=True)):
+            start = int(ours.source.offsets[row])
+            assert torch.equal(ours.source.values[start : start + hops].flatten(), samples[: 160 * hops])
+        texts = [y[:n].tolist() for y, n in zip(padded.targets, padded.tokens.tolist(), strict=True)]
+        assert ours.outputs.tolist() == [[*text, EOS] for text in texts]
+
+
+def test_recordings_are_cut_into_batches_as_regard_does_or_by_duration() -> None:
+    load = speech_load(recordings=500, count=10**9)
+    hops, tokens = load.lengths
+    assert (hops.min() >= 20, hops.max() <= 150) == (True, True)
+    both, alone = load.packs(), load.packs(by_duration=True)
+    assert sorted(np.concatenate(both).tolist()) == sorted(np.concatenate(alone).tolist()) == list(range(500))
+    assert all(hops[x].sum() <= 400 for x in (*both, *alone))
+    assert (np.diff(tokens[np.concatenate(both)]) >= 0).all()
+    assert (np.diff(hops[np.concatenate(alone)]) >= 0).all()
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(x.numel() for x in model.parameters())
+
+
 # The commands
 
 
 COMMANDS = {
     "train-gpu": ["--device", "cpu", "--precisions", "float32", "bfloat16"],
+    "vision-gpu": ["--device", "cpu", "--peers", "torch", "regard-sdpa"],
+    "speech-gpu": ["--device", "cpu", "--peers", "torch"],
     "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
     **({"train-cpu": ["--models", "tiny-lstm"], "decode-gpu": ["--device", "cpu"]} if FULL else {}),
     **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
@@ -292,7 +391,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_benchmark_runs(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    alone = [] if command == "grow" else ["--peers", "none"]
+    alone = [] if command == "grow" or "--peers" in COMMANDS[command] else ["--peers", "none"]
     path = tmp_path / "report.json"
     report = report_of(command, "--quick", *alone, *COMMANDS[command], "--json", str(path))
     assert all(case.ours is not None for case in report.cases)

@@ -815,3 +815,17 @@ def test_blocks_compiled_for_training_run_as_written_elsewhere(monkeypatch: pyte
     assert not ran
     torch.testing.assert_close(model.train()(source, target).values, expected)
     assert ran == [block.run for block in blocks]
+
+
+@pytest.mark.parametrize("pads", [False, True])
+def test_rows_of_one_length_go_by_the_kernel_unless_the_layer_is_to_pad(kernel: None, pads: bool) -> None:
+    torch.manual_seed(1)
+    layer = MultiHeadAttention(8, 2).to(DEVICE)
+    rows = Ragged.from_lengths(torch.zeros(5), [2, 3]).to(DEVICE)
+    x = rows.even(torch.randn(8, 8, device=DEVICE), 4)
+    layer.pads_uniform = pads
+    seen = layer.spans(x)
+    assert (seen is None) == pads
+    assert layer.spans(Ragged(x.values, x.offsets, 4)) is not None
+    plain = layer(Ragged(x.values, x.offsets, 4))
+    torch.testing.assert_close(layer(x, seen=seen).values, plain.values, rtol=1e-5, atol=1e-5)

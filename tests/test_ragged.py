@@ -206,3 +206,19 @@ def test_slices_are_laid_end_to_end_as_sequences_are() -> None:
         assert one.tolist() == other.tolist()
         assert torch.equal(one.offsets, other.offsets)
         assert one.longest == other.longest
+
+
+def test_rows_of_one_length_are_padded_as_they_lie() -> None:
+    rows = Ragged.from_lengths(torch.arange(3), [2, 1])
+    x = rows.even(torch.arange(12.0).view(6, 2).requires_grad_(), 3)
+    assert x.uniform
+    assert not rows.uniform
+    assert not x.select(torch.tensor([1, 0])).uniform
+    assert x.like(x.values + 1).uniform
+    assert x.to("cpu").uniform
+    plain = Ragged(x.values, x.offsets, x.longest)
+    assert torch.equal(x.padded(), plain.padded())
+    assert x.padded().data_ptr() == x.values.data_ptr()
+    assert torch.equal(x.unpadded(x.padded() * 2).values, plain.unpadded(plain.padded() * 2).values)
+    empty = rows.select(torch.tensor([], dtype=torch.long)).even(torch.zeros(0, 2), 3)
+    assert empty.padded().shape == (0, 3, 2)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from regard.config import parse
 from regard.data.modalities.audio import SoundAugmentation
@@ -32,6 +33,7 @@ from regard.models.speech import (
     SubsamplingStem,
 )
 from regard.models.stems import Elements, Stem
+from regard.nn.positions import Relative, Rotary
 from regard.nn.spectrogram import AlteredSound
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
@@ -40,6 +42,8 @@ from tests import equations as eq
 from tests.conftest import D_MODEL, HOP, TARGET_VOCABULARY, batch_of, recordings, redrawn, rows_of, settings
 from tests.equations import Array, Weights
 from tests.test_equations import agree, ragged
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 HEADS = 2
 
@@ -101,6 +105,37 @@ def test_the_convolution_module(norm: str, kernel: int) -> None:
     for found, row in zip(module(x).split([4, 1, 0, 6]), rows, strict=True):
         if row:
             agree(found, convolution_module(w, row, kernel, norm))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_a_compiled_convolution_is_the_same_and_compiled_once_for_all_lengths(norm: str) -> None:
+    module, counter = redrawn(ConvolutionModule(D_MODEL, 5, norm, dropout=0.0)).double().train(), CompileCounter()
+    compiled = torch.compile(module.forward, backend=counter, dynamic=True, fullgraph=True)
+    for lengths in ([3, 0, 1, 9], [4, 2, 6], [2, 7, 1, 1, 5]):
+        x = ragged(lengths, seed=1)[0].indexed()
+        found, gradients = [], []
+        for run in (module.forward, compiled):
+            values = x.values.detach().clone().requires_grad_()
+            y = run(x.like(values))
+            found.append(y)
+            gradients.append(torch.autograd.grad(y.square().sum(), (values, *module.depthwise.parameters())))
+        for one, other in ((found[0], found[1]), *zip(*gradients, strict=True)):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("relative", [None, Rotary(D_MODEL // 2)], ids=["none", "rotary"])
+def test_a_block_on_kernels_is_compiled_whole_and_once_for_all_lengths(kernel: None, relative: Relative | None) -> None:
+    block = ConformerBlock(D_MODEL, 2, 8, kernel=3, normalize="layer", dropout=0.0, relative=relative).to(DEVICE)
+    counter = CompileCounter()
+    compiled = torch.compile(block.train().run, backend=counter, dynamic=True, fullgraph=True)
+    for lengths in ([5, 1, 4], [3, 8], [1, 2, 1, 9]):  # in all not as many as `d_model`, which never changes
+        rows = ragged(lengths, seed=1)[0].to(DEVICE)
+        x = rows.like(rows.values.float()).indexed()
+        seen = block.self_attention.spans(x)
+        assert seen is not None
+        torch.testing.assert_close(compiled(x, seen).values, block.run(x, seen).values, rtol=1e-4, atol=1e-4)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.race import Role, UnavailableError
+from benchmarks.race import Role, UnavailableError, Work
 from benchmarks.workload import SMOOTHING, Padded, Shape, Tokens, Window, pad
 from regard.data.tokens import PAD
+from regard.errors import TrainingError
 from regard.search.limits import Hypothesis
 from regard.settings import Search
 from regard.tasks.generating import TextGeneration
@@ -34,6 +36,16 @@ INSTALL = {
 Batches = Callable[[Tokens, Tokens], Any]  # a batch in a peer's own form, from sources and targets
 Step = Callable[[Any], Tensor]  # trains on such a batch; returns the loss, a mean per token, still on its device
 Decode = Callable[[Tokens], list[Hypothesis]]  # the best output of each source
+
+
+class Placed(Protocol):
+    """Where something is trained, and in which precision."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def precision(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ def smoothed(logits: Tensor, batch: Padded) -> Tensor:
     return found / batch.tokens
 
 
-def stepper(model: nn.Module, loss_of: Callable[[Any], Tensor], load: Load) -> Step:
+def stepper(model: nn.Module, loss_of: Callable[[Any], Tensor], load: Placed) -> Step:
     """A step of training from a loss: forward, backward, clipping, AdamW, as in Regard's update."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     model.train()
@@ -137,6 +149,26 @@ def stepper(model: nn.Module, loss_of: Callable[[Any], Tensor], load: Load) -> S
         return loss.detach()
 
     return step
+
+
+def training_work(
+    step: Step, batches: Sequence[Any], amount: float, device: torch.device, *, note: str = "",
+    extra: Callable[[float], dict[str, float]] = lambda rate: {},
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Work:  # fmt: skip
+    """Turns that train on all batches once, which is so much work. A GPU is warm after two of them, a CPU after a
+    step."""
+
+    def turn(some: Sequence[Any] = batches) -> float:
+        loss = torch.zeros(())
+        for batch in some:
+            loss = step(batch)
+        if not math.isfinite(float(loss)):
+            raise TrainingError(f"the loss became {float(loss)}: what was timed is no training")
+        return amount
+
+    warm = [*batches, *batches] if device.type == "cuda" else batches[:1]
+    return Work(turn, lambda: turn(warm), note, extra, inside)
 
 
 def padded_batches(load: Load) -> Batches:

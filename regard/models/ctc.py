@@ -76,9 +76,8 @@ class CTCHead(nn.Module):
         if not len(states):
             return found.sum()
         targets = outputs.padded(EOS)[:, :-1].contiguous()
-        return F.ctc_loss(
-            found, targets, states.lengths, outputs.lengths - 1, BLANK, reduction="sum", zero_infinity=True
-        )
+        ends = (states.known, outputs.known - 1)  # on the CPU, where torch wants them: it would wait for the device
+        return F.ctc_loss(found, targets, *ends, BLANK, reduction="sum", zero_infinity=True)
 
     def start(self, states: Ragged) -> PrefixState:
         """Before the first token: all paths so far are blanks."""

@@ -130,14 +130,30 @@ class ConvolutionModule(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Ragged) -> Tensor:
-        """`(total, d_model)`; a row sees nothing of its neighbours: rows lie end to end, with zeros between that are as
-        many as the convolution reaches."""
-        gated = F.glu(self.gated(self.norm(x.values)), dim=-1)
-        total, width = gated.shape
-        place = torch.arange(total, device=gated.device) + x.row * self.gap
-        apart = gated.new_zeros(total + x.rows * self.gap, width).index_copy(0, place, gated)
-        over_time = self.depthwise(apart.mT.unsqueeze(0)).squeeze(0).mT.index_select(0, place)
+        """`(total, d_model)`; a row sees nothing of its neighbours: where rows lie end to end, zeros stand between
+        them, as many as the convolution reaches."""
+        gated = x.like(F.glu(self.gated(self.norm(x.values)), dim=-1))
+        over_time = self.summed(gated) if torch.compiler.is_compiling() else self.convolved(gated)
         return self.dropout(self.output(F.silu(self.after(over_time))))
+
+    def convolved(self, x: Ragged) -> Tensor:
+        """The depthwise convolution, by torch's kernel for it."""
+        total, width = x.values.shape
+        place = torch.arange(total, device=x.values.device) + x.row * self.gap
+        apart = x.values.new_zeros(total + x.rows * self.gap, width).index_copy(0, place, x.values)
+        return self.depthwise(apart.mT.unsqueeze(0)).squeeze(0).mT.index_select(0, place)
+
+    def summed(self, x: Ragged) -> Tensor:
+        """`convolved`, as a sum over neighbours: one kernel where it is compiled, for all lengths, while torch compiles
+        a convolution anew for each."""
+        total, weight, bias, gap = x.values.shape[0], self.depthwise.weight.squeeze(1), self.depthwise.bias, self.gap
+        assert bias is not None, "the convolution has a bias"
+        around, row = F.pad(x.values, (0, 0, gap, gap)), F.pad(x.row, (gap, gap), value=-1)
+        found = bias.expand(total, -1)
+        for i in range(2 * gap + 1):
+            inside = (row[i : i + total] == x.row)[:, None]
+            found = found + torch.where(inside, around[i : i + total], 0.0) * weight[:, i]
+        return found
 
 
 class ConformerBlock(Block):
@@ -156,8 +172,8 @@ class ConformerBlock(Block):
         self.dropout = Dropout(dropout)
 
     def compile_for_training(self) -> None:
-        """Leave it as it is: batches of recordings differ in the lengths that the convolution pads to, each to be
-        compiled anew."""
+        """Leave it as it is: that it is quicker compiled, which `torch.compile(self.run, dynamic=True)` does once for
+        all lengths, has yet to be measured."""
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
@@ -189,7 +205,7 @@ class ConformerEncoder(Body):
         self.blocks: Sequence[ConformerBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
     def forward(self, source: Ragged) -> Memory:
-        x = self.stem(source, self.positions)
+        x = self.stem(source, self.positions).indexed()
         seen = self.blocks[0].self_attention.spans(x)
         for block in self.blocks:
             x = block(x, seen)

@@ -194,6 +194,8 @@ class MultiHeadAttention(nn.Module):
     `relative` is for self-attention, where query and key are counted on the same slots.
     """
 
+    pads_uniform = False  # rows of one length go through `scaled_dot_product_attention`, though there are kernels
+
     def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
         super().__init__()
         self.heads, self.causal, self.d_model = heads, causal, d_model
@@ -230,7 +232,7 @@ class MultiHeadAttention(nn.Module):
 
     def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
         """Who sees whom, as the packed kernel wants it; None where rows are padded. Layers of a stack can share it."""
-        if not self.has_kernels(x.values.device, x.values.dtype):
+        if not self.has_kernels(x.values.device, x.values.dtype) or (self.pads_uniform and x.uniform):
             return None
         return kernels.spans(x, x if memory is None else memory, self.causal)
 
@@ -298,9 +300,12 @@ def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: R
     # On a CPU the half-precision kernel's backward pass takes four times as long as that in full precision.
     kind = q.values.dtype if q.values.is_cuda else torch.promote_types(q.values.dtype, torch.float32)
     query, key, value = (x.like(x.values.to(kind)).padded().transpose(1, 2) for x in (q, k, v))  # (rows, heads, …)
-    seen = None if causal else allowed(k)  # padding stands after every real position, so the causal rule hides it
     with torch.autocast(q.values.device.type, enabled=False):  # which would go back to half precision
-        padded = attend_padded(query, key, value, seen, relative)
+        if k.uniform and not causal and (relative is None or not relative.adds):
+            padded = F.scaled_dot_product_attention(query, key, value)  # nothing is hidden
+        else:
+            seen = None if causal else allowed(k)  # padding stands after all that is real: the causal rule hides it
+            padded = attend_padded(query, key, value, seen, relative)
     return q.unpadded(padded.transpose(1, 2).to(q.values.dtype))
 
 

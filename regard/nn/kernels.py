@@ -130,7 +130,9 @@ def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Ten
 
 
 _attend.register_autograd(_differentiate, setup_context=_save)
-_attend.register_fake(lambda x, *_: (x.new_empty(x[:, 0].shape), x.new_empty(x.shape[2], len(x), dtype=torch.float32)))
+_attend.register_fake(  # no `len(x)`: that is a number, and what is compiled would be for it alone
+    lambda x, *_: (x.new_empty(x[:, 0].shape), x.new_empty(x.shape[2], x.shape[0], dtype=torch.float32))
+)
 _attend_backward.register_fake(lambda grad, x, memory, *_: _empty_gradients(x, memory))
 
 
