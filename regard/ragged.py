@@ -6,7 +6,7 @@ never touches padding. Only attention and recurrence ask where a sequence ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -229,6 +229,14 @@ class Ragged:
         """The inverse of `padded()`: another tensor `(rows, longest, …)` cut to these lengths."""
         flat = padded.flatten(0, 1)
         return self.like(flat if self.uniform else flat.index_select(0, self.slot))
+
+    def along(self, f: Callable[[Tensor], Tensor], reach: int) -> Ragged:
+        """What `f`, from `(batch, width, time)` to as many times, makes of `(total, width)` values where it looks no
+        further than `reach`: sequences lie end to end, with so many zeros between that none sees another."""
+        total, width = self.values.shape
+        place = torch.arange(total, device=self.values.device) + self.row * reach
+        apart = self.values.new_zeros(total + self.rows * reach, width).index_copy(0, place, self.values)
+        return self.like(f(apart.mT.unsqueeze(0)).squeeze(0).mT.index_select(0, place))
 
     def like(self, values: Tensor) -> Ragged:
         """Other values under the same lengths; what was worked out about the layout is shared."""

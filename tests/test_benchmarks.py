@@ -382,9 +382,9 @@ def count(model: torch.nn.Module) -> int:
 COMMANDS = {
     "train-gpu": ["--device", "cpu", "--precisions", "float32", "bfloat16"],
     "vision-gpu": ["--device", "cpu", "--peers", "torch", "regard-sdpa"],
-    "speech-gpu": ["--device", "cpu", "--peers", "torch"],
     "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
     **({"train-cpu": ["--models", "tiny-lstm"], "decode-gpu": ["--device", "cpu"]} if FULL else {}),
+    **({"speech-gpu": ["--device", "cpu", "--peers", "torch"]} if FULL else {}),
     **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
 }
 

@@ -24,7 +24,7 @@ from regard.fingerprint import Fingerprint
 from regard.generation import Album
 from regard.nn.codebook import Codebook, Quantizer, learn_codebook, to_bytes, to_colours
 from regard.training.trainer import Watcher
-from tests.conftest import gpu
+from tests.conftest import gpu, whole
 from tests.test_cli import good, refused
 from tests.toy import sides_of
 
@@ -174,6 +174,7 @@ def error(found: NDArray[np.uint8] | None, left: str, right: str) -> float:
     return float(np.abs(found.astype(float) - pixels(left, right)).mean())
 
 
+@whole
 def test_what_was_learnt_by_heart_is_painted_again(system: regard.System) -> None:
     pairs = list(product(COLOURS, COLOURS))
     found = system.pictures([" ".join(pair) for pair in pairs], beam=1)

@@ -454,6 +454,7 @@ def test_a_page_of_others_is_refused_before_the_work(corpus: Path, tmp_path: Pat
     assert "go where figures should" in refused(*command(corpus, tmp_path / "x"), "--page", tmp_path / "x" / "a.md")
 
 
+@whole
 def test_two_processes_share_a_folder_but_not_a_run(corpus: Path, tmp_path: Path) -> None:
     """While one works on `a`, another is refused `a` by its pid, and does `b` meanwhile."""
     runs = tmp_path / "runs"

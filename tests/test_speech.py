@@ -39,7 +39,7 @@ from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
-from tests.conftest import D_MODEL, HOP, TARGET_VOCABULARY, batch_of, recordings, redrawn, rows_of, settings
+from tests.conftest import D_MODEL, HOP, TARGET_VOCABULARY, batch_of, recordings, redrawn, rows_of, settings, whole
 from tests.equations import Array, Weights
 from tests.test_equations import agree, ragged
 
@@ -107,6 +107,7 @@ def test_the_convolution_module(norm: str, kernel: int) -> None:
             agree(found, convolution_module(w, row, kernel, norm))
 
 
+@whole
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 def test_a_compiled_convolution_is_the_same_and_compiled_once_for_all_lengths(norm: str) -> None:
     module, counter = redrawn(ConvolutionModule(D_MODEL, 5, norm, dropout=0.0)).double().train(), CompileCounter()
@@ -124,6 +125,7 @@ def test_a_compiled_convolution_is_the_same_and_compiled_once_for_all_lengths(no
     assert counter.frame_count == 1
 
 
+@whole
 @pytest.mark.parametrize("relative", [None, Rotary(D_MODEL // 2)], ids=["none", "rotary"])
 def test_a_block_on_kernels_is_compiled_whole_and_once_for_all_lengths(kernel: None, relative: Relative | None) -> None:
     block = ConformerBlock(D_MODEL, 2, 8, kernel=3, normalize="layer", dropout=0.0, relative=relative).to(DEVICE)

@@ -221,6 +221,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(folder: Path, monke
     assert all(torch.isfinite(torch.tensor(line["loss"])) for line in log if "loss" in line)
 
 
+@whole
 def test_many_in_a_row_go_back_to_a_checkpoint_and_then_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = {"steps": 70, "save_every": 30, "validate_every": 1000, "batch_tokens": 30}
     quick = {"d_model": 8, "encoder": {"kind": "rnn"}}
@@ -236,6 +237,7 @@ def test_many_in_a_row_go_back_to_a_checkpoint_and_then_stop(folder: Path, monke
     assert all(torch.equal(first[name], other[name]) for other in later for name in first)
 
 
+@whole
 def test_a_validation_that_is_no_number_is_never_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BLEU of a broken model is a number, 0, but its loss is not."""
     real, nan = TextGeneration.validate, iter([float("nan")])

@@ -53,6 +53,9 @@ class Padded(Ragged):
     def unpadded(self, padded: Tensor) -> Padded:
         return self.like(padded.flatten(0, 1))
 
+    def along(self, f: Callable[[Tensor], Tensor], reach: int) -> Padded:
+        return self.unpadded(f(self.padded().mT).mT)
+
     def reversed(self) -> Padded:
         slot = torch.arange(self.longest)
         index = torch.where(self.mask, self.lengths[:, None] - 1 - slot, slot)

@@ -130,22 +130,15 @@ class ConvolutionModule(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Ragged) -> Tensor:
-        """`(total, d_model)`; a row sees nothing of its neighbours: where rows lie end to end, zeros stand between
-        them, as many as the convolution reaches."""
+        """`(total, d_model)`; a row sees nothing of its neighbours."""
         gated = x.like(F.glu(self.gated(self.norm(x.values)), dim=-1))
-        over_time = self.summed(gated) if torch.compiler.is_compiling() else self.convolved(gated)
+        compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        over_time = self.summed(gated) if compiling else gated.along(self.depthwise, self.gap).values
         return self.dropout(self.output(F.silu(self.after(over_time))))
 
-    def convolved(self, x: Ragged) -> Tensor:
-        """The depthwise convolution, by torch's kernel for it."""
-        total, width = x.values.shape
-        place = torch.arange(total, device=x.values.device) + x.row * self.gap
-        apart = x.values.new_zeros(total + x.rows * self.gap, width).index_copy(0, place, x.values)
-        return self.depthwise(apart.mT.unsqueeze(0)).squeeze(0).mT.index_select(0, place)
-
     def summed(self, x: Ragged) -> Tensor:
-        """`convolved`, as a sum over neighbours: one kernel where it is compiled, for all lengths, while torch compiles
-        a convolution anew for each."""
+        """The depthwise convolution as a sum over neighbours: where it is compiled, one kernel for all lengths, while
+        torch compiles a convolution anew for each."""
         total, weight, bias, gap = x.values.shape[0], self.depthwise.weight.squeeze(1), self.depthwise.bias, self.gap
         assert bias is not None, "the convolution has a bias"
         around, row = F.pad(x.values, (0, 0, gap, gap)), F.pad(x.row, (gap, gap), value=-1)
