@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -323,13 +324,21 @@ def rows_of(x: Ragged) -> list[Tensor]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a GPU are skipped without one; with one, those of kernels run there, and are marked too."""
+    """Tests that need a GPU are skipped without one; with one, those of kernels run there, and are marked too. In the
+    interpreter, without `FULL`, kernels meet every other case of a test."""
+    cases: Counter[str] = Counter()
     for item in items:
+        kernels = "kernel" in getattr(item, "fixturenames", ())
         if torch.cuda.is_available():
-            if "kernel" in getattr(item, "fixturenames", ()):
+            if kernels:
                 item.add_marker("gpu")
         elif item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+        elif kernels and not FULL:
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % 2:
+                item.add_marker(pytest.mark.skip(reason="takes long; make test-all"))
+            cases[test] += 1
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def test_one_that_is_missing_is_scored_again(corpus: Path, done: Path, tmp_path:
         assert one["tokens"] == other["tokens"]
 
 
+@whole
 def test_cut_off_in_the_middle_it_goes_on(corpus: Path, done: Path, tmp_path: Path) -> None:
     """Between two models, and within the training of one: the same results as in one go."""
     said: list[str] = []

@@ -204,6 +204,7 @@ def test_exports_are_refused_and_ensembles_write(folder: Path, tmp_path: Path) -
         regard.load(folder / "lstm", folder / "ctc").generate(names(known)[:1], ctc=0.5)
 
 
+@whole
 @pytest.mark.parametrize("decoder", ["ctc", "lstm"] if FULL else ["ctc"])
 def test_a_stopped_run_with_every_augmentation_resumes_exactly(folder: Path, decoder: str) -> None:
     """Six updates, and three and three: weights and the statistics of norms are the same bits."""
