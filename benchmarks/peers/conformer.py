@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,7 +97,7 @@ class SpeechLoad:
 
 
 @dataclass(frozen=True)
-class SpeechPeer:
+class SpeechPeer(ABC):
     """A program that is measured; `training` gives a batch of these recordings, a step, and its weights."""
 
     title: str
@@ -104,8 +105,9 @@ class SpeechPeer:
     role: Role = "peer"
     by_duration: bool = False  # recordings are sorted by duration alone, which pads least
 
+    @abstractmethod
     def training(self, load: SpeechLoad) -> tuple[Callable[[Index], Any], Step, nn.Module]:
-        raise NotImplementedError
+        """A batch of what is measured, a step on it, and its weights."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,15 +84,16 @@ class VisionLoad:
 
 
 @dataclass(frozen=True)
-class VisionPeer:
+class VisionPeer(ABC):
     """A program that is measured; `training` gives its batches, which are on the device, a step, and its weights."""
 
     title: str
     note: str = ""
     role: Role = "peer"
 
+    @abstractmethod
     def training(self, load: VisionLoad) -> tuple[list[Any], Step, nn.Module]:
-        raise NotImplementedError
+        """A batch of what is measured, a step on it, and its weights."""
 
 
 @dataclass(frozen=True)

@@ -77,15 +77,14 @@ class Additive(AttentionScore):
     def keys(self, states: Tensor) -> Tensor:
         return self.from_state(states)
 
-    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
-        pairs = deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3)
-        pairs = pairs if past is None else pairs + self.located(past)
-        pairs = self.hidden(torch.relu(pairs)) if self.deep else pairs  # (batch, heads, target, source, d_model)
-        return self.v(torch.tanh(pairs)).squeeze(-1)  # (batch, heads, target, source)
+    def pairs(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """`W [h; s]` of each query with each key, `(batch, heads, target, source, d_model)`."""
+        return deferred_apply(self.from_query, queries).unsqueeze(-2) + keys.unsqueeze(-3)
 
-    def located(self, past: Tensor) -> Tensor:
-        """What the weights of the step before add."""
-        raise NotImplementedError
+    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
+        pairs = self.pairs(queries, keys)
+        pairs = self.hidden(torch.relu(pairs)) if self.deep else pairs
+        return self.v(torch.tanh(pairs)).squeeze(-1)  # (batch, heads, target, source)
 
 
 class Perceptron(Additive):
@@ -105,7 +104,13 @@ class Location(Additive):
         self.filters = nn.Conv1d(1, filters, width, padding=width // 2, bias=False)
         self.from_location = nn.Linear(filters, d_model, bias=False)
 
+    def forward(self, queries: Tensor, keys: Tensor, past: Tensor | None = None) -> Tensor:
+        pairs = self.pairs(queries, keys)
+        pairs = pairs if past is None else pairs + self.located(past)
+        return self.v(torch.tanh(pairs)).squeeze(-1)
+
     def located(self, past: Tensor) -> Tensor:
+        """`U f_j`: what the weights of the step before add."""
         found = self.filters(past.flatten(0, 2).unsqueeze(1).to(self.filters.weight.dtype))  # (…, filters, source)
         return self.from_location(found.mT).unflatten(0, past.shape[:3])  # (batch, heads, target, source, d_model)
 
