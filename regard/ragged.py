@@ -91,6 +91,7 @@ class Ragged:
     offsets: Tensor  # (rows + 1,), int32 as the variable-length kernels want it
     longest: int
     uniform: bool = False  # every sequence has `longest` values, and there are no others
+    spare: bool = False  # shapes do not follow from lengths: there may be values of none, and `longest` is a bound
 
     @staticmethod
     def of(
@@ -240,7 +241,7 @@ class Ragged:
 
     def like(self, values: Tensor) -> Ragged:
         """Other values under the same lengths; what was worked out about the layout is shared."""
-        other = Ragged(values, self.offsets, self.longest, self.uniform)
+        other = Ragged(values, self.offsets, self.longest, self.uniform, self.spare)
         for name in ("lengths", "known", "row", "position", "slot", "place", "mask", "by_step", "in_steps"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
@@ -261,7 +262,8 @@ class Ragged:
     def twice(self) -> Ragged:
         """All sequences, and then all again. What fills up behind them goes to the last of the first: an empty one."""
         values, offsets = torch.cat((self.values, self.values)), self.offsets
-        both = Ragged(values, torch.cat((offsets[:-1], offsets + self.values.shape[0])), self.longest)
+        offsets = torch.cat((offsets[:-1], offsets + self.values.shape[0]))
+        both = Ragged(values, offsets, self.longest, spare=self.spare)
         if "known" in self.__dict__:
             both.__dict__["known"] = self.known.repeat(2)
         return both
@@ -290,8 +292,12 @@ class Ragged:
 
     def mean(self) -> Tensor:
         """The mean over each sequence, `(rows, …)`; zeros for an empty one."""
-        total = self.values.new_zeros((len(self), *self.values.shape[1:])).index_add(0, self.row, self.values)
-        return total / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
+        total = self.values.new_zeros((self.rows + 1, *self.values.shape[1:])).index_add(0, self.row, self.values)
+        return total[:-1] / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
+
+    def spread(self, of_row: Tensor) -> Tensor:
+        """What each sequence has, `(rows, …)`, for each of its values, `(total, …)`; anything for a value of none."""
+        return of_row[self.row.clamp(max=max(self.rows - 1, 0))]
 
     def tolist(self) -> list[list[int]]:
         """Back to lists, one a sequence."""
@@ -303,18 +309,19 @@ class Ragged:
         `longest`."""
         more, last = total - self.values.shape[0], self.offsets[-1:]
         values = torch.cat((self.values, self.values.new_full((more, *self.values.shape[1:]), fill)))
-        return Ragged(values, torch.cat((self.offsets, last.expand(rows - len(self)))), max(self.longest, longest))
+        offsets = torch.cat((self.offsets, last.expand(rows - len(self))))
+        return Ragged(values, offsets, max(self.longest, longest), spare=True)
 
     def pinned(self) -> Ragged:
         """In memory from which a GPU can fetch it by itself."""
-        return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest, self.uniform)
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory(), self.longest, self.uniform, self.spare)
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> Ragged:
         """On another device."""
         if device is None:
             return self
         values, offsets = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.offsets))
-        moved = Ragged(values, offsets, self.longest, self.uniform)
+        moved = Ragged(values, offsets, self.longest, self.uniform, self.spare)
         if self.offsets.device.type == "cpu":
             moved.__dict__["known"] = self.known
         return moved

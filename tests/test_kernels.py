@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.batches import make_batch
+from regard.data.batches import Room, make_batch
 from regard.models.stems import Embedding
 from regard.nn import kernels
 from regard.nn.attention import MultiHeadAttention, attend, capture, takes_filled
@@ -32,7 +32,7 @@ from regard.settings import ObjectiveSettings as Settings
 from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood
-from regard.training.update import filled_size
+from regard.training.update import filled_room
 from tests.conftest import FULL, Pair, crossed, tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -702,9 +702,10 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement:
     model = deepcopy(tiny((name, name))).float().to(DEVICE)
     assert model.packed
     batch = make_batch(Ragged.of([[3, 4, 5], [6], [], [7, 8]]), [[5, 6], [7], [8, 9, 3, 4], [4]])
-    filled = batch.filled(40)
+    filled = batch.filled(Room(40, 40, 40, 0))
     assert filled is not None
-    assert batch.filled(9) is None
+    assert batch.filled(Room(9, 40, 40, 0)) is None
+    assert batch.filled(Room(40, 40, 40, 4)) is None
     assert filled.tokens == batch.tokens == 12
     assert {x.values.shape[0] for x in (filled.source, filled.inputs, filled.outputs)} == {40}
     objective, found = Likelihood(model, Settings(agreement=agreement), 0.1), []
@@ -757,8 +758,8 @@ def test_one_answer_to_whether_batches_may_be_filled_up(kernel: None, encoder: s
     expected = packs and "lstm" not in encoder + decoder
     assert takes_filled(model, GPU) == expected
     objective, settings = Likelihood(model, Settings(), 0.1), Training(batch_tokens=100)
-    assert filled_size(model, objective, settings, GPU) == (128 if expected else None)
-    assert filled_size(model, objective, settings, torch.device("cpu")) is None
+    assert filled_room(model, objective, settings, GPU, None) == (Room(128, 128, 128, 0) if expected else None)
+    assert filled_room(model, objective, settings, torch.device("cpu"), None) is None
     x = rows([3, 2], d_model)
     assert [layer.spans(x) is not None for layer in layers] == [
         layer.has_kernels(GPU, torch.float32) for layer in layers

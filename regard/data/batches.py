@@ -32,6 +32,17 @@ Tokens = Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a batch holds at most: elements of the source, tokens of the target, rows, and tokens of one target (0:
+    nobody asks)."""
+
+    source: int
+    target: int
+    rows: int
+    longest: int
+
+
+@dataclass(frozen=True)
 class Batch:
     """Examples ready for a model, which says of each of `inputs` what it should be followed by (`outputs`)."""
 
@@ -49,16 +60,21 @@ class Batch:
         source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
         return Batch(source, inputs, outputs, self.filler)
 
-    def filled(self, total: int) -> Batch | None:
-        """With each side filled up to `total` tokens in `total` rows, so that all batches are of one shape.
+    def filled(self, room: Room) -> Batch | None:
+        """With each side filled up to what there is room for, so that all batches are of one shape.
 
         None if there is more than that. What fills up belongs to no sequence, and its outputs do not count.
         """
-        if max(x.values.shape[0] for x in (self.source, self.inputs)) > total:
+        source, inputs, outputs = self.source, self.inputs, self.outputs
+        fits = source.values.shape[0] <= room.source and inputs.values.shape[0] <= room.target
+        if not fits or len(inputs) > room.rows or inputs.longest > (room.longest or inputs.longest):
             return None
-        more = total - self.outputs.values.shape[0]
-        sides = (self.source.filled(total, total), self.inputs.filled(total, total))
-        return Batch(*sides, self.outputs.filled(total, total, IGNORED), more)
+        more = room.target - outputs.values.shape[0]
+        source = source.filled(room.source, room.rows)
+        inputs, outputs = (
+            side.filled(room.target, room.rows, fill, room.longest) for side, fill in ((inputs, 0), (outputs, IGNORED))
+        )
+        return Batch(source, inputs, outputs, more)
 
     def pinned(self) -> Batch:
         """In memory from which a GPU can fetch it by itself."""
@@ -165,6 +181,13 @@ class Batches:
             window, skip = window + 1, 0
             if window == windows:
                 epoch, window = epoch + 1, 0
+
+    @property
+    def room(self) -> Room:
+        """What each of them holds at most, unless one example alone is more."""
+        store, part = self.examples.stores[-1], self._parts[-1]
+        longest = part.longest if part.sampled else store.longest()
+        return Room(self.budgets[0], self.budgets[-1], self.budgets[-1], 0 if longest is None else longest + 1)
 
     @property
     def _parts(self) -> list[Modality | Target]:

@@ -51,6 +51,11 @@ class Store(Sequence[Ids]):
     def __getitem__(self, index: Any) -> Any:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def longest(self, chunk: int = 2**20) -> int:
+        """The length of the longest sequence."""
+        parts = (self.offsets[i : i + chunk + 1] for i in range(0, len(self), chunk))
+        return max((int(np.diff(part).max()) for part in parts), default=0)
+
     def some(self, index: NDArray[np.int64]) -> Slices:
         """These sequences, in this order."""
         return Slices(self.values, self.offsets[index], self.offsets[index + 1])

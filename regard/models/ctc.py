@@ -156,6 +156,10 @@ class CTCModel(AutoregressiveModel):
         super().__init__()
         self.encoder, self.ctc = encoder, ctc
 
+    @property
+    def packed(self) -> bool:
+        return bool(self.encoder.packed)
+
     def forward(self, source: Any, inputs: Ragged) -> Ragged:
         """`log p` `(total, vocabulary)` of the token after each of `inputs`."""
         state, found = self.start(source), []

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.bundle import Bundle
 from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
-from regard.models.stems import Stem, TokenStem
+from regard.models.stems import Stem
 from regard.nn.blocks import EncoderBlock, make_norm
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
@@ -157,7 +157,7 @@ class TransformerEncoder(Body):
         self.positions, blocks, final = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.final = final
-        self.packed = isinstance(stem, TokenStem)
+        self.packed = stem.fills > 0
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions)

@@ -130,7 +130,7 @@ class EncoderDecoder(AutoregressiveModel):
 
     @property
     def packed(self) -> bool:
-        return self.decoder.packed and bool(self.encoder.packed) and self.ctc is None
+        return self.decoder.packed and bool(self.encoder.packed)
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
         return self.decoder(inputs, self.encode(source))

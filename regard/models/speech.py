@@ -20,13 +20,16 @@ from regard.nn.positions import Relative
 from regard.nn.recurrence import Recurrence
 from regard.nn.spectrogram import AlteredSound, GlobalNorm, LogMel, UtteranceNorm
 from regard.nn.statistics import BatchNorm
-from regard.ragged import Ragged
+from regard.nn.track import ReluApart, Track, convolved
+from regard.ragged import Ragged, gathered
 from regard.registry import register
 
 
 @register("log_mel")
 class LogMelStem(Stem):
     """A vector for each log-mel frame of 10 ms. Other stems for sound make fewer vectors of the same frames."""
+
+    fills = 100
 
     def __init__(self, settings: LogMelSettings, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)
@@ -58,14 +61,15 @@ class SubsamplingStem(LogMelStem):
     def make(self, settings: SubsamplingSettings, d_model: int) -> None:
         times, bands = settings.halvings, settings.mels
         widths = [1, *[settings.channels] * times]
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, settings.channels, 3, stride=2, padding=1) for before in widths[:-1]
-        )
+        layers = [nn.Conv2d(before, settings.channels, 3, stride=2, padding=1) for before in widths[:-1]]
+        self.convolutions: Sequence[nn.Conv2d] = nn.ModuleList(layers)  # type: ignore[assignment]
         for _ in range(times):
             bands = -(-bands // 2)
         self.output = nn.Linear(settings.channels * bands, d_model)
 
     def reduced(self, frames: Ragged) -> Ragged:
+        if frames.spare:
+            return self._on_a_track(frames)
         x, lengths, known = frames.padded().unsqueeze(1), frames.lengths, frames.known
         for convolution in self.convolutions:
             lengths, known = (lengths + 1) // 2, (known + 1) // 2
@@ -75,6 +79,20 @@ class SubsamplingStem(LogMelStem):
             x = x.masked_fill(beyond[:, None, :, None], 0.0)
         made = _layout(frames, lengths, known)
         return made.like(self.output(made.unpadded(x.transpose(1, 2).flatten(2)).values))
+
+    def _on_a_track(self, frames: Ragged) -> Ragged:
+        """The same, without padding: recordings lie one behind the other on a track, whose length follows from shapes
+        alone. There are zeros between them, as there are around a padded one."""
+        times = len(self.convolutions)
+        track = Track.of(frames, 2**times)
+        x = frames.values.index_select(0, track.frame).masked_fill(track.empty[:, None], 0.0)
+        x = x.view(1, *x.shape, 1)  # (1, time, bands, channels)
+        for number, convolution in enumerate(self.convolutions, 1):
+            x = convolved(x, convolution)
+            if number < times:
+                x = ReluApart.apply(x, track.around(2**number))
+        flat = F.relu(x).squeeze(0).transpose(1, 2).flatten(1)  # (time, channels · bands)
+        return track.made.like(self.output(gathered(flat, track.slot, track.place, track.none)))
 
 
 def _layout(like: Ragged, lengths: Tensor, known: Tensor) -> Ragged:
@@ -91,6 +109,8 @@ class PyramidStem(LogMelStem):
     """The listener of Listen, Attend and Spell (Chan et al. 2016, 3.1): an LSTM that reads both ways, and more on top
     of it, each of which reads two states of the one below at a time: `h^j_i = BLSTM(h^j_{i-1}, [h^{j-1}_{2i};
     h^{j-1}_{2i+1}])`. Of an odd number of states the last has zeros beside it."""
+
+    fills = 0
 
     def make(self, settings: PyramidSettings, d_model: int) -> None:
         widths = [settings.mels, *[2 * d_model] * settings.halvings]
@@ -196,6 +216,8 @@ class ConformerEncoder(Body):
             for relative in each
         ]  # fmt: skip
         self.blocks: Sequence[ConformerBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        # What fills up a batch would count in the statistics of batch norm.
+        self.packed = stem.fills > 0 and settings.normalize_convolution == "layer"
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions).indexed()

@@ -40,6 +40,9 @@ class Stem(nn.Module, ABC):
     """
 
     family: ClassVar[Family] = STEMS
+    fills = (
+        0  # reads sources that are filled up (`Ragged.spare`), if their rows have this many elements on average; 0: not
+    )
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__()
@@ -95,6 +98,8 @@ class Embedding(nn.Module):
 @register("tokens")
 class TokenStem(Stem):
     """An embedding for each token."""
+
+    fills = 1
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data.modalities.sounds import mel_filters, window_of
@@ -38,7 +40,7 @@ class LogMel(nn.Module):
         if not len(x):  # of which there is no Fourier transform
             return hops.like(self.filters.new_zeros((0, self.filters.shape[1])))
         first = (hops.position == 0)[:, None]
-        last = (hops.position + 1 == hops.lengths.clamp(min=1)[hops.row.clamp(max=max(len(hops) - 1, 0))])[:, None]
+        last = (hops.position + 1 == hops.spread(hops.lengths.clamp(min=1)))[:, None]
         earlier = torch.roll(x, 1, 0).masked_fill(first, 0.0)[:, self.hop - self.before :]
         later = torch.roll(x, -1, 0).masked_fill(last, 0.0)[:, : self.after]
         with torch.autocast(x.device.type, enabled=False):
@@ -51,9 +53,9 @@ class UtteranceNorm(nn.Module):
     """Each band less its mean over the recording, and divided by its spread there."""
 
     def forward(self, x: Ragged) -> Ragged:
-        centred = x.values - x.mean()[x.row]
+        centred = x.values - x.spread(x.mean())
         spread = x.like(centred.square()).mean().sqrt()
-        return x.like(centred / (spread + 1e-3)[x.row])
+        return x.like(centred / x.spread(spread + 1e-3))
 
 
 class GlobalNorm(nn.Module):
@@ -77,8 +79,9 @@ class GlobalNorm(nn.Module):
         if self.training:
             with torch.no_grad():
                 share = torch.where(self.seen < self.batches, 1 / (self.seen + 1), 0.0)
-                self.mean.lerp_(x.values.mean(0), share)
-                self.square.lerp_(x.values.square().mean(0), share)
+                own = (x.row < x.rows)[:, None]
+                for kept, values in ((self.mean, x.values), (self.square, x.values.square())):
+                    kept.lerp_(values.masked_fill(~own, 0.0).sum(0) / own.sum().clamp(min=1), share)
                 self.seen.add_(1).clamp_(max=self.batches)
         spread = (self.square - self.mean.square()).clamp(min=0).sqrt()
         return x.like((x.values - self.mean) / (spread + 1e-3))
@@ -90,9 +93,12 @@ class AlteredSound(nn.Module):
     What is drawn comes from torch's generators, whose state is saved with a run.
     """
 
+    speeds: Tensor
+
     def __init__(self, settings: Any) -> None:
         super().__init__()
         self.settings = settings
+        self.register_buffer("speeds", torch.tensor(settings.speed or [1.0]), persistent=False)
 
     def forward(self, hops: Ragged) -> Ragged:
         """Packed hops of 16-bit samples, to such in floating point between -1 and 1."""
@@ -104,18 +110,23 @@ class AlteredSound(nn.Module):
 
     def _speeds(self, x: Ragged) -> Ragged:
         """Ko et al. 2015: each recording at one of some speeds, its pitch along with it, by linear interpolation."""
-        speeds, hop = self.settings.speed, x.values.shape[1]
-        speed = torch.tensor(speeds)[torch.randint(len(speeds), (len(x),))]  # on the CPU, where lengths are known
-        lengths = (x.known / speed).ceil().long().clamp(min=1).where(x.known > 0, 0)
-        made = Ragged.from_lengths(x.values.new_zeros(int(lengths.sum()), hop), lengths.tolist())
-        samples = torch.arange(hop, device=x.values.device)
-        speed = speed.double().to(x.values.device)  # single precision cannot count samples
-        place = (made.position[:, None] * hop + samples) * speed[made.row][:, None]  # in its recording
-        last = (x.lengths * hop - 1)[made.row][:, None]
-        start = (x.offsets[:-1].long() * hop)[made.row][:, None]
+        hop, device = x.values.shape[1], x.values.device
+        # On the CPU, so that shapes wait for no device; or, where they follow from no lengths, on the device.
+        known, speeds = (x.lengths, self.speeds) if x.spare else (x.known, torch.tensor(self.settings.speed))
+        speed = speeds[torch.randint(len(speeds), (x.rows,), device=known.device)]
+        lengths = (known / speed).ceil().long().clamp(min=1).where(known > 0, 0)
+        if x.spare:
+            made = _room(x, lengths, min(self.settings.speed))
+        else:
+            made = Ragged.from_lengths(x.values.new_zeros(int(lengths.sum()), hop), lengths.tolist())
+        speed = speed.double().to(device)  # single precision cannot count samples
+        samples = torch.arange(hop, device=device)
+        place = (made.position[:, None] * hop + samples) * made.spread(speed)[:, None]  # in its recording
+        last = made.spread(x.lengths * hop - 1)[:, None]
+        start = made.spread(x.offsets[:-1].long() * hop)[:, None]
         before = place.floor().long()
         share, flat = (place - before).float(), x.values.flatten()
-        here, there = (flat[start + index.minimum(last)] for index in (before, before + 1))
+        here, there = (flat[start + index.minimum(last).clamp(min=0)] for index in (before, before + 1))
         return made.like((here + share * (there - here)).masked_fill(before > last, 0.0))
 
     def _noise(self, x: Ragged) -> Ragged:
@@ -124,7 +135,7 @@ class AlteredSound(nn.Module):
         decibels = low + (high - low) * torch.rand(rows, device=device)
         power = x.like(x.values.square().mean(1)).mean()
         level = (power * 10 ** (-decibels / 10)).sqrt() * (torch.rand(rows, device=device) < self.settings.noise)
-        return x.like(x.values + level[x.row][:, None] * torch.randn_like(x.values))
+        return x.like(x.values + x.spread(level)[:, None] * torch.randn_like(x.values))
 
     def masked(self, x: Ragged) -> Ragged:
         """SpecAugment (Park et al. 2019): frames `(total, mels)`, which are centred, with 0 where they are hidden."""
@@ -135,9 +146,16 @@ class AlteredSound(nn.Module):
             width = torch.rand(rows, device=device) * (min(settings.frequency_width, bands) + 1)
             start = torch.rand(rows, device=device) * (bands - width.floor())
             hidden |= (band >= start.floor()[:, None]) & (band < (start.floor() + width.floor())[:, None])
-        hidden = hidden[x.row]
+        hidden = x.spread(hidden)
         for _ in range(settings.time_masks):
             width = (torch.rand(rows, device=device) * (settings.time_share * x.lengths + 1)).floor()
             start = (torch.rand(rows, device=device) * (x.lengths - width + 1)).floor()
-            hidden |= ((x.position >= start[x.row]) & (x.position < (start + width)[x.row]))[:, None]
+            hidden |= ((x.position >= x.spread(start)) & (x.position < x.spread(start + width)))[:, None]
         return x.like(x.values.masked_fill(hidden, 0.0))
+
+
+def _room(x: Ragged, lengths: Tensor, slowest: float) -> Ragged:
+    """Room for sequences of these lengths, which only the device knows: as much as the slowest speed would take."""
+    total, longest = (math.ceil(number / slowest) for number in (x.values.shape[0], x.longest))
+    offsets = F.pad(lengths.cumsum(0), (1, 0)).to(x.offsets.dtype)
+    return Ragged(x.values.new_zeros(total + x.rows, x.values.shape[1]), offsets, longest, spare=True)

@@ -81,7 +81,7 @@ class Trainer:
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
         self.lower = lower or metric == "loss"
-        self.updater = Updater(model, objective, settings, device)
+        self.updater = Updater(model, objective, settings, device, batches.room)
         self.progress = Progress()
         self.tally = _Tally(self.progress, device)
         self.reported = 0  # skipped updates that the watcher knows of

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import IGNORED, Batch
+from regard.data.batches import IGNORED, Batch, Room
 from regard.errors import ConfigError
 from regard.models.decoding import changed
+from regard.models.stems import Stem
 from regard.nn.attention import takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, exclusive
@@ -40,12 +41,15 @@ class Updater:
     skipped on the device, without waiting for it: the optimiser gets the answer as a tensor, as in torch's
     GradScaler."""
 
-    def __init__(self, model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, objective: Objective, settings: Training, device: torch.device,
+        room: Room | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
         self.optimizer = make_optimizer(model, settings, device)
         self.frozen = _frozen(model, settings.freeze)
         self.statistics = [buffer for _, buffer in statistics(model)]
-        self.size = filled_size(model, objective, settings, device)
+        self.room = filled_room(model, objective, settings, device, room)
         self.forget()
         if device.type == "cuda" and settings.compile:
             for module in model.modules():
@@ -56,18 +60,18 @@ class Updater:
 
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, in another thread."""
-        if self.size is not None:
-            batch = batch.filled(self.size) or batch
+        if self.room is not None:
+            batch = batch.filled(self.room) or batch
         return batch.pinned() if self.device.type == "cuda" else batch
 
     def forget(self) -> None:
         """Drop the recording: what it works on (the optimiser's state, or which weights learn) is no longer that."""
         self.warm, self.recording = 0, None  # type: int, Recording[Batch] | None
-        self.graphs = None if self.size is None else Graphs(self.device)
+        self.graphs = None if self.room is None else Graphs(self.device)
 
     def close(self) -> None:
         """Give back the memory of all recordings, at the end of training."""
-        self.size = None
+        self.room = None
         self.forget()
         for module in self.model.modules():
             if isinstance(module, Looped):
@@ -93,7 +97,7 @@ class Updater:
                 parameter.requires_grad_(True)
             self.frozen = []
             self.forget()
-        if self.graphs is None or batches[0].inputs.values.shape[0] != self.size:
+        if self.graphs is None or not batches[0].inputs.spare:
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is not None:
             self.recording.take(batches[0])
@@ -109,7 +113,7 @@ class Updater:
         before = [(buffer, buffer.clone()) for buffer in self.statistics]
         total = torch.zeros((), device=self.device)
         count: Tensor | int = sum(batch.tokens for batch in batches)
-        if self.size is not None and len(batches) == 1:  # a number would be the same in every replay
+        if self.room is not None and len(batches) == 1:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
@@ -127,10 +131,19 @@ class Updater:
         return Updated(torch.where(finite, total, 0.0), norm, skipped)
 
 
-def filled_size(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> int | None:
-    """How many tokens a side of every batch is filled up to, so that a whole update is recorded; None: it is not."""
+def filled_room(
+    model: nn.Module, objective: Objective, settings: Training, device: torch.device, room: Room | None
+) -> Room | None:
+    """What every batch is filled up to, so that a whole update is recorded; None: it is not. `room` is what batches
+    have at most, by default tokens as `settings` say."""
     alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
-    return round_up(settings.batch_tokens, 64) if alike and takes_filled(model, device) else None
+    if not alike or not takes_filled(model, device):
+        return None
+    tokens = settings.batch_tokens
+    room = room or Room(tokens, tokens, tokens, 0)
+    fills = [module.fills for module in model.modules() if isinstance(module, Stem)] or [1]
+    source, target = (round_up(number, 64) for number in (room.source, room.target))
+    return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest)
 
 
 def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
