@@ -14,8 +14,9 @@ from regard.models.encoders import Body, Memory, make_positions
 from regard.models.stems import Elements, Stem
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import Block, FeedForward
+from regard.nn.depthwise import depthwise
 from regard.nn.dropout import Dropout
-from regard.nn.kernels import Spans
+from regard.nn.kernels import Spans, usable
 from regard.nn.positions import Relative
 from regard.nn.recurrence import Recurrence
 from regard.nn.spectrogram import AlteredSound, GlobalNorm, LogMel, UtteranceNorm
@@ -152,21 +153,14 @@ class ConvolutionModule(nn.Module):
     def forward(self, x: Ragged) -> Tensor:
         """`(total, d_model)`; a row sees nothing of its neighbours."""
         gated = x.like(F.glu(self.gated(self.norm(x.values)), dim=-1))
-        compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        over_time = self.summed(gated) if compiling else gated.along(self.depthwise, self.gap).values
-        return self.dropout(self.output(F.silu(self.after(over_time))))
+        return self.dropout(self.output(F.silu(self.after(self.over_time(gated)))))
 
-    def summed(self, x: Ragged) -> Tensor:
-        """The depthwise convolution as a sum over neighbours: where it is compiled, one kernel for all lengths, while
-        torch compiles a convolution anew for each."""
-        total, weight, bias, gap = x.values.shape[0], self.depthwise.weight.squeeze(1), self.depthwise.bias, self.gap
-        assert bias is not None, "the convolution has a bias"
-        around, row = F.pad(x.values, (0, 0, gap, gap)), F.pad(x.row, (gap, gap), value=-1)
-        found = bias.expand(total, -1)
-        for i in range(2 * gap + 1):
-            inside = (row[i : i + total] == x.row)[:, None]
-            found = found + torch.where(inside, around[i : i + total], 0.0) * weight[:, i]
-        return found
+    def over_time(self, x: Ragged) -> Tensor:
+        """The depthwise convolution; on a GPU a kernel of packed rows."""
+        if not usable(x.values) or torch.compiler.is_exporting():
+            return x.along(self.depthwise, self.gap).values
+        assert self.depthwise.bias is not None, "the convolution has a bias"
+        return depthwise(x.values, self.depthwise.weight.squeeze(1), self.depthwise.bias, x.row)
 
 
 class ConformerBlock(Block):
