@@ -4,9 +4,10 @@
     python -m benchmarks kernels --parts sweep loss  # some of them
 
 `sweep` tries tiles, blocks, warps and stages; `attention` stands beside `varlen_attn` on packed batches of 32k tokens;
-`loss` is the output layer with its loss, in time and memory; `around` is norms and activations. Whether kernels are
-right is for `tests/test_kernels.py`, on a GPU where there is one. Times are medians on the device: the queue is filled
-while the device sleeps, so they leave out what Python takes.
+`loss` is the output layer with its loss, in time and memory; `around` is norms and activations; `convolution` is that
+of a Conformer over time, and its tiles. Whether kernels are right is for `tests/test_kernels.py`, on a GPU where there
+is one. Times are medians on the device: the queue is filled while the device sleeps, so they leave out what Python
+takes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import Tensor
 from benchmarks.workload import draw_lengths
 from regard.errors import ConfigError
 from regard.nn import kernels
+from regard.nn.depthwise import depthwise
 from regard.nn.dropout import Dropout
 from regard.nn.kernels import attend_spans, spans
 from regard.ragged import Ragged
@@ -41,6 +43,11 @@ TILES = [
     (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
 ]  # fmt: skip
 BLOCKS = [(2048, 4), (4096, 8), (4096, 16), (8192, 8), (8192, 16), (16384, 16), (16384, 32), (32768, 32)]  # and warps
+# Times of a tile, or taps for the gradient of the weights, channels and warps.
+CONVOLUTIONS = [
+    (32, 32, 2), (32, 32, 4), (32, 64, 4), (64, 32, 4), (64, 64, 4), (32, 64, 8), (64, 64, 8), (64, 128, 8),
+    (128, 32, 8), (128, 64, 8),
+]  # fmt: skip
 CHUNKS = (2048, 4096, 8192, 16384, 32768)
 on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
 
@@ -200,10 +207,10 @@ def compare(
     show(name, times[0], times[2], ratios[0], times[1], times[3], ratios[1], *rates, *peaks)
 
 
-def heading(text: str) -> None:
+def heading(text: str, tokens: int = TOKENS) -> None:
     """What stands above the lines of `compare`."""
     print(
-        f"\n# {text}: ms for {TOKENS} tokens in bfloat16, forward (f) and with backward (f+b); peaks are of f+b, in GiB"
+        f"\n# {text}: ms for {tokens} tokens in bfloat16, forward (f) and with backward (f+b); peaks are of f+b, in GiB"
     )
     show("case", "ours f", "torch f", "", "ours f+b", "torch f+b", "", "GB/s f", "GB/s f+b", "TFLOP/s f", "TFLOP/s f+b",
          "ours peak", "torch peak")  # fmt: skip
@@ -266,4 +273,44 @@ def loss() -> None:
         compare(f"chunks of {chunk}", (x, weight, bias), partial(ours, chunk), theirs, (0, 0), (flop, 3 * flop))
 
 
-PARTS = {"sweep": sweep, "attention": attention, "loss": loss, "around": around}
+def convolution() -> None:
+    """Over recordings of 2 to 15 s, 25 vectors a second, for which torch's own needs rows laid apart, and over a single
+    one; then tiles, and into how many shares times are cut for the gradient of the weights."""
+    from regard.nn import triton_depthwise
+    from regard.nn.triton_depthwise import Tile
+
+    vectors, generator = 16_000, torch.Generator().manual_seed(2)
+    drawn = torch.randint(50, 376, (vectors // 50,), generator=generator)
+    lengths = drawn[: int((drawn.cumsum(0) <= vectors).sum())].tolist()
+    lengths.append(vectors - sum(lengths))
+    heading("depthwise convolution beside nn.Conv1d", vectors)
+    for (width, kernel), counts in product(((256, 31), (512, 31), (256, 15)), (lengths, [vectors])):
+        x = Ragged.from_lengths(on_gpu(vectors, width).requires_grad_(), counts).indexed()
+        module = torch.nn.Conv1d(width, width, kernel, padding=kernel // 2, groups=width, device="cuda")
+        assert module.bias is not None, "it has one unless told"
+        inputs, unit, macs = [x.values, *module.parameters()], 2.0 * vectors * width, float(vectors * width * kernel)
+
+        def ours(x: Ragged = x, module: torch.nn.Conv1d = module) -> Tensor:
+            assert module.bias is not None, "it has one unless told"
+            return depthwise(x.values, module.weight.squeeze(1), module.bias, x.row)
+
+        def theirs(x: Ragged = x, module: torch.nn.Conv1d = module) -> Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                if len(x) == 1:
+                    return module(x.values.mT.unsqueeze(0)).squeeze(0).mT
+                return x.along(module, module.padding[0]).values  # type: ignore[arg-type]
+
+        name = f"{width} x {kernel}, {'one row' if len(x) == 1 else f'{len(x)} rows'}"
+        compare(name, inputs, ours, theirs, (2 * unit, 6 * unit), (2 * macs, 6 * macs))
+    rows = Ragged.from_lengths(on_gpu(vectors, 256), lengths)
+    values, row, weight, bias = rows.values, rows.row, on_gpu(31, 256), on_gpu(256)
+    grad, convolve, correlate = on_gpu(vectors, 256), triton_depthwise.convolve, triton_depthwise.correlate
+    best("256 x 31: times or taps, channels, warps", CONVOLUTIONS, {
+        "forward": lambda *x: convolve(values, weight, bias, row, Tile(*x)),
+        "dx": lambda *x: convolve(grad, weight, None, row, Tile(*x), backward=True),
+        **{f"dw, {shares}": lambda *x, shares=shares: correlate(grad, values, row, 31, Tile(*x), shares)
+           for shares in (64, 128, 256)},
+    })  # fmt: skip
+
+
+PARTS = {"sweep": sweep, "attention": attention, "loss": loss, "around": around, "convolution": convolution}

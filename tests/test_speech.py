@@ -108,24 +108,6 @@ def test_the_convolution_module(norm: str, kernel: int) -> None:
 
 
 @whole
-@pytest.mark.parametrize("norm", ["batch", "layer"])
-def test_a_compiled_convolution_is_the_same_and_compiled_once_for_all_lengths(norm: str) -> None:
-    module, counter = redrawn(ConvolutionModule(D_MODEL, 5, norm, dropout=0.0)).double().train(), CompileCounter()
-    compiled = torch.compile(module.forward, backend=counter, dynamic=True, fullgraph=True)
-    for lengths in ([3, 0, 1, 9], [4, 2, 6], [2, 7, 1, 1, 5]):
-        x = ragged(lengths, seed=1)[0].indexed()
-        found, gradients = [], []
-        for run in (module.forward, compiled):
-            values = x.values.detach().clone().requires_grad_()
-            y = run(x.like(values))
-            found.append(y)
-            gradients.append(torch.autograd.grad(y.square().sum(), (values, *module.depthwise.parameters())))
-        for one, other in ((found[0], found[1]), *zip(*gradients, strict=True)):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    assert counter.frame_count == 1
-
-
-@whole
 @pytest.mark.parametrize("relative", [None, Rotary(D_MODEL // 2)], ids=["none", "rotary"])
 def test_a_block_on_kernels_is_compiled_whole_and_once_for_all_lengths(kernel: None, relative: Relative | None) -> None:
     block = ConformerBlock(D_MODEL, 2, 8, kernel=3, normalize="layer", dropout=0.0, relative=relative).to(DEVICE)

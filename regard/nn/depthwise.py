@@ -25,35 +25,34 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor, row: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("regard::depthwise", mutates_args=())
-def _depthwise(x: Tensor, weight: Tensor, bias: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, how far each vector sees `(2, total)`, and the weights as the kernels read them `(kernel, width)`."""
+def _depthwise(x: Tensor, weight: Tensor, bias: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """The result, and the weights as the kernels read them, `(kernel, width)`."""
     _check(x, weight, bias, row)
     from regard.nn import triton_depthwise
 
-    laid_out = x.new_empty(weight.shape[::-1]).copy_(weight.t())
-    y, reach = triton_depthwise.convolve(x.contiguous(), laid_out, bias.contiguous(), row.contiguous())
-    return y, reach, laid_out
+    laid_out = x.new_empty((weight.shape[1], weight.shape[0])).copy_(weight.t())
+    return triton_depthwise.convolve(x.contiguous(), laid_out, bias.contiguous(), row.contiguous()), laid_out
 
 
 @torch.library.custom_op("regard::depthwise_backward", mutates_args=())
-def _depthwise_backward(grad: Tensor, x: Tensor, reach: Tensor, laid_out: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `x`, and of weights and bias `(kernel + 1, width)`."""
+def _depthwise_backward(grad: Tensor, x: Tensor, laid_out: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `x`, and of weights and bias, `(kernel + 1, width)`."""
     from regard.nn import triton_depthwise
 
-    grad = grad.contiguous()
-    dx = triton_depthwise.convolve_backward(grad, laid_out, reach)
-    return dx, triton_depthwise.correlate(grad, x.contiguous(), reach, laid_out.shape[0])
+    grad, row = grad.contiguous(), row.contiguous()
+    dx = triton_depthwise.convolve(grad, laid_out, None, row, backward=True)
+    return dx, triton_depthwise.correlate(grad, x.contiguous(), row, laid_out.shape[0])
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, bias, _ = inputs
-    ctx.save_for_backward(x, *output[1:])
-    ctx.mark_non_differentiable(*output[1:])
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, row = inputs
+    ctx.save_for_backward(x, output[1], row)
+    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.dtypes = weight.dtype, bias.dtype
 
 
-def _differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 4
     dx, both = _depthwise_backward(grad, *ctx.saved_tensors)
@@ -61,17 +60,12 @@ def _differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | Non
 
 
 _depthwise.register_autograd(_differentiate, setup_context=_save)
-
-
-@_depthwise.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    reach = row.new_empty((2, x.shape[0]), dtype=torch.int32)
-    return x.new_empty(x.shape), reach, x.new_empty((weight.shape[1], weight.shape[0]))
-
-
-@_depthwise_backward.register_fake
-def _(grad: Tensor, x: Tensor, reach: Tensor, laid_out: Tensor) -> tuple[Tensor, Tensor]:
-    return grad.new_empty(grad.shape), x.new_empty((laid_out.shape[0] + 1, x.shape[1]), dtype=torch.float32)
+_depthwise.register_fake(lambda x, weight, *_: (x.new_empty(x.shape), x.new_empty((weight.shape[1], weight.shape[0]))))
+_depthwise_backward.register_fake(
+    lambda grad, x, laid_out, *_: (
+        grad.new_empty(grad.shape), x.new_empty((laid_out.shape[0] + 1, x.shape[1]), dtype=torch.float32)
+    )
+)  # fmt: skip
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor, row: Tensor) -> None:
