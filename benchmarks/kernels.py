@@ -5,9 +5,9 @@
 
 `sweep` tries tiles, blocks, warps and stages; `attention` stands beside `varlen_attn` on packed batches of 32k tokens;
 `loss` is the output layer with its loss, in time and memory; `around` is norms and activations; `convolution` is that
-of a Conformer over time, and its tiles. Whether kernels are right is for `tests/test_kernels.py`, on a GPU where there
-is one. Times are medians on the device: the queue is filled while the device sleeps, so they leave out what Python
-takes.
+of a Conformer over time, and its tiles; `ctc` is the CTC loss. Whether kernels are right is for their tests, on a GPU
+where there is one. Times are medians on the device: the queue is filled while the device sleeps, so they leave out what
+Python takes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch import Tensor
 from benchmarks.workload import draw_lengths
 from regard.errors import ConfigError
 from regard.nn import kernels
+from regard.nn.ctc_loss import ctc_loss
 from regard.nn.depthwise import depthwise
 from regard.nn.dropout import Dropout
 from regard.nn.kernels import attend_spans, spans
@@ -48,6 +49,7 @@ CONVOLUTIONS = [
     (32, 32, 2), (32, 32, 4), (32, 64, 4), (64, 32, 4), (64, 64, 4), (32, 64, 8), (64, 64, 8), (64, 128, 8),
     (128, 32, 8), (128, 64, 8),
 ]  # fmt: skip
+RECORDINGS, TIMES, LABELS, PIECES = 64, (100, 375), 60, 1000  # times of each, its tokens, and the vocabulary of CTC
 CHUNKS = (2048, 4096, 8192, 16384, 32768)
 on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
 
@@ -313,4 +315,30 @@ def convolution() -> None:
     })  # fmt: skip
 
 
-PARTS = {"sweep": sweep, "attention": attention, "loss": loss, "around": around, "convolution": convolution}
+def ctc() -> None:
+    """The CTC loss from logits on: ours over packed rows, with a copy of the logits, as it leaves its gradient in them;
+    torch's over padded log-probabilities. Lengths for torch's are on the CPU, from where it fetches them each time, so
+    that it cannot be queued, and its times have in them what Python takes."""
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(TIMES[0], TIMES[1] + 1, (RECORDINGS,), generator=generator).tolist()
+    total = sum(lengths)
+    heading(f"CTC of {RECORDINGS} recordings, {LABELS} tokens each, vocabulary {PIECES}", total)
+    logits = Ragged.from_lengths(on_gpu(total, PIECES).requires_grad_(), lengths)
+    targets = torch.randint(1, PIECES, (RECORDINGS, LABELS), device="cuda")
+    labels = torch.arange(RECORDINGS + 1, device="cuda", dtype=torch.int32) * LABELS
+    ends = (torch.tensor(lengths), torch.full((RECORDINGS,), LABELS))
+
+    def ours() -> Tensor:
+        return ctc_loss(logits.values.clone(), logits.offsets, targets.flatten(), labels, LABELS, 0, ends=0)
+
+    def theirs() -> Tensor:
+        log_probs = logits.like(logits.values.float().log_softmax(-1)).padded().transpose(0, 1)
+        return F.ctc_loss(log_probs, targets, *ends, reduction="sum", zero_infinity=True)
+
+    unit = 2.0 * total * PIECES
+    compare("ctc", [logits.values], ours, theirs, (5 * unit, 7 * unit))  # copied, read twice, written; then scaled
+
+
+PARTS = {
+    "sweep": sweep, "attention": attention, "loss": loss, "around": around, "convolution": convolution, "ctc": ctc,
+}  # fmt: skip

@@ -36,7 +36,14 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
     # other tests and their processes, for which the kernels are then not there.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        from regard.nn import triton_decoding, triton_depthwise, triton_fused, triton_kernels, triton_steps  # noqa: F401
+        from regard.nn import (  # noqa: F401
+            triton_ctc,
+            triton_decoding,
+            triton_depthwise,
+            triton_fused,
+            triton_kernels,
+            triton_steps,
+        )
         from regard.search import triton_beam  # noqa: F401
 
 gpu = pytest.mark.gpu  # what needs one, and is skipped where there is none: `make test-gpu`

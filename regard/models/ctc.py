@@ -19,6 +19,7 @@ from regard.data.tokens import BOS, EOS, MASK, PAD, SEP
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel, EncoderDecoder, State
+from regard.nn.ctc_loss import ctc_loss, takes
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
 
@@ -71,7 +72,13 @@ class CTCHead(nn.Module):
         return states.like(logits.masked_fill(self.unseen, _LEAST).log_softmax(-1))
 
     def loss(self, states: Ragged, outputs: Ragged) -> Tensor:
-        """`-log p` of all targets, which end with `</s>`. One that is too long for its source costs nothing."""
+        """`-log p` of all targets, which end with `</s>`. One that is too long for its source costs nothing, and on a
+        GPU nor do states and targets that belong to no row."""
+        longest = max(outputs.longest - 1, 0)
+        if takes(states.values, longest):
+            bias = self.linear.bias.masked_fill(self.unseen, _LEAST)  # so that no copy of the logits hides the marks
+            logits = F.linear(states.values, self.linear.weight, bias)
+            return ctc_loss(logits, states.offsets, outputs.values, outputs.offsets, longest, BLANK)
         found = self(states).padded().transpose(0, 1)  # (time, rows, vocabulary)
         if not len(states):
             return found.sum()
