@@ -185,8 +185,8 @@ def test_the_output_layer_does_without_where_it_is_not_to_be_had() -> None:
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracer
 def test_it_compiles() -> None:
-    def run(logits: Tensor, *given: Tensor) -> Tensor:
-        return ctc_loss(logits * 2, *given, 1, PAD)
+    def run(logits: Tensor, times: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
+        return ctc_loss(logits * 2, times, targets, labels, 1, PAD)
 
     logits, given = logits_of([2], 4).requires_grad_(), packed([2], [[3]])
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)

@@ -47,7 +47,7 @@ def ctc_losses_(
         if rows:
             _sort[(rows,)](targets, labels, *order, longest, ends=ends, **shape)
             for second in (False, True):
-                _walk[(rows, 2)](
+                _walk[(2 * rows,)](
                     logits, measures, times, targets, labels, order[1], walked, middle, scales, owner, losses,
                     vocabulary, longest, blank=blank, ends=ends, second=second, **shape,
                 )  # fmt: skip
@@ -127,8 +127,8 @@ def _walk(
     y(j) (token_j + blank_j + token_{j-1})`, the last if both tokens differ. On the way from the end, step, blank and
     token `j` are the `j`th from there.
     """
-    row = tl.program_id(0)
-    back = tl.program_id(1)  # 1: from the end
+    row = tl.program_id(0) // 2
+    back = tl.program_id(0) % 2  # 1: from the end; both are next to each other, before the rows that fill a batch up
     sign = 1 - 2 * back
     first = tl.load(times + row)
     steps = tl.load(times + row + 1) - first
