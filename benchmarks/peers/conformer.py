@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,11 +18,10 @@ from benchmarks.peers.base import Step, stepper
 from benchmarks.race import Role
 from benchmarks.workload import spaced
 from regard.config import parse
-from regard.data.batches import Index, pack
+from regard.data.batches import Index, Room, pack
 from regard.data.modalities.sounds import mel_filters, window_of
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import MARKS, PAD, Symbols
-from regard.models.speech import ConformerBlock
 from regard.nn.positions import Sinusoidal
 from regard.nn.spectrogram import FLOOR
 from regard.system import new_task
@@ -116,7 +115,6 @@ class RegardConformer(SpeechPeer):
 
     title: str = "Regard"
     role: Role = "ours"
-    compiled: bool = False  # blocks under torch.compile(dynamic=True), which the trainer leaves as they are
 
     def training(self, load: SpeechLoad) -> tuple[Callable[[Index], Any], Step, nn.Module]:
         fixed = {"learning_rate": 1e-4, "warmup": 0, "schedule": "constant", "label_smoothing": 0.0, "clip": 1.0}
@@ -129,10 +127,10 @@ class RegardConformer(SpeechPeer):
         sides.use({SHARED: Symbols("word", [f"w{i}" for i in range(len(MARKS), load.shape.vocabulary)])})
         task = new_task(sides, load.device)
         model, chosen = task.model, task.config.training
-        updater = Updater(model, make_objective(model, chosen.objective, 0.0, task.first), chosen, load.device)
-        for module in model.modules():
-            if self.compiled and isinstance(module, ConformerBlock):
-                module.compiled = torch.compile(module.run, dynamic=True)
+        tokens = chosen.batch_tokens
+        room = Room(load.budget, tokens, tokens, int(load.lengths[1].max()) + 1)
+        objective = make_objective(model, chosen.objective, 0.0, task.first)
+        updater = Updater(model, objective, chosen, load.device, room)
 
         def batch(index: Index) -> Any:
             sources, targets = zip(*map(load.recording, index.tolist()), strict=True)
@@ -280,9 +278,5 @@ SPEECH: dict[str, SpeechPeer] = {
     "torch-compiled-sorted": TorchSpeech(
         "plain torch, compiled, by duration", f"{_COMPILED}; batches sorted by duration alone", by_duration=True,
         compiled=True,
-    ),
-    "regard-compiled": replace(
-        RegardConformer(compiled=True), title="Regard, blocks compiled", role="beside",
-        note="blocks under torch.compile(dynamic=True)",
     ),
 }  # fmt: skip

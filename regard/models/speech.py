@@ -178,10 +178,6 @@ class ConformerBlock(Block):
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(4))
         self.dropout = Dropout(dropout)
 
-    def compile_for_training(self) -> None:
-        """Leave it as it is: that it is quicker compiled, which `torch.compile(self.run, dynamic=True)` does once for
-        all lengths, has yet to be measured."""
-
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
         values = x.values

@@ -15,6 +15,7 @@ from regard.data.batches import IGNORED, Batch, Room
 from regard.errors import ConfigError
 from regard.models.decoding import changed
 from regard.models.stems import Stem
+from regard.nn import ctc_loss
 from regard.nn.attention import takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, exclusive
@@ -141,6 +142,8 @@ def filled_room(
         return None
     tokens = settings.batch_tokens
     room = room or Room(tokens, tokens, tokens, 0)
+    if getattr(model, "ctc", None) is not None and not 0 < room.longest <= ctc_loss.MOST:
+        return None
     fills = [module.fills for module in model.modules() if isinstance(module, Stem)] or [1]
     source, target = (round_up(number, 64) for number in (room.source, room.target))
     return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest)
