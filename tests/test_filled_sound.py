@@ -1,15 +1,26 @@
 """Recordings in batches that are filled up: what fills them changes nothing, and shapes follow from shapes alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from regard.config import parse
+from regard.data.batches import Batch, Room
 from regard.data.modalities.audio import SoundAugmentation
+from regard.data.sides import SHARED, Sides
+from regard.data.tokens import MARKS, Symbols
 from regard.model_settings import LogMelSettings, SubsamplingSettings
 from regard.models.speech import LogMelStem, SubsamplingStem
 from regard.models.stems import Elements
 from regard.nn.spectrogram import AlteredSound
 from regard.ragged import Ragged
+from regard.system import new_task
+from regard.training.objectives import Likelihood, make_objective
+from regard.training.update import Updater
+from tests.conftest import gpu
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = [5, 1, 9, 0, 4, 13, 2]
 HOP = 80
 
@@ -68,3 +79,62 @@ def test_speeds_and_masks_are_drawn_alike() -> None:
         found.append((made.offsets, made.values[: int(made.offsets[-1])]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-5)
+
+
+def task(decoder: str, **training: Any) -> tuple[Any, Likelihood]:
+    """A small Conformer with CTC, under a decoder or none, and what its training minimises."""
+    model = {
+        "d_model": 16, "dropout": 0.0, "ctc": True, "decoder": {"kind": decoder, "layers": 1, "heads": 2, "d_ff": 16},
+        "encoder": {"kind": "conformer", "layers": 1, "heads": 2, "d_ff": 16, "kernel": 3,
+                    "normalize_convolution": "layer", "stem": {"kind": "subsampling", "mels": 7, "channels": 3}},
+    }  # fmt: skip
+    model["decoder"] = model["decoder"] if decoder != "none" else {"kind": "none"}
+    settings = {
+        "source": {"kind": "audio", "rate": 100 * HOP}, "tokens": {"kind": "word", "size": 9}, "model": model,
+        "training": {"device": DEVICE.type, "warmup": 0, "schedule": "constant", **training},
+    }  # fmt: skip
+    sides = Sides.of(parse(settings, "a test"))
+    sides.use({SHARED: Symbols("word", [f"w{i}" for i in range(len(MARKS), 9)])})
+    torch.manual_seed(5)
+    made = new_task(sides, DEVICE)
+    objective = make_objective(made.model, made.config.training.objective, 0.0, made.first)
+    assert isinstance(objective, Likelihood)
+    return made, objective
+
+
+def some(made: Any, lengths: list[int]) -> Batch:
+    source = recordings(lengths)
+    hops = [source.values[begin:end].numpy() for begin, end in zip(source.offsets, source.offsets[1:], strict=False)]
+    batch: Batch = made.batch(hops, [[len(MARKS) + i % 3 for i in range(1 + n // 8)] for n in lengths])
+    return batch
+
+
+@pytest.mark.parametrize("decoder", ["none", "transformer"])
+def test_what_fills_a_batch_up_costs_nothing(kernel: None, decoder: str) -> None:
+    (made, objective), found = task(decoder), []
+    batch = some(made, [9, 21, 5])
+    filled = batch.filled(Room(64, 64, 8, 6))
+    assert filled is not None
+    for one in (batch, filled):
+        made.model.zero_grad()
+        loss = objective(one.to(DEVICE), 0.0)
+        loss.backward()
+        gradients = [weight.grad.flatten() for weight in made.model.parameters()]
+        found.append((loss.detach(), torch.cat(gradients)))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("decoder", ["none", "transformer"])
+def test_updates_that_are_recorded(decoder: str) -> None:
+    losses = []
+    for compiled in (False, True):
+        made, objective = task(decoder, compile=compiled)
+        updater = Updater(made.model, objective, made.config.training, DEVICE, Room(64, 64, 64, 6))
+        batches = [some(made, [9, 21, 5]), some(made, [30, 30]), some(made, [5] * 6)]
+        found = [updater([updater.prepare(batch)], step, 0.0).loss.item() for step, batch in enumerate(3 * batches, 1)]
+        assert (updater.recording is not None) == compiled
+        losses.append(found)
+    assert losses[0][-1] < 0.9 * losses[0][2]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
