@@ -3,11 +3,11 @@
     python -m benchmarks kernels                     # all parts, about two minutes
     python -m benchmarks kernels --parts sweep loss  # some of them
 
-`sweep` tries tiles, blocks, warps and stages; `attention` stands beside `varlen_attn` on packed batches of 32k tokens;
-`loss` is the output layer with its loss, in time and memory; `around` is norms and activations; `convolution` is that
-of a Conformer over time, and its tiles; `ctc` is the CTC loss. Whether kernels are right is for their tests, on a GPU
-where there is one. Times are medians on the device: the queue is filled while the device sleeps, so they leave out what
-Python takes.
+`sweep` tries tiles, blocks, warps and stages, `sweep_around` those of norms and activations; `attention` stands beside
+`varlen_attn` on packed batches of 32k tokens; `loss` is the output layer with its loss, in time and memory; `around` is
+norms and activations; `convolution` is that of a Conformer over time, and its tiles; `ctc` is the CTC loss. Whether
+kernels are right is for their tests, on a GPU where there is one. Times are medians on the device: the queue is filled
+while the device sleeps, so they leave out what Python takes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.workload import draw_lengths
 from regard.errors import ConfigError
-from regard.nn import kernels
+from regard.nn import fused, kernels
 from regard.nn.ctc_loss import ctc_loss
 from regard.nn.depthwise import depthwise
 from regard.nn.dropout import Dropout
@@ -51,6 +51,9 @@ CONVOLUTIONS = [
 ]  # fmt: skip
 RECORDINGS, TIMES, LABELS, PIECES = 64, (100, 375), 60, 1000  # times of each, its tokens, and the vocabulary of CTC
 CHUNKS = (2048, 4096, 8192, 16384, 32768)
+POINTWISE = [(1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16)]  # numbers of a program, and warps
+ROWS = [(rows, warps, programs) for rows, warps, programs in product((1, 2, 4), (2, 4, 8), (528, 1056, 2112))]
+Outputs = Tensor | tuple[Tensor, ...]
 on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
 
 
@@ -167,6 +170,32 @@ def sweep() -> None:
     })  # fmt: skip
 
 
+def sweep_around(width: int = 768) -> None:
+    """Blocks of an activation with dropout and of a sum with dropout; rows of a sum with its norm."""
+    from regard.nn import triton_fused as f
+
+    seed = torch.randint(2**31 - 1, (2,), device="cuda", dtype=torch.int32)
+    inner, back = on_gpu(TOKENS, 4 * width), on_gpu(TOKENS, 4 * width)
+    best(f"gelu with dropout of {TOKENS} x {4 * width}: block, warps", POINTWISE, {
+        "forward": lambda *x: f.activate_dropout(inner, seed, 0.1, "gelu", *x),
+        "backward": lambda *x: f.activate_dropout_backward(back, inner, seed, 0.1, "gelu", *x),
+        "sum": lambda *x: f.add_dropout(inner, back, seed, 0.1, inner.dtype, *x),
+    })  # fmt: skip
+    x, added, grad, through = (on_gpu(TOKENS, width) for _ in range(4))
+    weight, bias = (torch.ones(width, device="cuda") for _ in range(2))
+    terms = (weight, bias, seed, 0.1, 1e-5, True, x.dtype, x.dtype)
+    summed, _, mean, inverse = f.add_norm(x, added, *terms)
+
+    def shape(rows: int, warps: int) -> dict[str, int]:
+        return {"rows": rows, "tile": 1 << (width - 1).bit_length(), "num_warps": warps}
+
+    saved = (grad, through, summed, None, weight, seed, mean, inverse, 0.1, True, x.dtype)
+    best(f"sum and norm of {TOKENS} x {width}: rows, warps, programs of the backward pass", ROWS, {
+        "forward": lambda rows, warps, _: f.add_norm(x, added, *terms, shape(rows, warps)),
+        "backward": lambda rows, warps, programs: f.add_norm_backward(*saved, shape(rows, warps), programs),
+    })  # fmt: skip
+
+
 def best(title: str, choices: Sequence[tuple[int, ...]], runs: dict[str, Callable[..., object]]) -> None:
     """Milliseconds of each choice, and the best."""
     from triton.runtime.errors import OutOfResources
@@ -186,14 +215,18 @@ def best(title: str, choices: Sequence[tuple[int, ...]], runs: dict[str, Callabl
 
 
 def compare(
-    name: str, inputs: Sequence[Tensor], ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
+    name: str, inputs: Sequence[Tensor], ours: Callable[[], Outputs], theirs: Callable[[], Outputs],
     moved: tuple[float, float], flop: tuple[float, float] = (0, 0),
 ) -> None:  # fmt: skip
     """Times of both, forward and with backward; of ours, the rates at which the least bytes and FLOP are done."""
-    gradient, times, peaks = torch.randn_like(ours().detach()), list[float](), list[float]()
+    torch.compiler.reset()  # what was compiled for other cases counts against a limit
+    outputs, times, peaks = ours(), list[float](), list[float]()
+    outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+    gradients = [torch.randn_like(output.detach()) for output in outputs]
 
-    def both(way: Callable[[], Tensor]) -> object:
-        return torch.autograd.grad(way(), inputs, gradient)
+    def both(way: Callable[[], Outputs]) -> object:
+        found = way()
+        return torch.autograd.grad((found,) if isinstance(found, Tensor) else found, inputs, gradients)
 
     for way in (ours, theirs):
         before = torch.cuda.memory_allocated()
@@ -234,24 +267,41 @@ def attention() -> None:
 
 
 def around() -> None:
-    """A residual with dropout and norm, and an activation with dropout; torch's own are one by one."""
-    heading("around the products")
+    """A residual with dropout and norm (`norm`), also where the sum goes on as well (`sum, norm`) or alone (`sum`), and
+    activations with dropout; torch's own are compiled."""
+    heading("around the products, beside torch.compile")
     drop = Dropout(0.1)
 
-    def norm(x: Tensor, added: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
-        summed = (x + F.dropout(added, 0.1)).float()
-        return F.layer_norm(summed, norm.normalized_shape, norm.weight, norm.bias).to(x.dtype)
+    @torch.compile
+    def both(x: Tensor, added: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        summed = x + F.dropout(added, 0.1)
+        return summed, F.layer_norm(summed.float(), norm.normalized_shape, norm.weight, norm.bias).to(x.dtype)
 
-    def relu(x: Tensor) -> Tensor:
-        return F.dropout(F.relu(x), 0.1)
+    def normed(x: Tensor, added: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+        return both(x, added, norm)[1]
 
-    for width in (512, 1024):
+    @torch.compile
+    def plain_sum(x: Tensor, added: Tensor) -> Tensor:
+        return x + F.dropout(added, 0.1)
+
+    @torch.compile
+    def plain_activation(x: Tensor, activation: torch.nn.Module) -> Tensor:
+        return F.dropout(activation(x), 0.1)
+
+    for width in (512, 768, 1024):
         x, added, inner = (on_gpu(TOKENS, size).requires_grad_() for size in (width, width, 4 * width))
         module, unit = torch.nn.LayerNorm(width, device="cuda"), 2.0 * TOKENS * width
-        ours, theirs = partial(kernels.add_norm, x, added, module, drop), partial(norm, x, added, module)
-        compare(f"norm {width}", [x, added, *module.parameters()], ours, theirs, (3 * unit, 8 * unit))
-        ours, theirs = partial(kernels.relu_dropout, inner, drop), partial(relu, inner)
-        compare(f"relu {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
+        inputs = [x, added, *module.parameters()]
+        alone = partial(fused.add_norm, x, added, module, drop), partial(normed, x, added, module)
+        compare(f"norm {width}", inputs, *alone, (3 * unit, 8 * unit))
+        pair = partial(fused.add_and_norm, x, added, module, drop), partial(both, x, added, module)
+        compare(f"sum, norm {width}", inputs, *pair, (4 * unit, 9 * unit))
+        compare(f"sum {width}", [x, added], partial(fused.add_dropout, x, added, drop), partial(plain_sum, x, added),
+                (3 * unit, 5 * unit))  # fmt: skip
+        for kind, activation in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU()), ("silu", torch.nn.SiLU())):
+            ours, theirs = (partial(way, inner, activation, *rest)
+                            for way, *rest in ((fused.activate_dropout, drop), (plain_activation,)))  # fmt: skip
+            compare(f"{kind} {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
 
 
 def loss() -> None:
@@ -340,5 +390,6 @@ def ctc() -> None:
 
 
 PARTS = {
-    "sweep": sweep, "attention": attention, "loss": loss, "around": around, "convolution": convolution, "ctc": ctc,
+    "sweep": sweep, "sweep_around": sweep_around, "attention": attention, "loss": loss, "around": around,
+    "convolution": convolution, "ctc": ctc,
 }  # fmt: skip

@@ -1,17 +1,17 @@
-"""Residual, dropout and norm in one kernel, and an activation with its dropout, against torch in float64."""
+"""Residuals, norms and activations with their dropout, each in one kernel, against their equations in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.blocks import FeedForward, Residual, make_norm
+from regard.nn.blocks import ACTIVATIONS, FeedForward, Residual, make_norm, sublayers
 from regard.nn.dropout import Dropout
-from regard.nn.kernels import add_norm, norm, relu_dropout
+from regard.nn.fused import activate_dropout, add_and_norm, add_dropout, add_norm, norm
 
 pytestmark = pytest.mark.usefixtures("kernel")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,8 +35,10 @@ def gradients(y: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def agree(found: Tensor, expected: Tensor, tolerance: float) -> None:
-    worst = float((found.detach().double() - expected.detach().double()).abs().max())
-    assert worst <= tolerance * max(1.0, float(expected.detach().abs().max())), worst
+    assert found.shape == expected.shape
+    if found.numel():
+        worst = float((found.detach().double() - expected.detach().double()).abs().max())
+        assert worst <= tolerance * max(1.0, float(expected.detach().abs().max())), worst
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
@@ -97,27 +99,144 @@ def test_what_is_dropped_is_dropped_in_both_passes() -> None:
     assert not torch.equal(add_norm(x, added, module, dropout), y)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize(("total", "width"), [(0, 8), (1, 1), (7, 24), (9, 512), (3, 2100)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sum_and_its_norm_both_go_on(kind: str, total: int, width: int, dtype: torch.dtype) -> None:
+    module, dropout = make(kind, width), Dropout(0.3)
+    x = (randn(total, width) + 2).requires_grad_()
+    added = (4 + randn(total, width, seed=2, dtype=dtype)).requires_grad_()
+    with torch.autocast(DEVICE, dtype, enabled=dtype == torch.bfloat16):
+        summed, normed = add_and_norm(x, added, module, dropout)
+    assert summed.dtype == x.dtype
+    assert normed.dtype == (torch.bfloat16 if dtype == torch.bfloat16 else x.dtype)
+    kept = (summed - x).detach().abs() > 0.5  # what is added is about 4 / 0.7
+    x64, added64 = (tensor.detach().double().requires_grad_() for tensor in (x, added))
+    double = make(kind, width).double()
+    expected = x64 + torch.where(kept, added64 / 0.7, 0.0)
+    tolerance = 1e-4 if dtype == torch.float32 else HALF
+    agree(summed, expected, 1e-5)
+    agree(normed, written_out(expected, double), tolerance)
+    outputs, found = [expected, written_out(expected, double)], [summed, normed]
+    for seeds in [(3, 4), (3, None), (None, 4)]:  # both gradients come back, or one of them
+        chosen = [i for i, seed in enumerate(seeds) if seed is not None]
+        backs = [randn(width, total, seed=seeds[i] or 0).T for i in chosen]  # which lie in another order
+        ours = torch.autograd.grad(
+            [found[i] for i in chosen], [x, added, *module.parameters()],
+            [back.to(found[i].dtype) for i, back in zip(chosen, backs, strict=True)], True, allow_unused=True,
+        )  # fmt: skip
+        theirs = torch.autograd.grad(
+            [outputs[i] for i in chosen], [x64, added64, *double.parameters()],
+            [back.to(found[i].dtype).double() for i, back in zip(chosen, backs, strict=True)], True, allow_unused=True,
+        )  # fmt: skip
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                agree(one, other, tolerance)
+
+
+def written_out(x: Tensor, module: nn.LayerNorm | nn.RMSNorm) -> Tensor:
+    """`(x - μ) / σ · w + b` (Ba et al. 2016), or `x / rms · w` (Zhang and Sennrich 2019)."""
+    if isinstance(module, nn.LayerNorm):
+        x = x - x.mean(-1, keepdim=True)
+    y = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight
+    return y + module.bias if isinstance(module, nn.LayerNorm) else y
+
+
+def test_a_sum_in_half_precision_is_normed_as_it_is_rounded() -> None:
+    x, added = (randn(5, 48, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
+    module = make("layer", 48)
+    summed, normed = add_and_norm(x, added, module, Dropout(0.0))
+    assert summed.dtype == normed.dtype == torch.bfloat16
+    agree(summed, x + added, HALF)
+    assert torch.equal(normed, norm(summed, module))
+
+
+def test_where_nothing_is_trained_sums_are_those_of_torch() -> None:
+    x, added, module = randn(4, 2, 24), randn(4, 2, 24, seed=2), make("layer", 24)
+    for dropout in (Dropout(0.5).eval(), Dropout(0.0)):
+        assert torch.equal(add_dropout(x, added, dropout), x + added)
+        summed, normed = add_and_norm(x, added, module, dropout)
+        assert torch.equal(summed, x + added)
+        assert torch.equal(normed, norm(x + added, module))
+    for result in (add_dropout(x, added, Dropout(1.0)), add_and_norm(x, added, module, Dropout(1.0))[0]):
+        assert torch.equal(result, x)
+    wide = randn(2, 8200)
+    assert torch.equal(add_and_norm(wide, wide, nn.RMSNorm(8200).to(DEVICE), Dropout(0.0))[0], wide + wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1,), (0, 4), (3, 5, 7), (50, 90)])
+def test_a_sum_with_dropout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = randn(*shape).requires_grad_()
+    added = (3 + randn(*shape, seed=2).abs()).to(dtype).requires_grad_()
+    torch.manual_seed(4)
+    y = add_dropout(x, added, Dropout(0.4))
+    kept = (y - x).detach() > 1.0
+    assert y.dtype == x.dtype
+    agree(y, x.double() + torch.where(kept, added.double() / 0.6, 0.0), 1e-5)
+    if y.numel() > 1000:
+        assert abs(float(kept.float().mean()) - 0.6) < 4 * math.sqrt(0.24 / y.numel())
+    for_x, for_added = gradients(y, [x, added])
+    back = randn(*shape, seed=9)
+    assert torch.equal(for_x, back)
+    assert for_added.dtype == dtype
+    agree(for_added, torch.where(kept, back / 0.6, 0.0), 1e-6 if dtype == torch.float32 else HALF)
+
+
+EQUATIONS = {  # in float64: of GELU (Hendrycks and Gimpel 2016) `x Φ(x)`, of SiLU (Elfwing et al. 2018) `x / (1 + e⁻ˣ)`
+    "relu": lambda x: torch.where(x > 0, x, 0.0),
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_an_activation_with_its_dropout(p: float) -> None:
-    x = randn(300, 100).requires_grad_()
+@pytest.mark.parametrize("kind", list(EQUATIONS))
+def test_an_activation_with_its_dropout(kind: str, p: float, dtype: torch.dtype) -> None:
+    x = (3 * randn(71, 101)).to(dtype).requires_grad_()
     torch.manual_seed(1)
-    y = relu_dropout(x, Dropout(p))
-    went = y > 0
-    assert not went[x <= 0].any()
-    agree(y[went], x[went] / (1 - p), 1e-5)
-    count = int((x > 0).sum())
-    spread = math.sqrt(p * (1 - p) / count)
-    assert abs(float(went.sum()) / count - (1 - p)) < 4 * spread
+    y = activate_dropout(x, ACTIVATIONS[kind](), Dropout(p))
+    x64 = x.detach().double().requires_grad_()
+    expected = EQUATIONS[kind](x64) / (1 - p)
+    counted = expected.detach().abs() > 1e-3  # nothing of that size is rounded to 0
+    went, count = (y != 0)[counted], int(counted.sum())
+    assert y.dtype == dtype
+    assert abs(float(went.float().mean()) - (1 - p)) < 4 * math.sqrt(p * (1 - p) / count)
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    agree(y[counted], torch.where(went, expected[counted], 0.0), tolerance)
+    back = randn(101, 71, seed=9).to(dtype).T  # which lies in another order
+    (gradient,) = torch.autograd.grad(y, x, back)
+    (wanted,) = torch.autograd.grad(expected, x64, back.double())
+    agree(gradient[counted], torch.where(went, wanted[counted], 0.0), tolerance)
+
+
+@pytest.mark.parametrize("kind", list(EQUATIONS))
+def test_nothing_and_much_is_activated_too(kind: str) -> None:
+    activation, dropout = ACTIVATIONS[kind](), Dropout(0.5)
+    assert activate_dropout(randn(0, 4), activation, dropout).shape == (0, 4)
+    x = torch.tensor([-80.0, -0.0, 0.0, 80.0], device=DEVICE).repeat(20, 1).requires_grad_()
+    y = activate_dropout(x, activation, dropout)
     (gradient,) = torch.autograd.grad(y.sum(), x)
-    agree(gradient, went / (1 - p), 1e-5)
+    kept = y[:, 3] > 0
+    assert 0 < int(kept.sum()) < 20
+    agree(y, torch.where(kept[:, None] & (x > 1), 160.0, 0.0), 1e-6)
+    agree(gradient[:, [0, 3]], torch.stack((torch.zeros_like(kept), 2.0 * kept), 1), 1e-6)
 
 
-def test_masks_of_different_seeds_and_places_have_nothing_in_common() -> None:
-    dropout, x = Dropout(0.5), torch.ones(20_000, device=DEVICE)
+@pytest.mark.parametrize("draw", [
+    lambda x, dropout: activate_dropout(x, nn.ReLU(), dropout),
+    lambda x, dropout: activate_dropout(x, nn.GELU(), dropout),
+    lambda x, dropout: add_dropout(torch.zeros_like(x), x, dropout),
+    lambda x, dropout: add_and_norm(torch.zeros_like(x), x, make("rms", 250), dropout)[0],
+])  # fmt: skip
+def test_masks_of_different_seeds_and_places_have_nothing_in_common(draw: Callable[[Tensor, Dropout], Tensor]) -> None:
+    dropout, x = Dropout(0.5), torch.ones(80, 250, device=DEVICE)
     torch.manual_seed(1)
-    masks = torch.stack([relu_dropout(x, dropout) > 0 for _ in range(5)]).float() - 0.5
+    masks = torch.stack([draw(x, dropout).flatten() > 0 for _ in range(5)]).float() - 0.5
     limit = 5 * 0.25 / math.sqrt(x.numel())
-    for shift in (0, 1, 2, 64, 512, 4096):
+    for shift in (0, 1, 2, 64, 250, 512, 4096):
         together = masks[:, shift:] @ masks[:, : x.numel() - shift].T / x.numel()
         if not shift:
             together.fill_diagonal_(0.0)
@@ -126,28 +245,55 @@ def test_masks_of_different_seeds_and_places_have_nothing_in_common() -> None:
 
 def test_without_dropout_it_is_the_plain_activation() -> None:
     x = randn(5, 6)
-    for dropout in (Dropout(0.5).eval(), Dropout(0.0)):
-        assert torch.equal(relu_dropout(x, dropout), torch.relu(x))
-    assert not relu_dropout(x, Dropout(1.0)).any()
+    for activation in (nn.ReLU(), nn.GELU(), nn.SiLU()):
+        for dropout in (Dropout(0.5).eval(), Dropout(0.0)):
+            assert torch.equal(activate_dropout(x, activation, dropout), activation(x))
+        assert not activate_dropout(x, activation, Dropout(1.0)).any()
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_blocks_use_them_and_compile_as_one_graph(place: str) -> None:
+def test_an_activation_without_a_kernel_is_torchs_own() -> None:
+    x, found = randn(40, 50), []
+    for activation in (nn.GELU("tanh"), nn.Tanh()):
+        torch.manual_seed(1)
+        found.append(activate_dropout(x, activation, Dropout(0.5)))
+        torch.manual_seed(1)
+        assert torch.equal(found[-1], Dropout(0.5)(activation(x)))
+
+
+@pytest.mark.parametrize(("place", "activation"), [("pre", "gelu"), ("post", "relu")])
+def test_sublayers_use_them_and_compile_as_one_graph(place: str, activation: str) -> None:
     torch.manual_seed(1)
-    around, inside = Residual(16, place, 0.0).to(DEVICE), FeedForward(16, 32, "relu", 0.3).to(DEVICE)
+    around = [Residual(16, place, 0.3).to(DEVICE) for _ in range(2)]
+    within = [FeedForward(16, 32, activation, 0.3).to(DEVICE) for _ in range(2)]
+    weights = [weight for module in (*around, *within) for weight in module.parameters()]
 
     def run(x: Tensor) -> Tensor:
-        return around(x, inside)
+        return sublayers(x, *zip(around, within, strict=True))
 
-    x = randn(7, 16).requires_grad_()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for total in (7, 9):
+        x, drawn = randn(total, 16).requires_grad_(), []
+        for way in (run, compiled):
+            torch.manual_seed(2)
+            y = way(x)
+            drawn.append((y, *torch.autograd.grad(y.square().sum(), [x, *weights])))
+        for found, wanted in zip(*drawn, strict=True):
+            agree(found, wanted, 1e-4)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_pre_norm_sublayers_are_their_residuals_one_after_another(dropout: float) -> None:
+    torch.manual_seed(1)
+    around = [Residual(16, "pre", dropout).to(DEVICE) for _ in range(3)]
+    within = [FeedForward(16, 24, "gelu", 0.0).to(DEVICE) for _ in range(3)]
+    x, parts = randn(7, 16).requires_grad_(), list(zip(around, within, strict=True))
+    inputs = [x, *(weight for module in (*around, *within) for weight in module.parameters())]
     torch.manual_seed(2)
-    y = run(x)
+    fused = sublayers(x, *parts)
     torch.manual_seed(2)
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
-    agree(compiled, y, 1e-5)
-    for found, wanted in zip(
-        torch.autograd.grad(compiled.square().sum(), [x, *inside.parameters()]),
-        torch.autograd.grad(y.square().sum(), [x, *inside.parameters()]),
-        strict=True,
-    ):
-        agree(found, wanted, 1e-4)
+    plain = x
+    for residual, f in parts:
+        plain = residual(plain, f)
+    agree(fused, plain, 1e-6)
+    for found, wanted in zip(gradients(fused, inputs), gradients(plain, inputs), strict=True):
+        agree(found, wanted, 1e-5)

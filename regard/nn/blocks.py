@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
-from regard.nn.kernels import Spans, add_norm, norm, relu_dropout
+from regard.nn.fused import activate_dropout, add_and_norm, add_dropout, add_norm, norm
+from regard.nn.kernels import Spans
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
@@ -43,9 +45,9 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is not None:
             return self.outer(self.dropout(self.activation(self.inner(x)) * self.gate(x)))
-        if not isinstance(self.activation, nn.ReLU):
-            return self.outer(self.dropout(self.activation(self.inner(x))))
-        return self.outer(relu_dropout(self.inner(x), self.dropout) if self.training else linear_relu(self.inner, x))
+        if isinstance(self.activation, nn.ReLU) and not self.training:
+            return self.outer(linear_relu(self.inner, x))
+        return self.outer(activate_dropout(self.inner(x), self.activation, self.dropout))
 
 
 class Residual(nn.Module):
@@ -59,8 +61,25 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return x + self.dropout(f(norm(x, self.norm)))
+            return add_dropout(x, f(norm(x, self.norm)), self.dropout)
         return add_norm(x, f(x), self.norm, self.dropout)
+
+
+Sublayer = tuple[Residual, Callable[[Tensor], Tensor]]
+
+
+def sublayers(x: Tensor, *each: Sublayer) -> Tensor:
+    """One after the other, each inside its residual. With pre-norm the sum after one and the norm before the next are
+    one operator."""
+    if not each[0][0].pre:
+        for around, f in each:
+            x = around(x, f)
+        return x
+    normed = norm(x, each[0][0].norm)
+    for (around, f), (following, _) in pairwise(each):
+        x, normed = add_and_norm(x, f(normed), following.norm, around.dropout)
+    around, f = each[-1]
+    return add_dropout(x, f(normed), around.dropout)
 
 
 class Block(nn.Module):
@@ -96,8 +115,12 @@ class EncoderBlock(Block):
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
-        values = self.around_attention(x.values, lambda y: self.self_attention(x.like(y), seen=seen).values)
-        return x.like(self.around_feed_forward(values, self.feed_forward))
+
+        def attend(y: Tensor) -> Tensor:
+            return self.self_attention(x.like(y), seen=seen).values
+
+        within = (self.around_attention, attend), (self.around_feed_forward, self.feed_forward)
+        return x.like(sublayers(x.values, *within))
 
 
 class DecoderBlock(Block):
@@ -124,10 +147,17 @@ class DecoderBlock(Block):
 
     def run(self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None) -> Ragged:
         """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""
-        values = self.around_self(x.values, lambda y: self.self_attention(x.like(y), seen=seen).values)
+
+        def attend(y: Tensor) -> Tensor:
+            return self.self_attention(x.like(y), seen=seen).values
+
+        def attend_source(y: Tensor) -> Tensor:
+            return self.cross_attention(x.like(y), memory, across).values
+
+        within: list[Sublayer] = [(self.around_self, attend)]
         if self.cross:
-            values = self.around_cross(values, lambda y: self.cross_attention(x.like(y), memory, across).values)
-        return x.like(self.around_feed_forward(values, self.feed_forward))
+            within.append((self.around_cross, attend_source))
+        return x.like(sublayers(x.values, *within, (self.around_feed_forward, self.feed_forward)))
 
     def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
         """New positions of each row, `(rows, new, d_model)`, whose keys and values are added to the cache. `source`

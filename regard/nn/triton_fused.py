@@ -1,4 +1,4 @@
-"""Norms and activations of `regard.nn.kernels` in Triton, imported only when a tensor for it arrives.
+"""Residuals, norms and activations of `regard.nn.fused` in Triton, imported only when a tensor for it arrives.
 
 All of them are bound by memory: each reads and writes every number once. Which numbers dropout drops is worked out from
 their places and two seeds, in the backward pass again, so that no mask is kept.
@@ -15,63 +15,84 @@ from regard.nn.triton_kernels import on_device
 
 PROGRAMS = 1056  # of the backward pass of a norm: each sums the gradients of weight and bias over its share of the rows
 TILE = 1024  # numbers that a program of a norm holds at a time, if that is two rows or more
-BLOCK = 2048  # and one of an activation
+BLOCK = 2048  # and one of an activation, or of a sum with dropout
 
 
 def add_norm(
     x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
-    centred: bool, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The norm of `x + dropout(added)`, `(total, width)`, and the mean and the inverse deviation of each row."""
+    centred: bool, dtype: torch.dtype, summed: torch.dtype | None = None, shape: dict[str, int] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum `x + dropout(added)`, `(total, width)`, in the dtype `summed` (None: it is not kept); its norm; and the
+    mean and the inverse deviation of each row."""
     total, width = x.shape
-    y = x.new_empty(x.shape, dtype=dtype)
+    y, sums = x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape if summed else 0, dtype=summed or x.dtype)
     mean, inverse = (x.new_empty(total, dtype=torch.float32) for _ in range(2))
-    shape = _shape(width)
+    shape = shape or _shape(width)
     with on_device(x):
         _add_norm[(max(triton.cdiv(total, shape["rows"]), 1),)](
             x, x if added is None else added, weight, weight if bias is None else bias, x if seed is None else seed,
-            y, mean, inverse, total, _threshold(p), 1.0 / (1.0 - p), eps, width=width, added=added is not None,
-            shifted=bias is not None, dropped=seed is not None, centred=centred, **shape,
+            sums, y, mean, inverse, total, _threshold(p), 1.0 / (1.0 - p), eps, width=width, added=added is not None,
+            summed=summed is not None, shifted=bias is not None, dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
-    return y, mean, inverse
+    return sums, y, mean, inverse
 
 
 def add_norm_backward(
-    grad: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None, mean: Tensor, inverse: Tensor,
-    p: float, centred: bool,
+    grad: Tensor, through: Tensor | None, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None,
+    mean: Tensor, inverse: Tensor, p: float, centred: bool, kind: torch.dtype | None,
+    shape: dict[str, int] | None = None, programs: int = PROGRAMS,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of `x`, of `added`, and of weight and bias `(2, width)`; every run gives the same."""
+    """Gradients of `x`, of what was added (of dtype `kind`; None: nothing was), and of weight and bias `(2, width)`;
+    every run gives the same. What was normed is `x + dropout(added)`, or `x` where that is the sum already; `through`
+    is the gradient it has from elsewhere."""
     total, width = x.shape
-    dx, dadded = torch.empty_like(x), x.new_empty(0) if added is None else torch.empty_like(added)
-    shape = _shape(width)
-    programs = min(PROGRAMS, max(triton.cdiv(total, shape["rows"]), 1))
+    dx, dadded = torch.empty_like(x), x.new_empty(0 if kind is None else x.shape, dtype=kind or x.dtype)
+    shape = shape or _shape(width)
+    programs = min(programs, max(triton.cdiv(total, shape["rows"]), 1))
     sums = x.new_empty((programs, 2, width), dtype=torch.float32)
     with on_device(x):
         _add_norm_backward[(programs,)](
-            grad, x, x if added is None else added, weight, x if seed is None else seed, mean, inverse,
-            dx, dadded, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, added=added is not None,
+            grad, x if through is None else through, x, x if added is None else added, weight,
+            x if seed is None else seed, mean, inverse, dx, dadded, sums, total, _threshold(p), 1.0 / (1.0 - p),
+            width=width, passed=through is not None, added=added is not None, split=kind is not None,
             dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
     return dx, dadded, sums.sum(0)
 
 
-def relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    """`dropout(relu(x))`."""
+def add_dropout(
+    x: Tensor | None, added: Tensor, seed: Tensor, p: float, dtype: torch.dtype, block: int = BLOCK, warps: int = 8
+) -> Tensor:
+    """`x + dropout(added)`; without `x`, what is left of `added`."""
+    y, count = torch.empty_like(added, dtype=dtype), added.numel()
+    with on_device(added):
+        _add_dropout[(max(triton.cdiv(count, block), 1),)](
+            added if x is None else x, added, seed, y, count, _threshold(p), 1.0 / (1.0 - p), summed=x is not None,
+            block=block, num_warps=warps,
+        )  # fmt: skip
+    return y
+
+
+def activate_dropout(x: Tensor, seed: Tensor, p: float, kind: str, block: int = BLOCK, warps: int = 8) -> Tensor:
+    """`dropout(f(x))` with `f` one of `relu`, `gelu` and `silu`."""
     y = torch.empty_like(x)
     with on_device(x):
-        _relu_dropout[(max(triton.cdiv(x.numel(), BLOCK), 1),)](
-            x, seed, y, x.numel(), _threshold(p), 1.0 / (1.0 - p), block=BLOCK, num_warps=8
+        _activate_dropout[(max(triton.cdiv(x.numel(), block), 1),)](
+            x, seed, y, x.numel(), _threshold(p), 1.0 / (1.0 - p), kind=kind, block=block, num_warps=warps
         )
     return y
 
 
-def relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> Tensor:
-    """Only what is above 0 was neither cut off nor dropped."""
-    dx = torch.empty_like(y)
-    with on_device(y):
-        _relu_dropout_backward[(max(triton.cdiv(y.numel(), BLOCK), 1),)](
-            grad, y, dx, y.numel(), 1.0 / (1.0 - p), block=BLOCK, num_warps=8
-        )
+def activate_dropout_backward(
+    grad: Tensor, saved: Tensor, seed: Tensor, p: float, kind: str, block: int = BLOCK, warps: int = 8
+) -> Tensor:
+    """The gradient of `x`, which is what was saved; of `relu` that is the output."""
+    dx = torch.empty_like(saved)
+    with on_device(saved):
+        _activate_dropout_backward[(max(triton.cdiv(saved.numel(), block), 1),)](
+            grad, saved, seed, dx, saved.numel(), _threshold(p), 1.0 / (1.0 - p), kind=kind, block=block,
+            num_warps=warps,
+        )  # fmt: skip
     return dx
 
 
@@ -105,9 +126,9 @@ def _kept(seed, first, place, threshold):
 
 @triton.jit(do_not_specialize=["total", "threshold", "scale"])
 def _add_norm(
-    x, f, weight, bias, seed, y, mean, inverse, total, threshold, scale, eps,
-    width: tl.constexpr, added: tl.constexpr, shifted: tl.constexpr, dropped: tl.constexpr, centred: tl.constexpr,
-    rows: tl.constexpr, tile: tl.constexpr,
+    x, f, weight, bias, seed, s, y, mean, inverse, total, threshold, scale, eps,
+    width: tl.constexpr, added: tl.constexpr, summed: tl.constexpr, shifted: tl.constexpr, dropped: tl.constexpr,
+    centred: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Some rows at once, each as wide as the tile."""
     first = tl.program_id(0) * rows
@@ -123,6 +144,10 @@ def _add_norm(
         if dropped:
             more = tl.where(_kept(seed, begin, place, threshold), more * scale, 0.0)
         sums += more
+    if summed:
+        rounded = sums.to(s.dtype.element_ty)
+        tl.store(s + begin + place, rounded, mask=inside)
+        sums = rounded.to(tl.float32)  # what is normed is what others get to see
     if centred:
         middle = tl.sum(sums, axis=1) / width
         tl.store(mean + first + row, middle, mask=there)
@@ -139,11 +164,12 @@ def _add_norm(
 
 @triton.jit(do_not_specialize=["total", "threshold", "scale"])
 def _add_norm_backward(
-    grad, x, f, weight, seed, mean, inverse, dx, df, sums, total, threshold, scale,
-    width: tl.constexpr, added: tl.constexpr, dropped: tl.constexpr, centred: tl.constexpr,
-    rows: tl.constexpr, tile: tl.constexpr,
+    grad, through, x, f, weight, seed, mean, inverse, dx, df, sums, total, threshold, scale,
+    width: tl.constexpr, passed: tl.constexpr, added: tl.constexpr, split: tl.constexpr, dropped: tl.constexpr,
+    centred: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """With `n` the normed rows and `g = w dy`: `dx = (g - mean(g) - n mean(g n)) / σ`, `dw = Σ dy n`, `db = Σ dy`."""
+    """With `n` the normed rows and `g = w dy`: `dx = (g - mean(g) - n mean(g n)) / σ`, `dw = Σ dy n`, `db = Σ dy`; and
+    what the sum that was normed has of gradient from elsewhere comes to `dx`."""
     row = tl.arange(0, rows)
     column = tl.arange(0, tile)
     place = row[:, None] * width + column[None, :]
@@ -156,10 +182,13 @@ def _add_norm_backward(
         inside = there[:, None] & (column < width)[None, :]
         dy = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32)
         normed = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
+        if passed:
+            straight = tl.load(through + begin + place, mask=inside, other=0.0)
+        if dropped:
+            kept = _kept(seed, begin, place, threshold)
         if added:
             more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
             if dropped:
-                kept = _kept(seed, begin, place, threshold)
                 more = tl.where(kept, more * scale, 0.0)
             normed += more
         steepness = tl.load(inverse + first + row, mask=there, other=0.0)[:, None]
@@ -174,8 +203,10 @@ def _add_norm_backward(
         if centred:
             result -= (tl.sum(dy, axis=1) / width)[:, None]
         result *= steepness
+        if passed:
+            result += straight.to(tl.float32)
         tl.store(dx + begin + place, result.to(dx.dtype.element_ty), mask=inside)
-        if added:
+        if split:
             if dropped:
                 result = tl.where(kept, result * scale, 0.0)
             tl.store(df + begin + place, result.to(df.dtype.element_ty), mask=inside)
@@ -185,20 +216,54 @@ def _add_norm_backward(
 
 
 @triton.jit(do_not_specialize=["threshold", "scale"])
-def _relu_dropout(x, seed, y, count, threshold, scale, block: tl.constexpr):
+def _add_dropout(x, f, seed, y, count, threshold, scale, summed: tl.constexpr, block: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * block
+    place = tl.arange(0, block)
+    inside = begin + place < count
+    value = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(_kept(seed, begin, place, threshold), value * scale, 0.0)
+    if summed:
+        value += tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + begin + place, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["threshold", "scale"])
+def _activate_dropout(x, seed, y, count, threshold, scale, kind: tl.constexpr, block: tl.constexpr):
     begin = tl.program_id(0).to(tl.int64) * block
     place = tl.arange(0, block)
     inside = begin + place < count
     value = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
-    kept = _kept(seed, begin, place, threshold) & (value > 0.0)
+    kept = _kept(seed, begin, place, threshold)
+    if kind == "gelu":
+        value *= _normal_below(value)
+    elif kind == "silu":
+        value *= tl.sigmoid(value)
+    else:
+        kept &= value > 0.0
     tl.store(y + begin + place, tl.where(kept, value * scale, 0.0).to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["scale"])
-def _relu_dropout_backward(grad, y, dx, count, scale, block: tl.constexpr):
+@triton.jit(do_not_specialize=["threshold", "scale"])
+def _activate_dropout_backward(
+    grad, saved, seed, dx, count, threshold, scale, kind: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    """GELU is `x Φ(x)`, so its slope is `Φ(x) + x φ(x)`; SiLU is `x σ(x)`, with `σ(x) (1 + x (1 - σ(x)))`. Of ReLU what
+    was saved is the output: only what is above 0 was neither cut off nor dropped."""
     begin = tl.program_id(0).to(tl.int64) * block
     place = tl.arange(0, block)
     inside = begin + place < count
-    went = tl.load(y + begin + place, mask=inside, other=0.0) > 0.0
-    value = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(dx + begin + place, tl.where(went, value * scale, 0.0).to(dx.dtype.element_ty), mask=inside)
+    value = tl.load(saved + begin + place, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32) * scale
+    if kind == "gelu":
+        slope *= _normal_below(value) + value * tl.exp(-0.5 * value * value) * 0.3989422804014327  # 1/√(2π)
+    elif kind == "silu":
+        share = tl.sigmoid(value)
+        slope *= share * (1.0 + value * (1.0 - share))
+    kept = value > 0.0 if kind == "relu" else _kept(seed, begin, place, threshold)
+    tl.store(dx + begin + place, tl.where(kept, slope, 0.0).to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _normal_below(x):
+    """Φ(x): the share of a normal distribution that is below."""
+    return 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # 1/√2
