@@ -179,7 +179,7 @@ def sweep_around(width: int = 768) -> None:
     best(f"gelu with dropout of {TOKENS} x {4 * width}: block, warps", POINTWISE, {
         "forward": lambda *x: f.activate_dropout(inner, seed, 0.1, "gelu", *x),
         "backward": lambda *x: f.activate_dropout_backward(back, inner, seed, 0.1, "gelu", *x),
-        "sum": lambda *x: f.add_dropout(inner, back, seed, 0.1, inner.dtype, *x),
+        "sum": lambda *x: f.add_dropout(inner, back, seed, 0.1, 1.0, inner.dtype, *x),
     })  # fmt: skip
     x, added, grad, through = (on_gpu(TOKENS, width) for _ in range(4))
     weight, bias = (torch.ones(width, device="cuda") for _ in range(2))
@@ -191,8 +191,8 @@ def sweep_around(width: int = 768) -> None:
 
     saved = (grad, through, summed, None, weight, seed, mean, inverse, 0.1, True, x.dtype)
     best(f"sum and norm of {TOKENS} x {width}: rows, warps, programs of the backward pass", ROWS, {
-        "forward": lambda rows, warps, _: f.add_norm(x, added, *terms, shape(rows, warps)),
-        "backward": lambda rows, warps, programs: f.add_norm_backward(*saved, shape(rows, warps), programs),
+        "forward": lambda rows, warps, _: f.add_norm(x, added, *terms, 1.0, shape(rows, warps)),
+        "backward": lambda rows, warps, programs: f.add_norm_backward(*saved, 1.0, shape(rows, warps), programs),
     })  # fmt: skip
 
 

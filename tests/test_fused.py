@@ -103,17 +103,17 @@ def test_what_is_dropped_is_dropped_in_both_passes() -> None:
 @pytest.mark.parametrize(("total", "width"), [(0, 8), (1, 1), (7, 24), (9, 512), (3, 2100)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_sum_and_its_norm_both_go_on(kind: str, total: int, width: int, dtype: torch.dtype) -> None:
-    module, dropout = make(kind, width), Dropout(0.3)
+    module, dropout, factor = make(kind, width), Dropout(0.3), 1.0 if kind == "layer" else 0.5
     x = (randn(total, width) + 2).requires_grad_()
     added = (4 + randn(total, width, seed=2, dtype=dtype)).requires_grad_()
     with torch.autocast(DEVICE, dtype, enabled=dtype == torch.bfloat16):
-        summed, normed = add_and_norm(x, added, module, dropout)
+        summed, normed = add_and_norm(x, added, module, dropout, factor)
     assert summed.dtype == x.dtype
     assert normed.dtype == (torch.bfloat16 if dtype == torch.bfloat16 else x.dtype)
-    kept = (summed - x).detach().abs() > 0.5  # what is added is about 4 / 0.7
+    kept = (summed - x).detach() != 0.0  # nothing else makes it exactly 0
     x64, added64 = (tensor.detach().double().requires_grad_() for tensor in (x, added))
     double = make(kind, width).double()
-    expected = x64 + torch.where(kept, added64 / 0.7, 0.0)
+    expected = x64 + factor * torch.where(kept, added64 / 0.7, 0.0)
     tolerance = 1e-4 if dtype == torch.float32 else HALF
     agree(summed, expected, 1e-5)
     agree(normed, written_out(expected, double), tolerance)
@@ -159,6 +159,8 @@ def test_where_nothing_is_trained_sums_are_those_of_torch() -> None:
         summed, normed = add_and_norm(x, added, module, dropout)
         assert torch.equal(summed, x + added)
         assert torch.equal(normed, norm(x + added, module))
+        assert torch.equal(add_dropout(x, added, dropout, 0.5), x + 0.5 * added)
+        agree(add_and_norm(x, added, module, dropout, 0.5)[0], x + 0.5 * added, 1e-6)
     for result in (add_dropout(x, added, Dropout(1.0)), add_and_norm(x, added, module, Dropout(1.0))[0]):
         assert torch.equal(result, x)
     wide = randn(2, 8200)
@@ -171,17 +173,17 @@ def test_a_sum_with_dropout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = randn(*shape).requires_grad_()
     added = (3 + randn(*shape, seed=2).abs()).to(dtype).requires_grad_()
     torch.manual_seed(4)
-    y = add_dropout(x, added, Dropout(0.4))
+    y = add_dropout(x, added, Dropout(0.4), 0.5)
     kept = (y - x).detach() > 1.0
     assert y.dtype == x.dtype
-    agree(y, x.double() + torch.where(kept, added.double() / 0.6, 0.0), 1e-5)
+    agree(y, x.double() + 0.5 * torch.where(kept, added.double() / 0.6, 0.0), 1e-5)
     if y.numel() > 1000:
         assert abs(float(kept.float().mean()) - 0.6) < 4 * math.sqrt(0.24 / y.numel())
     for_x, for_added = gradients(y, [x, added])
     back = randn(*shape, seed=9)
     assert torch.equal(for_x, back)
     assert for_added.dtype == dtype
-    agree(for_added, torch.where(kept, back / 0.6, 0.0), 1e-6 if dtype == torch.float32 else HALF)
+    agree(for_added, 0.5 * torch.where(kept, back / 0.6, 0.0), 1e-6 if dtype == torch.float32 else HALF)
 
 
 EQUATIONS = {  # in float64: of GELU (Hendrycks and Gimpel 2016) `x Φ(x)`, of SiLU (Elfwing et al. 2018) `x / (1 + e⁻ˣ)`

@@ -16,6 +16,7 @@ from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import Block, FeedForward
 from regard.nn.depthwise import depthwise
 from regard.nn.dropout import Dropout
+from regard.nn.fused import add_and_norm, add_dropout, norm
 from regard.nn.kernels import Spans, usable
 from regard.nn.positions import Relative
 from regard.nn.recurrence import Recurrence
@@ -175,17 +176,18 @@ class ConformerBlock(Block):
         self.self_attention = MultiHeadAttention(d_model, heads, relative=relative)
         self.feed_forwards = nn.ModuleList(FeedForward(d_model, d_ff, "silu", dropout) for _ in range(2))
         self.convolution = ConvolutionModule(d_model, kernel, normalize, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(4))
+        norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(4))
+        self.norms: Sequence[nn.LayerNorm] = norms  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
 
     def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
         """`seen` is what `self_attention.spans` gave for the rows."""
         values = x.values
-        values = values + 0.5 * self.dropout(self.feed_forwards[0](self.norms[0](values)))
-        attended = self.self_attention(x.like(self.norms[1](values)), seen=seen).values
-        values = values + self.dropout(attended)
+        fed = self.feed_forwards[0](norm(values, self.norms[0]))
+        values, normed = add_and_norm(values, fed, self.norms[1], self.dropout, 0.5)
+        values = add_dropout(values, self.self_attention(x.like(normed), seen=seen).values, self.dropout)
         values = values + self.convolution(x.like(values))
-        values = values + 0.5 * self.dropout(self.feed_forwards[1](self.norms[2](values)))
+        values = add_dropout(values, self.feed_forwards[1](norm(values, self.norms[2])), self.dropout, 0.5)
         return x.like(self.norms[3](values))
 
 

@@ -33,25 +33,32 @@ def add_norm(x: Tensor, added: Tensor, module: Norm, dropout: Dropout) -> Tensor
     return _normed(x, added, module, dropout.p if dropout.training else 0.0, added.dtype)
 
 
-def add_and_norm(x: Tensor, added: Tensor, module: Norm, dropout: Dropout) -> tuple[Tensor, Tensor]:
-    """`x + dropout(added)`, and the `norm` of that: between two sublayers with pre-norm, where both go on. In training
-    on a GPU they are one kernel, and so are the gradients that come back for both."""
+def add_and_norm(
+    x: Tensor, added: Tensor, module: Norm, dropout: Dropout, factor: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """`x + factor · dropout(added)`, and the `norm` of that: between two sublayers with pre-norm, where both go on. In
+    training on a GPU they are one kernel, and so are the gradients that come back for both."""
     fits = usable(x) and usable(added) and x.shape[-1] <= WIDEST_ROW
     if not fits or not dropout.training or dropout.p >= 1.0:
-        summed = x + dropout(added)
+        summed = _plain_sum(x, added, dropout, factor)
         return summed, norm(summed, module)
     flat, more = (part.reshape(-1, x.shape[-1]) for part in (x, added))
     bias, eps, centred = _terms(module)
     seed = _seed(x) if dropout.p else None
-    summed, y, *_ = _add_and_norm(flat, more, module.weight, bias, seed, dropout.p, eps, centred, _precision(x))
+    terms = (module.weight, bias, seed, dropout.p, factor, eps, centred, _precision(x))
+    summed, y, *_ = _add_and_norm(flat, more, *terms)
     return summed.view(x.shape), y.view(x.shape)
 
 
-def add_dropout(x: Tensor, added: Tensor, dropout: Dropout) -> Tensor:
-    """`x + dropout(added)`."""
+def add_dropout(x: Tensor, added: Tensor, dropout: Dropout, factor: float = 1.0) -> Tensor:
+    """`x + factor · dropout(added)`."""
     if not (usable(x) and usable(added)) or not dropout.training or not 0.0 < dropout.p < 1.0:
-        return x + dropout(added)
-    return _add_dropout(x, added, _seed(x), dropout.p)
+        return _plain_sum(x, added, dropout, factor)
+    return _add_dropout(x, added, _seed(x), dropout.p, factor)
+
+
+def _plain_sum(x: Tensor, added: Tensor, dropout: Dropout, factor: float) -> Tensor:
+    return x + dropout(added) if factor == 1.0 else x + factor * dropout(added)
 
 
 def activate_dropout(x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
@@ -118,20 +125,20 @@ def _add_norm(
 
 @torch.library.custom_op("regard::add_and_norm", mutates_args=())
 def _add_and_norm(
-    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
-    centred: bool, dtype: torch.dtype,
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, factor: float,
+    eps: float, centred: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     _check_sum(x, added)
     from regard.nn import triton_fused
 
     given = (x.contiguous(), added.contiguous(), weight, bias, seed)
-    return triton_fused.add_norm(*given, p, eps, centred, dtype, torch.promote_types(x.dtype, added.dtype))
+    return triton_fused.add_norm(*given, p, eps, centred, dtype, torch.promote_types(x.dtype, added.dtype), factor)
 
 
 @torch.library.custom_op("regard::add_norm_backward", mutates_args=())
 def _add_norm_backward(
     grad: Tensor, through: Tensor | None, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None,
-    mean: Tensor, inverse: Tensor, p: float, centred: bool, kind: torch.dtype | None,
+    mean: Tensor, inverse: Tensor, p: float, factor: float, centred: bool, kind: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of `x`, of what was added (of dtype `kind`; None: nothing was), and of weight and bias. What was normed
     is `x + dropout(added)`, or `x` where that is the sum already; `through` is the gradient it has from elsewhere."""
@@ -139,7 +146,7 @@ def _add_norm_backward(
 
     through, added = (None if part is None else part.contiguous() for part in (through, added))
     given = (grad.contiguous(), through, x.contiguous(), added, weight, seed, mean, inverse)
-    return triton_fused.add_norm_backward(*given, p, centred, kind)
+    return triton_fused.add_norm_backward(*given, p, centred, kind, factor)
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,13 +181,13 @@ def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
 def _differentiate_norm(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 9
-    dx, dadded, both = _add_norm_backward(grad, None, *ctx.saved_tensors, ctx.p, ctx.centred, ctx.kind)
+    dx, dadded, both = _add_norm_backward(grad, None, *ctx.saved_tensors, ctx.p, 1.0, ctx.centred, ctx.kind)
     dweight, dbias = both.to(ctx.dtype).unbind()
     return (dx, None if ctx.kind is None else dadded, dweight, dbias if ctx.shifted else None, *[None] * 5)
 
 
 def _save_both(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    x, added, weight, bias, seed, ctx.p, _, ctx.centred, _ = inputs
+    x, added, weight, bias, seed, ctx.p, ctx.factor, _, ctx.centred, _ = inputs
     ctx.save_for_backward(output[0], weight, seed, *output[2:])
     ctx.kinds, ctx.dtype, ctx.shifted = (x.dtype, added.dtype), weight.dtype, bias is not None
     ctx.mark_non_differentiable(*output[2:])
@@ -192,13 +199,13 @@ def _differentiate_both(ctx: Any, through: Tensor | None, grad: Tensor | None, *
     of_x, of_added = ctx.kinds
     if grad is None:  # what was normed went nowhere
         if through is None:
-            return (None,) * 9
-        dadded = through.to(of_added) if seed is None else _drop(through, seed, ctx.p, of_added)
-        return (through.to(of_x), dadded, *[None] * 7)
-    rest = (summed, None, weight, seed, mean, inverse, ctx.p, ctx.centred, of_added)
+            return (None,) * 10
+        dropped = through * ctx.factor if seed is None else _drop(through, seed, ctx.p, ctx.factor, of_added)
+        return (through.to(of_x), dropped.to(of_added), *[None] * 8)
+    rest = (summed, None, weight, seed, mean, inverse, ctx.p, ctx.factor, ctx.centred, of_added)
     dx, dadded, both = _add_norm_backward(grad, through, *rest)
     dweight, dbias = both.to(ctx.dtype).unbind()
-    return (dx.to(of_x), dadded, dweight, dbias if ctx.shifted else None, *[None] * 5)
+    return (dx.to(of_x), dadded, dweight, dbias if ctx.shifted else None, *[None] * 6)
 
 
 _add_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
@@ -209,36 +216,36 @@ _add_and_norm.register_autograd(_differentiate_both, setup_context=_save_both)
 
 
 @torch.library.custom_op("regard::add_dropout", mutates_args=())
-def _add_dropout(x: Tensor, added: Tensor, seed: Tensor, p: float) -> Tensor:
+def _add_dropout(x: Tensor, added: Tensor, seed: Tensor, p: float, factor: float) -> Tensor:
     _check_sum(x, added)
     from regard.nn import triton_fused
 
     wider = torch.promote_types(x.dtype, added.dtype)
-    return triton_fused.add_dropout(x.contiguous(), added.contiguous(), seed, p, wider)
+    return triton_fused.add_dropout(x.contiguous(), added.contiguous(), seed, p, factor, wider)
 
 
 @torch.library.custom_op("regard::drop", mutates_args=())
-def _drop(added: Tensor, seed: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+def _drop(added: Tensor, seed: Tensor, p: float, factor: float, dtype: torch.dtype) -> Tensor:
     """What `_add_dropout` adds: also the gradient of what was added, from that of the sum."""
     from regard.nn import triton_fused
 
-    return triton_fused.add_dropout(None, added.contiguous(), seed, p, dtype)
+    return triton_fused.add_dropout(None, added.contiguous(), seed, p, factor, dtype)
 
 
-def _save_sum(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: Tensor) -> None:
-    x, added, seed, ctx.p = inputs
+def _save_sum(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float, float], output: Tensor) -> None:
+    x, added, seed, ctx.p, ctx.factor = inputs
     ctx.save_for_backward(seed)
     ctx.kinds = x.dtype, added.dtype
 
 
-def _differentiate_sum(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+def _differentiate_sum(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
     of_x, of_added = ctx.kinds
-    return grad.to(of_x), _drop(grad, *ctx.saved_tensors, ctx.p, of_added), None, None
+    return grad.to(of_x), _drop(grad, *ctx.saved_tensors, ctx.p, ctx.factor, of_added), None, None, None
 
 
 _add_dropout.register_autograd(_differentiate_sum, setup_context=_save_sum)
 _add_dropout.register_fake(lambda x, added, *_: x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, added.dtype)))
-_drop.register_fake(lambda added, seed, p, dtype: added.new_empty(added.shape, dtype=dtype))
+_drop.register_fake(lambda added, *rest: added.new_empty(added.shape, dtype=rest[-1]))
 
 
 # An activation with dropout

@@ -21,10 +21,11 @@ BELL: tl.constexpr = tl.constexpr(-0.7213475204444817)  # `exp(-x²/2)` is 2 to 
 
 def add_norm(
     x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, p: float, eps: float,
-    centred: bool, dtype: torch.dtype, summed: torch.dtype | None = None, shape: dict[str, int] | None = None,
+    centred: bool, dtype: torch.dtype, summed: torch.dtype | None = None, factor: float = 1.0,
+    shape: dict[str, int] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The sum `x + dropout(added)`, `(total, width)`, in the dtype `summed` (None: it is not kept); its norm; and the
-    mean and the inverse deviation of each row."""
+    """The sum `x + factor · dropout(added)`, `(total, width)`, in the dtype `summed` (None: it is not kept); its norm;
+    and the mean and the inverse deviation of each row."""
     total, width = x.shape
     y, sums = x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape if summed else 0, dtype=summed or x.dtype)
     mean, inverse = (x.new_empty(total, dtype=torch.float32) for _ in range(2))
@@ -32,7 +33,7 @@ def add_norm(
     with on_device(x):
         _add_norm[(max(triton.cdiv(total, shape["rows"]), 1),)](
             x, x if added is None else added, weight, weight if bias is None else bias, x if seed is None else seed,
-            sums, y, mean, inverse, total, _threshold(p), 1.0 / (1.0 - p), eps, width=width, added=added is not None,
+            sums, y, mean, inverse, total, _threshold(p), factor / (1.0 - p), eps, width=width, added=added is not None,
             summed=summed is not None, shifted=bias is not None, dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
     return sums, y, mean, inverse
@@ -41,7 +42,7 @@ def add_norm(
 def add_norm_backward(
     grad: Tensor, through: Tensor | None, x: Tensor, added: Tensor | None, weight: Tensor, seed: Tensor | None,
     mean: Tensor, inverse: Tensor, p: float, centred: bool, kind: torch.dtype | None,
-    shape: dict[str, int] | None = None, programs: int = PROGRAMS,
+    factor: float = 1.0, shape: dict[str, int] | None = None, programs: int = PROGRAMS,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of `x`, of what was added (of dtype `kind`; None: nothing was), and of weight and bias `(2, width)`;
     every run gives the same. What was normed is `x + dropout(added)`, or `x` where that is the sum already; `through`
@@ -54,7 +55,7 @@ def add_norm_backward(
     with on_device(x):
         _add_norm_backward[(programs,)](
             grad, x if through is None else through, x, x if added is None else added, weight,
-            x if seed is None else seed, mean, inverse, dx, dadded, sums, total, _threshold(p), 1.0 / (1.0 - p),
+            x if seed is None else seed, mean, inverse, dx, dadded, sums, total, _threshold(p), factor / (1.0 - p),
             width=width, passed=through is not None, added=added is not None, split=kind is not None,
             dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
@@ -62,13 +63,14 @@ def add_norm_backward(
 
 
 def add_dropout(
-    x: Tensor | None, added: Tensor, seed: Tensor, p: float, dtype: torch.dtype, block: int = BLOCK, warps: int = 8
-) -> Tensor:
-    """`x + dropout(added)`; without `x`, what is left of `added`."""
+    x: Tensor | None, added: Tensor, seed: Tensor, p: float, factor: float, dtype: torch.dtype,
+    block: int = BLOCK, warps: int = 8,
+) -> Tensor:  # fmt: skip
+    """`x + factor · dropout(added)`; without `x`, what is added alone."""
     y, count = torch.empty_like(added, dtype=dtype), added.numel()
     with on_device(added):
         _add_dropout[(max(triton.cdiv(count, block), 1),)](
-            added if x is None else x, added, seed, y, count, _threshold(p), 1.0 / (1.0 - p), summed=x is not None,
+            added if x is None else x, added, seed, y, count, _threshold(p), factor / (1.0 - p), summed=x is not None,
             block=block, num_warps=warps,
         )  # fmt: skip
     return y
@@ -142,9 +144,9 @@ def _add_norm(
     place = row[:, None] * width + column[None, :]
     sums = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
     if added:
-        more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
+        more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32) * scale
         if dropped:
-            more = tl.where(_kept(seed, begin, place, threshold), more * scale, 0.0)
+            more = tl.where(_kept(seed, begin, place, threshold), more, 0.0)
         sums += more
     if summed:
         rounded = sums.to(s.dtype.element_ty)
@@ -189,9 +191,9 @@ def _add_norm_backward(
         if dropped:
             kept = _kept(seed, begin, place, threshold)
         if added:
-            more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32)
+            more = tl.load(f + begin + place, mask=inside, other=0.0).to(tl.float32) * scale
             if dropped:
-                more = tl.where(kept, more * scale, 0.0)
+                more = tl.where(kept, more, 0.0)
             normed += more
         steepness = tl.load(inverse + first + row, mask=there, other=0.0)[:, None]
         if centred:
@@ -209,8 +211,9 @@ def _add_norm_backward(
             result += straight.to(tl.float32)
         tl.store(dx + begin + place, result.to(dx.dtype.element_ty), mask=inside)
         if split:
+            result *= scale
             if dropped:
-                result = tl.where(kept, result * scale, 0.0)
+                result = tl.where(kept, result, 0.0)
             tl.store(df + begin + place, result.to(df.dtype.element_ty), mask=inside)
     at = sums + tl.program_id(0) * 2 * width + column
     tl.store(at, tl.sum(for_weight, axis=0), mask=column < width)
