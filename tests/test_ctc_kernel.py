@@ -244,7 +244,7 @@ def test_rows_of_every_length_on_a_gpu(longest: int) -> None:
     given = packed(times, targets)
     found = ctc_loss_(logits, *given, longest, PAD)
     agree(found, losses, 2e-6)
-    agree(logits[:-3], gradients, 1e-4)
+    agree(logits[:-3], gradients, 1e-4 if longest < 1000 else 4e-4)  # of single precision, over so many states
     assert torch.equal(ctc_loss_(again, *given, longest, PAD), found)
     assert torch.equal(again, logits)
 

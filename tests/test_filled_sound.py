@@ -126,6 +126,7 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, decoder: str) -> None
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
 @pytest.mark.parametrize("decoder", ["none", "transformer"])
 def test_updates_that_are_recorded(decoder: str) -> None:
     losses = []

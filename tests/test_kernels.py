@@ -704,7 +704,8 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, norm: str, agreement:
     batch = make_batch(Ragged.of([[3, 4, 5], [6], [], [7, 8]]), [[5, 6], [7], [8, 9, 3, 4], [4]])
     filled = batch.filled(Room(40, 40, 40, 0))
     assert filled is not None
-    assert batch.filled(Room(9, 40, 40, 0)) is None
+    assert batch.filled(Room(5, 40, 40, 0)) is None
+    assert batch.filled(Room(40, 9, 40, 0)) is None
     assert batch.filled(Room(40, 40, 40, 4)) is None
     assert filled.tokens == batch.tokens == 12
     assert {x.values.shape[0] for x in (filled.source, filled.inputs, filled.outputs)} == {40}
