@@ -445,6 +445,18 @@ def test_what_specaugment_hides() -> None:
     assert everywhere.masked(frames).values.shape == frames.values.shape
 
 
+def test_what_is_hidden_of_frames_that_are_not_centred() -> None:
+    """The mean of its band over its recording stands there."""
+    lengths, draw = [12, 7], torch.Generator().manual_seed(2)
+    frames = Ragged.from_lengths(5.0 + torch.rand(sum(lengths), 4, generator=draw, dtype=torch.float64), lengths)
+    torch.manual_seed(1)
+    made = altered(time_masks=2, time_share=0.5).masked(frames, centred=False)
+    changed = made.values != frames.values
+    assert changed.any()
+    for values, found, gone in zip(rows_of(frames), rows_of(made), rows_of(frames.like(changed)), strict=True):
+        assert torch.allclose(found[gone], values.mean(0).expand_as(found)[gone])
+
+
 def test_the_places_that_are_hidden_are_all_equally_likely_to_begin() -> None:
     torch.manual_seed(1)
     frames = Ragged.from_lengths(torch.ones(3000 * 4, 3), [4] * 3000)

@@ -47,7 +47,7 @@ class LogMelStem(Stem):
     def vectors(self, source: Ragged) -> Ragged:
         frames = self.normalize(self.log_mel(source))
         if self.training and isinstance(self.augmentation, AlteredSound):
-            frames = self.augmentation.masked(frames)
+            frames = self.augmentation.masked(frames, centred=not isinstance(self.normalize, nn.Identity))
         kind = next((parameter.dtype for parameter in self.parameters()), frames.values.dtype)
         return self.reduced(frames.like(frames.values.to(kind)))  # which are in full precision until here
 

@@ -137,8 +137,9 @@ class AlteredSound(nn.Module):
         level = (power * 10 ** (-decibels / 10)).sqrt() * (torch.rand(rows, device=device) < self.settings.noise)
         return x.like(x.values + x.spread(level)[:, None] * torch.randn_like(x.values))
 
-    def masked(self, x: Ragged) -> Ragged:
-        """SpecAugment (Park et al. 2019): frames `(total, mels)`, which are centred, with 0 where they are hidden."""
+    def masked(self, x: Ragged, *, centred: bool = True) -> Ragged:
+        """SpecAugment (Park et al. 2019): frames `(total, mels)` with their mean where they are hidden: 0, if they are
+        centred, else that of each band over its recording."""
         settings, rows, device, bands = self.settings, len(x), x.values.device, x.values.shape[1]
         hidden = torch.zeros((rows, bands), dtype=torch.bool, device=device)
         band = torch.arange(bands, device=device)
@@ -151,7 +152,9 @@ class AlteredSound(nn.Module):
             width = (torch.rand(rows, device=device) * (settings.time_share * x.lengths + 1)).floor()
             start = (torch.rand(rows, device=device) * (x.lengths - width + 1)).floor()
             hidden |= ((x.position >= x.spread(start)) & (x.position < x.spread(start + width)))[:, None]
-        return x.like(x.values.masked_fill(hidden, 0.0))
+        return x.like(
+            x.values.masked_fill(hidden, 0.0) if centred else torch.where(hidden, x.spread(x.mean()), x.values)
+        )
 
 
 def _room(x: Ragged, lengths: Tensor, slowest: float) -> Ragged:
