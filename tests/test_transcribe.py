@@ -16,7 +16,7 @@ import regard
 from regard.config import merge
 from regard.data.examples import Example, read_files
 from regard.data.modalities.audio import Audio, AudioSettings
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.model_settings import SubsamplingSettings
 from regard.runs import Stopped
 from tests.conftest import FULL, whole
@@ -200,8 +200,14 @@ def test_exports_are_refused_and_ensembles_write(folder: Path, tmp_path: Path) -
     known = examples(folder)
     right = [a == x.target for a, x in zip(both.generate(names(known)), known, strict=True)]
     assert sum(right) >= 7
-    with pytest.raises(ConfigError, match=r"search.ctc \(0.5\) is for one model, and these are several; set it to 0"):
-        regard.load(folder / "lstm", folder / "ctc").generate(names(known)[:1], ctc=0.5)
+    scores = {}
+    for weight in (0.0, 0.5):
+        alone, twice = regard.load(folder / "lstm"), regard.load(folder / "lstm", folder / "lstm")
+        one, two = ([found[0] for found in x.outputs(names(known), ctc=weight)] for x in (alone, twice))
+        assert [x.text for x in two] == [x.text for x in one]
+        assert [x.log_prob for x in two] == pytest.approx([x.log_prob for x in one], abs=1e-4)
+        scores[weight] = [x.log_prob for x in one]
+    assert scores[0.5] != pytest.approx(scores[0.0], abs=1e-4)
 
 
 @whole

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel
+from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
 from regard.search.stepper import Step
 
@@ -36,6 +37,23 @@ def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tu
     found = [step(tokens, part) for step, part in zip(steps, state.states, strict=True)]
     log_probs = torch.stack([x for x, _ in found]).logsumexp(0) - math.log(len(found))
     return log_probs, EnsembleState(tuple(part for _, part in found))
+
+
+class Together:
+    """Several steppers as one, which begin with the same source."""
+
+    graphs: Graphs | None = None
+    logits = None
+
+    def __init__(self, steppers: Sequence[Any]) -> None:
+        self.steppers = steppers
+
+    def start(self, source: Any) -> EnsembleState:
+        """The state before the first token."""
+        return EnsembleState(tuple(stepper.start(source) for stepper in self.steppers))
+
+    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        return mean_step([stepper.step for stepper in self.steppers], tokens, state)
 
 
 class Ensemble(AutoregressiveModel):

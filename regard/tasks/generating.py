@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -23,15 +23,15 @@ from regard.evaluation.metrics import Score, perplexity
 from regard.memory import retain_memory
 from regard.models.ctc import IMPOSSIBLE, CTCModel, JointStepper
 from regard.models.decoding import for_decoding
-from regard.models.model import AutoregressiveModel
+from regard.models.model import AutoregressiveModel, EncoderDecoder
 from regard.search.beam import beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
-from regard.search.ensemble import Ensemble
+from regard.search.ensemble import Ensemble, Together
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
-from regard.search.stepper import LazyStart
+from regard.search.stepper import LazyStart, Stepper
 from regard.settings import Search
 from regard.tasks.results import (
     Advance,
@@ -199,7 +199,7 @@ class TextGeneration(Task):
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
-            model = JointStepper(model, weight) if weight else model
+            model = _with_ctc(model, weight) if weight else model
             start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
@@ -229,9 +229,8 @@ class TextGeneration(Task):
 
     def _ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
-        if settings.ctc and isinstance(self.model, Ensemble):
-            raise ConfigError(f"search.ctc ({settings.ctc:g}) is for one model, and these are several; set it to 0")
-        if isinstance(self.model, CTCModel) or getattr(self.model, "ctc", None) is None:
+        models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
+        if not any(map(_joint, models)):
             return 0.0
         if settings.sample or settings.mbr or settings.contrastive:
             return 0.0
@@ -404,3 +403,15 @@ def least_risk(outputs: list[Output], search: Search) -> list[Output]:
     for output, utility in zip(outputs, utilities, strict=True):
         best.setdefault(output.text, replace(output, score=utility))
     return sorted(best.values(), key=lambda output: -output.score)[: search.nbest]
+
+
+def _joint(model: Any) -> TypeGuard[EncoderDecoder]:
+    """Whether a model has a CTC output layer beside its decoder."""
+    return isinstance(model, EncoderDecoder) and model.ctc is not None
+
+
+def _with_ctc(model: Any, weight: float) -> Stepper:
+    """A model whose CTC output layer has its say, or several, of which some have one."""
+    if isinstance(model, Ensemble):
+        return Together([JointStepper(one, weight) if _joint(one) else one for one in model.models])
+    return JointStepper(model, weight)
