@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.nn.blocks import ACTIVATIONS, FeedForward, Residual, make_norm, sublayers
 from regard.nn.dropout import Dropout
 from regard.nn.fused import activate_dropout, add_and_norm, add_dropout, add_norm, norm
+from tests.conftest import FULL
 
 pytestmark = pytest.mark.usefixtures("kernel")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -262,6 +263,7 @@ def test_an_activation_without_a_kernel_is_torchs_own() -> None:
         assert torch.equal(found[-1], Dropout(0.5)(activation(x)))
 
 
+@pytest.mark.skipif(not (FULL or torch.cuda.is_available()), reason="takes long; make test-all")
 @pytest.mark.parametrize(("place", "activation"), [("pre", "gelu"), ("post", "relu")])
 def test_sublayers_use_them_and_compile_as_one_graph(place: str, activation: str) -> None:
     torch.manual_seed(1)
