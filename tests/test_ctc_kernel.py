@@ -18,7 +18,7 @@ from regard.data.tokens import EOS, MASK, PAD
 from regard.models.ctc import CTCHead
 from regard.nn.ctc_loss import MOST, ctc_loss, ctc_loss_, takes
 from regard.ragged import Ragged
-from tests.conftest import gpu
+from tests.conftest import FULL, gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = {torch.float16: 2**-10, torch.bfloat16: 2**-7}  # the interpreter cuts off where a GPU rounds
@@ -182,6 +182,7 @@ def test_the_output_layer_does_without_where_it_is_not_to_be_had() -> None:
     agree(plain, wide.loss(exact, outputs).detach(), 1e-6)
 
 
+@pytest.mark.skipif(not (FULL or DEVICE == "cuda"), reason="takes long; make test-all")
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracer
 def test_it_compiles() -> None:

@@ -12,6 +12,7 @@ from torch._dynamo.testing import EagerAndRecordGraphs
 from regard.models.speech import ConvolutionModule
 from regard.nn.depthwise import depthwise
 from regard.ragged import Ragged
+from tests.conftest import FULL
 from tests.equations import Array
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -150,6 +151,7 @@ def test_what_does_not_fit_is_named(changed: dict[str, tuple[int, ...]], message
         depthwise(**given)
 
 
+@pytest.mark.skipif(not (FULL or DEVICE == "cuda"), reason="takes long; make test-all")
 @pytest.mark.parametrize("taps", [5, 1])
 def test_the_module_uses_it_and_is_compiled_whole_and_once_for_all_lengths(taps: int) -> None:
     torch.manual_seed(1)

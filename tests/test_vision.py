@@ -27,6 +27,7 @@ from regard.models.vision import DEVIATIONS, MEANS, resampled
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
 from regard.registry import STEMS
+from regard.system import System
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
 from tests.conftest import IMAGE_ENCODERS, images, redrawn, tiny
@@ -372,12 +373,16 @@ def test_an_update_that_is_skipped_leaves_statistics_as_they_were() -> None:
 # Sizes
 
 
-def test_a_trained_model_reads_pictures_of_another_size(folder: Path) -> None:
-    system = regard.train(labels(folder, "vit", VIT))
+@pytest.fixture(scope="module")
+def vit(folder: Path) -> System:
+    return regard.train(labels(folder, "vit", VIT))
+
+
+def test_a_trained_model_reads_pictures_of_another_size(folder: Path, vit: System) -> None:
     saved = yaml.safe_load((folder / "vit" / "config.yaml").read_text())
     assert saved["model"]["encoder"]["stem"]["grid"] == 4
     source = str(folder / "0.png")
-    assert regard.load(folder / "vit", device="cpu").outputs([source]) == system.outputs([source])
+    assert regard.load(folder / "vit", device="cpu").outputs([source]) == vit.outputs([source])
     larger = regard.load(folder / "vit", device="cpu", settings={"source": {"size": 24}})
     assert larger.token_embeddings([source])[0].shape == (37, 16)
     assert larger.generate([source])[0] in ("red", "blue")
@@ -395,6 +400,7 @@ def test_a_trained_model_reads_pictures_of_another_size(folder: Path) -> None:
         regard.load(folder / "vit", settings={"model": {"d_model": 8}})
 
 
+@pytest.mark.usefixtures("vit")
 def test_a_head_over_patches_reads_the_class_token(folder: Path) -> None:
     model: Any = regard.load(folder / "vit", device="cpu").task.model.eval()
     assert model.pool == "class"
