@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
+from regard.models.stems import Stem
 from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, exclusive
 from regard.nn.linear import Packed, Quantised
@@ -70,7 +71,10 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
         if first.is_cuda:
-            copied.graphs = Graphs(first.device, filled=takes_filled(copied, first.device))  # type: ignore[assignment]
+            # Recordings of sound are of far more lengths than texts: each search would record what precedes it anew.
+            tokens = all(module.fills <= 1 for module in copied.modules() if isinstance(module, Stem))
+            filled = tokens and takes_filled(copied, first.device)
+            copied.graphs = Graphs(first.device, filled=filled)  # type: ignore[assignment]
             return copied
         for module in list(copied.modules()):
             for name, child in list(module.named_children()):
