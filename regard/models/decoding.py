@@ -71,7 +71,7 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
         if first.is_cuda:
-            # Recordings of sound are of far more lengths than texts: each search would record what precedes it anew.
+            # Sources of sound could be filled up as well; what a search then records has not been tried on a GPU.
             tokens = all(module.fills <= 1 for module in copied.modules() if isinstance(module, Stem))
             filled = tokens and takes_filled(copied, first.device)
             copied.graphs = Graphs(first.device, filled=filled)  # type: ignore[assignment]
