@@ -83,8 +83,8 @@ class SubsamplingStem(LogMelStem):
         return made.like(self.output(made.unpadded(x.transpose(1, 2).flatten(2)).values))
 
     def _on_a_track(self, frames: Ragged) -> Ragged:
-        """What `reduced` computes, without padding: recordings lie one behind the other on a track, whose length follows
-        from shapes alone, with zeros between them as there are around one that is padded."""
+        """What `reduced` computes, without padding: recordings lie one behind the other on a track, whose length
+        follows from shapes alone, with zeros between them as there are around one that is padded."""
         times = len(self.convolutions)
         track = Track.of(frames, 2**times)
         x = frames.values.index_select(0, track.frame).masked_fill(track.empty[:, None], 0.0)
