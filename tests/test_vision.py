@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 import regard
 from regard.config import parse
+from regard.data.batches import Batch
 from regard.data.modalities.image import Image
+from regard.data.sides import Sides
+from regard.data.targets.label import Label
 from regard.errors import ConfigError, ModelError
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
@@ -27,10 +30,13 @@ from regard.models.vision import DEVIATIONS, MEANS, resampled
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
 from regard.registry import STEMS
-from regard.system import System
+from regard.settings import Training
+from regard.system import System, new_task
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
+from regard.training.objectives import Objective, make_objective
+from regard.training.update import Updater
 from tests import equations as eq
-from tests.conftest import IMAGE_ENCODERS, images, redrawn, tiny
+from tests.conftest import IMAGE_ENCODERS, gpu, images, redrawn, tiny
 from tests.test_cli import good, refused
 from tests.test_equations_recurrent import agree
 from tests.test_equations_recurrent import weights as arrays
@@ -345,11 +351,6 @@ def test_statistics_are_saved_loaded_averaged_and_decoded_with(folder: Path, tmp
 
 
 def test_an_update_that_is_skipped_leaves_statistics_as_they_were() -> None:
-    from regard.data.batches import Batch
-    from regard.settings import Training
-    from regard.training.objectives import Objective
-    from regard.training.update import Updater
-
     class Broken(Objective):
         """A loss that is sometimes no number."""
 
@@ -368,6 +369,37 @@ def test_an_update_that_is_skipped_leaves_statistics_as_they_were() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
     assert float(updater([batch], 3, 0.0).skipped) == 0.0
     assert not torch.equal(weights(model)["1.running_mean"], before["1.running_mean"])
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
+@pytest.mark.parametrize("encoder", [VIT, RESNET])
+def test_updates_on_pictures_are_recorded(encoder: dict[str, Any]) -> None:
+    """As many pictures make one recording; fewer, at the end of an epoch, are updated by as they were."""
+    device, losses = torch.device("cuda"), []
+    for compiled in (False, True):
+        settings = {
+            "source": {"kind": "image", "size": 16, "augment": {"crop": 0, "flip": False}}, "target": {"kind": "label"},
+            "model": {"d_model": 16, "dropout": 0.0, "encoder": encoder, "decoder": {"kind": "none"}},
+            "training": {"device": "cuda", "compile": compiled, "warmup": 0, "schedule": "constant"},
+        }  # fmt: skip
+        sides = Sides.of(parse(settings, "a test"))
+        assert isinstance(sides.target, Label)
+        sides.target.labels = ["a", "b", "c"]
+        torch.manual_seed(2)
+        task = new_task(sides, device)
+        training = task.config.training
+        objective = make_objective(task.model, training.objective, 0.0, 0, target=sides.target)
+        updater, draw = Updater(task.model, objective, training, device), np.random.default_rng(3)
+        batches = [
+            task.batch(list(draw.integers(0, 256, (rows, 16, 48), dtype=np.uint8)), [[i % 3] for i in range(rows)])
+            for rows in (6, 6, 6, 4)
+        ]
+        found = [updater([updater.prepare(x)], i, 0.0).loss.item() / x.tokens for i, x in enumerate(4 * batches, 1)]
+        assert (updater.recording is not None) == compiled
+        losses.append(found)
+    assert losses[0][-1] < losses[0][3]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02, abs=0.01)
 
 
 # Sizes

@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.side import Array, Field, Item, Side
+from regard.data.side import Field, Item, Side
 from regard.evaluation.alignment import Alignment
 from regard.model_settings import StemSettings, TokenStemSettings
 from regard.registry import MODALITIES, Family
@@ -97,11 +97,15 @@ class Modality(Side):
         """Items laid end to end for an encoder."""
         import torch
 
-        from regard.ragged import Ragged
+        from regard.ragged import Ragged, Slices
 
-        arrays = [np.asarray(item, self.dtype).reshape(-1, *self.shape) for item in items]
-        flat: Array = np.concatenate([*arrays, np.zeros((0, *self.shape), self.dtype)])
-        return Ragged.from_lengths(torch.from_numpy(flat), [len(array) for array in arrays])
+        if isinstance(items, Slices):  # of what is stored as it is read
+            flat, lengths = items.joined(), items.lengths.tolist()
+        else:
+            arrays = [np.asarray(item, self.dtype).reshape(-1, *self.shape) for item in items]
+            flat, lengths = np.concatenate([*arrays, np.zeros((0, *self.shape), self.dtype)]), list(map(len, arrays))
+        packed = Ragged.from_lengths(torch.from_numpy(flat), lengths)
+        return packed if self.fixed_length is None or not lengths else replace(packed, uniform=True)
 
     def problem(self, item: Item, limit: int) -> str | None:
         """Why an item cannot be used, or None; a text has at most `limit` tokens."""

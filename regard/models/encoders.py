@@ -53,6 +53,7 @@ class Body(nn.Module, ABC):
 
     family: ClassVar[Family] = BODIES
     packed = False  # only attention relates positions to each other, and nothing waits for the device
+    steady = False  # nor does anything, where all rows are of one length
 
     def __init__(self, settings: Any, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
         super().__init__()
@@ -66,6 +67,8 @@ class Body(nn.Module, ABC):
 @register("stem")
 class StemEncoder(Body):
     """The stem's vectors as they are. The summary is their mean."""
+
+    steady = True
 
     def forward(self, source: Ragged) -> Memory:
         return Memory(self.stem(source))
@@ -149,6 +152,8 @@ class RecurrentEncoder(Body, Looped):
 @register("transformer")
 class TransformerEncoder(Body):
     """Blocks of self-attention (Vaswani et al. 2017). The summary is the mean of the states."""
+
+    steady = True
 
     def __init__(
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int

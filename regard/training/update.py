@@ -4,7 +4,8 @@ be filled up to one shape, with tokens that do not count, the whole update is re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -14,15 +15,16 @@ from torch import Tensor, nn
 from regard.data.batches import IGNORED, Batch, Room
 from regard.errors import ConfigError
 from regard.models.decoding import changed
+from regard.models.encoders import Body
 from regard.models.stems import Stem
 from regard.nn import ctc_loss
 from regard.nn.attention import takes_filled
 from regard.nn.blocks import Block
-from regard.nn.graphs import Graphs, Looped, Recording, exclusive
+from regard.nn.graphs import Graphs, Looped, Recording, exclusive, signature
 from regard.nn.statistics import statistics
 from regard.ragged import round_up
 from regard.settings import Training
-from regard.training.objectives import Likelihood, Objective
+from regard.training.objectives import HeadLoss, Likelihood, Objective
 
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
 LOOPS = 256  # recordings of a module's loop, of which there is one for each shape
@@ -51,6 +53,7 @@ class Updater:
         self.frozen = _frozen(model, settings.freeze)
         self.statistics = [buffer for _, buffer in statistics(model)]
         self.room = filled_room(model, objective, settings, device, room)
+        self.even = takes_even(model, objective, settings, device)
         self.forget()
         if device.type == "cuda" and settings.compile:
             for module in model.modules():
@@ -67,12 +70,13 @@ class Updater:
 
     def forget(self) -> None:
         """Drop the recording: what it works on (the optimiser's state, or which weights learn) is no longer that."""
-        self.warm, self.recording = 0, None  # type: int, Recording[Batch] | None
-        self.graphs = None if self.room is None else Graphs(self.device)
+        self.warm, self.recording = Counter[Hashable](), None  # type: Counter[Hashable], Recording[Batch] | None
+        self.recorded: Hashable = None  # which batches the recording is of
+        self.graphs = Graphs(self.device) if self.even or self.room is not None else None
 
     def close(self) -> None:
         """Give back the memory of all recordings, at the end of training."""
-        self.room = None
+        self.room, self.even = None, False
         self.forget()
         for module in self.model.modules():
             if isinstance(module, Looped):
@@ -98,16 +102,24 @@ class Updater:
                 parameter.requires_grad_(True)
             self.frozen = []
             self.forget()
-        if self.graphs is None or not batches[0].inputs.spare:
+        kind = self._kind(batches[0])
+        if self.graphs is None or kind is None or (self.recording is not None and kind != self.recorded):
             return self._update([batch.to(self.device) for batch in batches], done)
         if self.recording is not None:
             self.recording.take(batches[0])
             return self.recording()
-        if self.warm < WARM:
-            self.warm += 1
+        if self.warm[kind] < WARM:
+            self.warm[kind] += 1
             return self.graphs.warm(lambda: self._update([batches[0].to(self.device)], done))
+        self.recorded = kind
         self.recording = Recording(lambda batch: self._update([batch], done), batches[0], self.graphs, warm=False)
         return self.recording()
+
+    def _kind(self, batch: Batch) -> Hashable:
+        """What batches have in common that one recording serves; None: there is none for such a batch."""
+        if batch.inputs.spare:
+            return "filled"
+        return signature(batch) if self.even and batch.source.uniform else None
 
     def _update(self, batches: Sequence[Batch], done: float) -> Updated:
         settings = self.settings
@@ -130,6 +142,14 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Updated(torch.where(finite, total, 0.0), norm, skipped)
+
+
+def takes_even(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> bool:
+    """Whether an update is recorded for batches of sources that are all of one length, such as pictures: under a head,
+    and where nothing in the model waits for the device."""
+    alike = isinstance(objective, HeadLoss) and not objective.settings.language and settings.accumulate == 1
+    encoder = getattr(model, "encoder", None)
+    return alike and settings.compile and device.type == "cuda" and isinstance(encoder, Body) and encoder.steady
 
 
 def filled_room(
