@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.nn.blocks import ACTIVATIONS, FeedForward, Residual, make_norm, sublayers
 from regard.nn.dropout import Dropout
-from regard.nn.fused import activate_dropout, add_and_norm, add_dropout, add_norm, norm
+from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate_dropout, norm
 from tests.conftest import FULL
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -194,14 +195,23 @@ EQUATIONS = {  # in float64: of GELU (Hendrycks and Gimpel 2016) `x Φ(x)`, of S
 }
 
 
+def activated(x: Tensor, activation: nn.Module, dropout: Dropout, bias: Tensor | None = None) -> Tensor:
+    """After a product that changes nothing."""
+    width = x.shape[-1]
+    linear = nn.Linear(width, width, device=DEVICE, dtype=x.dtype)
+    linear.weight = nn.Parameter(torch.eye(width, device=DEVICE, dtype=x.dtype))
+    linear.bias = nn.Parameter(torch.zeros(width, device=DEVICE, dtype=x.dtype)) if bias is None else bias
+    return linear_activate_dropout(linear, x, activation, dropout)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("kind", list(EQUATIONS))
-def test_an_activation_with_its_dropout(kind: str, p: float, dtype: torch.dtype) -> None:
-    x = (3 * randn(71, 101)).to(dtype).requires_grad_()
+def test_an_activation_with_its_bias_and_dropout(kind: str, p: float, dtype: torch.dtype) -> None:
+    x, bias = (3 * randn(71, 101)).to(dtype).requires_grad_(), nn.Parameter(randn(101, seed=2, dtype=dtype))
     torch.manual_seed(1)
-    y = activate_dropout(x, ACTIVATIONS[kind](), Dropout(p))
-    x64 = x.detach().double().requires_grad_()
+    y = activated(x, ACTIVATIONS[kind](), Dropout(p), bias)
+    x64 = (x.detach().double() + bias.detach().double()).requires_grad_()
     expected = EQUATIONS[kind](x64) / (1 - p)
     counted = expected.detach().abs() > 1e-3  # nothing of that size is rounded to 0
     went, count = (y != 0)[counted], int(counted.sum())
@@ -210,17 +220,35 @@ def test_an_activation_with_its_dropout(kind: str, p: float, dtype: torch.dtype)
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     agree(y[counted], torch.where(went, expected[counted], 0.0), tolerance)
     back = randn(101, 71, seed=9).to(dtype).T  # which lies in another order
-    (gradient,) = torch.autograd.grad(y, x, back)
+    gradient, for_bias = torch.autograd.grad(y, [x, bias], back)
     (wanted,) = torch.autograd.grad(expected, x64, back.double())
     agree(gradient[counted], torch.where(went, wanted[counted], 0.0), tolerance)
+    assert for_bias.dtype == dtype
+    agree(for_bias, gradient.double().sum(0), tolerance)
+
+
+@pytest.mark.parametrize("kind", list(EQUATIONS))
+@pytest.mark.parametrize(("total", "d_ff"), [(1, 1), (130, 300)])  # or more rows and columns than a program has
+def test_gradients_of_a_feed_forward_layer_are_those_of_autograd(kind: str, total: int, d_ff: int) -> None:
+    torch.manual_seed(1)
+    layer = FeedForward(6, d_ff, kind, 1e-7).to(DEVICE)  # so little dropout is none
+    with torch.no_grad():
+        layer.inner.bias.add_(randn(d_ff))
+    double, x = copy.deepcopy(layer).double(), randn(total, 6)
+    y, expected = layer(x), double(x.double())  # for which there are no kernels
+    agree(y, expected, 1e-5)
+    for found, wanted in zip(
+        gradients(y, list(layer.parameters())), gradients(expected, list(double.parameters())), strict=True
+    ):
+        agree(found, wanted, 1e-5)
 
 
 @pytest.mark.parametrize("kind", list(EQUATIONS))
 def test_nothing_and_much_is_activated_too(kind: str) -> None:
     activation, dropout = ACTIVATIONS[kind](), Dropout(0.5)
-    assert activate_dropout(randn(0, 4), activation, dropout).shape == (0, 4)
+    assert activated(randn(0, 4), activation, dropout).shape == (0, 4)
     x = torch.tensor([-80.0, -0.0, 0.0, 80.0], device=DEVICE).repeat(20, 1).requires_grad_()
-    y = activate_dropout(x, activation, dropout)
+    y = activated(x, activation, dropout)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     kept = y[:, 3] > 0
     assert 0 < int(kept.sum()) < 20
@@ -229,8 +257,8 @@ def test_nothing_and_much_is_activated_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize("draw", [
-    lambda x, dropout: activate_dropout(x, nn.ReLU(), dropout),
-    lambda x, dropout: activate_dropout(x, nn.GELU(), dropout),
+    lambda x, dropout: activated(x, nn.ReLU(), dropout),
+    lambda x, dropout: activated(x, nn.GELU(), dropout),
     lambda x, dropout: add_dropout(torch.zeros_like(x), x, dropout),
     lambda x, dropout: add_and_norm(torch.zeros_like(x), x, make("rms", 250), dropout)[0],
 ])  # fmt: skip
@@ -250,15 +278,15 @@ def test_without_dropout_it_is_the_plain_activation() -> None:
     x = randn(5, 6)
     for activation in (nn.ReLU(), nn.GELU(), nn.SiLU()):
         for dropout in (Dropout(0.5).eval(), Dropout(0.0)):
-            assert torch.equal(activate_dropout(x, activation, dropout), activation(x))
-        assert not activate_dropout(x, activation, Dropout(1.0)).any()
+            assert torch.equal(activated(x, activation, dropout), activation(x))
+        assert not activated(x, activation, Dropout(1.0)).any()
 
 
 def test_an_activation_without_a_kernel_is_torchs_own() -> None:
     x, found = randn(40, 50), []
     for activation in (nn.GELU("tanh"), nn.Tanh()):
         torch.manual_seed(1)
-        found.append(activate_dropout(x, activation, Dropout(0.5)))
+        found.append(activated(x, activation, Dropout(0.5)))
         torch.manual_seed(1)
         assert torch.equal(found[-1], Dropout(0.5)(activation(x)))
 

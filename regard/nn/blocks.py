@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import MultiHeadAttention, Slots
 from regard.nn.dropout import Dropout
-from regard.nn.fused import activate_dropout, add_and_norm, add_dropout, add_norm, norm
+from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate_dropout, norm
 from regard.nn.kernels import Spans
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
             return self.outer(self.dropout(self.activation(self.inner(x)) * self.gate(x)))
         if isinstance(self.activation, nn.ReLU) and not self.training:
             return self.outer(linear_relu(self.inner, x))
-        return self.outer(activate_dropout(self.inner(x), self.activation, self.dropout))
+        return self.outer(linear_activate_dropout(self.inner, x, self.activation, self.dropout))
 
 
 class Residual(nn.Module):

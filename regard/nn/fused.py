@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.nn.dropout import Dropout
@@ -61,12 +62,15 @@ def _plain_sum(x: Tensor, added: Tensor, dropout: Dropout, factor: float) -> Ten
     return x + dropout(added) if factor == 1.0 else x + factor * dropout(added)
 
 
-def activate_dropout(x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
-    """`dropout(activation(x))`, in one kernel for ReLU, GELU (with the error function) and SiLU."""
+def linear_activate_dropout(linear: nn.Linear, x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
+    """`dropout(f(W x + b))`. In training on a GPU, with ReLU, GELU (with the error function) or SiLU, all that follows
+    `W x` is one kernel; so is its gradient, and that of `b` is summed on the way."""
     kind = _kind(activation)
-    if kind is None or not usable(x) or not dropout.training or not 0.0 < dropout.p < 1.0:
-        return dropout(activation(x))
-    return _activate_dropout(x, _seed(x), dropout.p, kind)
+    if kind is None or linear.bias is None or not usable(x) or not dropout.training or not 0.0 < dropout.p < 1.0:
+        return dropout(activation(linear(x)))
+    product = F.linear(x, linear.weight)
+    flat = product.reshape(-1, product.shape[-1])
+    return _activate_dropout(flat, linear.bias, _seed(x), dropout.p, kind).view(product.shape)
 
 
 def _kind(activation: nn.Module) -> str | None:
@@ -248,33 +252,42 @@ _add_dropout.register_fake(lambda x, added, *_: x.new_empty(x.shape, dtype=torch
 _drop.register_fake(lambda added, *rest: added.new_empty(added.shape, dtype=rest[-1]))
 
 
-# An activation with dropout
+# An activation of a sum with a bias, with dropout
 
 
 @torch.library.custom_op("regard::activate_dropout", mutates_args=())
-def _activate_dropout(x: Tensor, seed: Tensor, p: float, kind: str) -> Tensor:
+def _activate_dropout(x: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str) -> Tensor:
     from regard.nn import triton_fused
 
-    return triton_fused.activate_dropout(x.contiguous(), seed, p, kind)
+    return triton_fused.activate_dropout(x.contiguous(), bias, seed, p, kind)
 
 
 @torch.library.custom_op("regard::activate_dropout_backward", mutates_args=())
-def _activate_dropout_backward(grad: Tensor, saved: Tensor, seed: Tensor, p: float, kind: str) -> Tensor:
+def _activate_dropout_backward(
+    grad: Tensor, saved: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `x` and of the bias."""
     from regard.nn import triton_fused
 
-    return triton_fused.activate_dropout_backward(grad.contiguous(), saved.contiguous(), seed, p, kind)
+    return triton_fused.activate_dropout_backward(grad.contiguous(), saved.contiguous(), bias, seed, p, kind)
 
 
-def _save_activation(ctx: Any, inputs: tuple[Tensor, Tensor, float, str], output: Tensor) -> None:
-    x, seed, ctx.p, ctx.activation = inputs
+def _save_activation(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float, str], output: Tensor) -> None:
+    x, bias, seed, ctx.p, ctx.activation = inputs
     # Of ReLU the output says all, and the product that follows keeps it anyway.
-    ctx.save_for_backward(output if ctx.activation == "relu" else x, seed)
+    ctx.save_for_backward(output if ctx.activation == "relu" else x, bias, seed)
 
 
-def _differentiate_activation(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return _activate_dropout_backward(grad, *ctx.saved_tensors, ctx.p, ctx.activation), None, None, None
+def _differentiate_activation(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    saved, bias, seed = ctx.saved_tensors
+    dx, dbias = _activate_dropout_backward(grad, saved, bias, seed, ctx.p, ctx.activation)
+    return dx, dbias.to(bias.dtype), None, None, None
+
+
+@_activate_dropout_backward.register_fake
+def _(grad: Tensor, saved: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return saved.new_empty(saved.shape), saved.new_empty(saved.shape[1], dtype=torch.float32)
 
 
 _activate_dropout.register_autograd(_differentiate_activation, setup_context=_save_activation)
 _activate_dropout.register_fake(lambda x, *_: x.new_empty(x.shape))
-_activate_dropout_backward.register_fake(lambda grad, saved, *_: saved.new_empty(saved.shape))

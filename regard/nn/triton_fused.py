@@ -15,7 +15,8 @@ from regard.nn.triton_kernels import on_device
 
 PROGRAMS = 1056  # of the backward pass of a norm: each sums the gradients of weight and bias over its share of the rows
 TILE = 1024  # numbers that a program of a norm holds at a time, if that is two rows or more
-BLOCK = 2048  # and one of an activation, or of a sum with dropout
+BLOCK = 2048  # and one of a sum with dropout
+SHARE, ROWS, COLUMNS = 64, 4, 256  # of an activation: rows that a program goes over, and what it holds of them at a time
 BELL: tl.constexpr = tl.constexpr(-0.7213475204444817)  # `exp(-x²/2)` is 2 to this times `x²`
 
 
@@ -76,32 +77,37 @@ def add_dropout(
     return y
 
 
-def activate_dropout(x: Tensor, seed: Tensor, p: float, kind: str, block: int = BLOCK, warps: int = 8) -> Tensor:
-    """`dropout(f(x))` with `f` one of `relu`, `gelu` and `silu`."""
-    y = torch.empty_like(x)
+def activate_dropout(x: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, warps: int = 4) -> Tensor:
+    """`dropout(f(x + bias))` with `x` of `(total, width)` and `f` one of `relu`, `gelu` and `silu`."""
+    (total, width), y = x.shape, torch.empty_like(x)
+    grid = (max(triton.cdiv(total, SHARE), 1) * triton.cdiv(width, COLUMNS),)
     with on_device(x):
-        _activate_dropout[(max(triton.cdiv(x.numel(), block), 1),)](
-            x, seed, y, x.numel(), _threshold(p), 1.0 / (1.0 - p), kind=kind, block=block, num_warps=warps
-        )
+        _activate_dropout[grid](
+            x, bias, seed, y, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, share=SHARE, rows=ROWS,
+            columns=COLUMNS, num_warps=warps,
+        )  # fmt: skip
     return y
 
 
 def activate_dropout_backward(
-    grad: Tensor, saved: Tensor, seed: Tensor, p: float, kind: str, block: int = BLOCK, warps: int = 8
-) -> Tensor:
-    """The gradient of `x`, which is what was saved; of `relu` that is the output."""
-    dx = torch.empty_like(saved)
+    grad: Tensor, saved: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, warps: int = 4
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `x`, which is what was saved (of `relu` that is the output), and of the bias, `(width,)`, as each
+    program leaves it for its share of the rows: every run gives the same."""
+    (total, width), dx = saved.shape, torch.empty_like(saved)
+    shares = max(triton.cdiv(total, SHARE), 1)
+    sums = saved.new_empty((shares, width), dtype=torch.float32)
     with on_device(saved):
-        _activate_dropout_backward[(max(triton.cdiv(saved.numel(), block), 1),)](
-            grad, saved, seed, dx, saved.numel(), _threshold(p), 1.0 / (1.0 - p), kind=kind, block=block,
-            num_warps=warps,
+        _activate_dropout_backward[(shares * triton.cdiv(width, COLUMNS),)](
+            grad, saved, bias, seed, dx, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind,
+            share=SHARE, rows=ROWS, columns=COLUMNS, num_warps=warps,
         )  # fmt: skip
-    return dx
+    return dx, sums.sum(0)
 
 
 def _threshold(p: float) -> int:
-    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits."""
-    threshold = round(p * 2**32)
+    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits. Only the first 16 count."""
+    threshold = min(round(p * 2**16), 2**16 - 1) << 16
     return threshold - 2**32 if threshold >= 2**31 else threshold
 
 
@@ -117,14 +123,16 @@ def _shape(width: int, share: int = 1024) -> dict[str, int]:
 def _kept(seed, first, place, threshold):
     """Whether dropout keeps the numbers at these places. Multiplications and shifts spread each bit of a place over all
     others (the constants are those of Wellons's `lowbias32`); the second seed comes in between, lest one seed's mask be
-    another's in a different order."""
-    mixed = first.to(tl.uint32) + place.to(tl.uint32) + tl.load(seed).to(tl.uint32)
+    another's in a different order. Two neighbours share 32 bits, of which the compiler sees that they are the same."""
+    place = first.to(tl.uint32) + place.to(tl.uint32)
+    mixed = (place >> 1) + tl.load(seed).to(tl.uint32)
     mixed ^= mixed >> 16
     mixed *= 0x7FEB352D
     mixed += tl.load(seed + 1).to(tl.uint32)
     mixed ^= mixed >> 15
     mixed *= 0x846CA68B
     mixed ^= mixed >> 16
+    mixed = mixed << ((place & 1) * 16)
     return mixed >= threshold.to(tl.uint32, bitcast=True)
 
 
@@ -232,41 +240,68 @@ def _add_dropout(x, f, seed, y, count, threshold, scale, summed: tl.constexpr, b
     tl.store(y + begin + place, value.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["threshold", "scale"])
-def _activate_dropout(x, seed, y, count, threshold, scale, kind: tl.constexpr, block: tl.constexpr):
-    begin = tl.program_id(0).to(tl.int64) * block
-    place = tl.arange(0, block)
-    inside = begin + place < count
-    value = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32)
-    kept = _kept(seed, begin, place, threshold)
-    if kind == "gelu":
-        value *= _normal_below(value, tl.exp2(value * value * BELL))
-    elif kind == "silu":
-        value *= tl.sigmoid(value)
-    else:
-        kept &= value > 0.0
-    tl.store(y + begin + place, tl.where(kept, value * scale, 0.0).to(y.dtype.element_ty), mask=inside)
+@triton.jit(do_not_specialize=["total", "threshold", "scale"])
+def _activate_dropout(
+    x, bias, seed, y, total, threshold, scale, width: tl.constexpr, kind: tl.constexpr, share: tl.constexpr,
+    rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """A share of the rows, some of the columns."""
+    across: tl.constexpr = (width + columns - 1) // columns
+    start = tl.program_id(0) // across * share
+    column = tl.program_id(0) % across * columns + tl.arange(0, columns)
+    row = tl.arange(0, rows)
+    place = row[:, None] * width + column[None, :]
+    shift = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    for first in range(start, min(start + share, total), rows):
+        begin = tl.cast(first, tl.int64) * width
+        inside = (first + row < total)[:, None] & (column < width)[None, :]
+        value = tl.load(x + begin + place, mask=inside, other=0.0).to(tl.float32) + shift
+        kept = _kept(seed, begin, place, threshold)
+        if kind == "gelu":
+            value *= _normal_below(value, tl.exp2(value * value * BELL))
+        elif kind == "silu":
+            value *= tl.sigmoid(value)
+        else:
+            kept &= value > 0.0
+        tl.store(y + begin + place, tl.where(kept, value * scale, 0.0).to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["threshold", "scale"])
+@triton.jit(do_not_specialize=["total", "threshold", "scale"])
 def _activate_dropout_backward(
-    grad, saved, seed, dx, count, threshold, scale, kind: tl.constexpr, block: tl.constexpr
+    grad, saved, bias, seed, dx, sums, total, threshold, scale, width: tl.constexpr, kind: tl.constexpr,
+    share: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
     """GELU is `x Φ(x)`, so its slope is `Φ(x) + x φ(x)`; SiLU is `x σ(x)`, with `σ(x) (1 + x (1 - σ(x)))`. Of ReLU what
     was saved is the output: only what is above 0 was neither cut off nor dropped."""
-    begin = tl.program_id(0).to(tl.int64) * block
-    place = tl.arange(0, block)
-    inside = begin + place < count
-    value = tl.load(saved + begin + place, mask=inside, other=0.0).to(tl.float32)
-    slope = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32) * scale
-    if kind == "gelu":
-        fall = tl.exp2(value * value * BELL)
-        slope *= _normal_below(value, fall) + value * fall * 0.3989422804014327  # 1/√(2π)
-    elif kind == "silu":
-        share = tl.sigmoid(value)
-        slope *= share * (1.0 + value * (1.0 - share))
-    kept = value > 0.0 if kind == "relu" else _kept(seed, begin, place, threshold)
-    tl.store(dx + begin + place, tl.where(kept, slope, 0.0).to(dx.dtype.element_ty), mask=inside)
+    across: tl.constexpr = (width + columns - 1) // columns
+    start = tl.program_id(0) // across * share
+    column = tl.program_id(0) % across * columns + tl.arange(0, columns)
+    row = tl.arange(0, rows)
+    place = row[:, None] * width + column[None, :]
+    if kind != "relu":
+        shift = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    for_bias = tl.zeros((rows, columns), tl.float32)
+    for first in range(start, min(start + share, total), rows):
+        begin = tl.cast(first, tl.int64) * width
+        inside = (first + row < total)[:, None] & (column < width)[None, :]
+        value = tl.load(saved + begin + place, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.load(grad + begin + place, mask=inside, other=0.0).to(tl.float32) * scale
+        if kind == "relu":
+            kept = value > 0.0
+        else:
+            kept = _kept(seed, begin, place, threshold)
+            value += shift
+        if kind == "gelu":
+            fall = tl.exp2(value * value * BELL)
+            slope *= _normal_below(value, fall) + value * fall * 0.3989422804014327  # 1/√(2π)
+        elif kind == "silu":
+            portion = tl.sigmoid(value)
+            slope *= portion * (1.0 + value * (1.0 - portion))
+        slope = tl.where(kept, slope, 0.0)
+        tl.store(dx + begin + place, slope.to(dx.dtype.element_ty), mask=inside)
+        for_bias += slope
+    at = sums + tl.program_id(0) // across * width + column
+    tl.store(at, tl.sum(for_bias, axis=0), mask=column < width)
 
 
 @triton.jit
@@ -274,7 +309,8 @@ def _normal_below(x, fall):
     """Φ(x), the share of a normal distribution that is below, given `exp(-x²/2)`: the error function to 1.5e-7
     (Abramowitz and Stegun 1964, 7.1.26, for their `x` here `x/√2`). In GELU its errors are those of float32, and
     `tl.erf` becomes half as many instructions again, which these kernels, near the limit of both, would wait for."""
-    t = 1.0 / (1.0 + 0.2316418883 * tl.abs(x))
+    t = 1.0 + 0.2316418883 * tl.abs(x)
+    t = tl.rsqrt(t * t)
     above = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     above *= t * fall  # the share above |x|
     return tl.where(x > 0.0, 1.0 - above, above)
