@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.models.transformer import TransformerState
 from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
-from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm
+from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm, run_blocks
 from regard.nn.graphs import cloned
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, TransformerXL, distances
 from regard.nn.scores import SCORES
@@ -317,7 +317,7 @@ def test_a_decoder_alone_in_chunks_equals_the_whole(kind: str | None, chunks: li
         lambda chunk, cache, slots: block.step(chunk, cache, slots, None, None), list(padded.split(chunks, dim=1)),
         masks, empty_state(len(x)),
     )  # fmt: skip
-    same(found[mask], block(x, None).values, 1e-10)
+    same(found[mask], run_blocks([block], x, None).values, 1e-10)
 
 
 @every_kind_and_none
@@ -333,7 +333,7 @@ def test_a_decoder_block_steps_over_a_source_as_it_reads_the_whole(kind: str | N
         lambda chunk, cache, slots: block.step(chunk, cache, slots, source, memory.mask[:, None, None, :]),
         list(x.padded().split(1, dim=1)), [None] * 4, empty_state(4),
     )  # fmt: skip
-    same(found.flatten(0, 1), block(x, twice).values, 1e-10)
+    same(found.flatten(0, 1), run_blocks([block], x, twice).values, 1e-10)
 
 
 # Blocks
@@ -358,16 +358,16 @@ def test_blocks_with_a_relative_position_a_gate_and_root_mean_square_norms(kind:
     w, decoder, x = randomised(encoder), decoder_block(kind, cross=False), rows(LENGTHS)
     tolerance = 1e-5 if kind in ("rotary", "xl") else 1e-10
     read = [y for row in lists(x) for y in expected(dict(w), row, "around_attention", causal=False)]
-    agree(encoder(x).values, read, tolerance)
+    agree(run_blocks([encoder], x).values, read, tolerance)
     written = [y for row in lists(x) for y in expected(weights_of(decoder), row, "around_self", causal=True)]
-    agree(decoder(x, None).values, written, tolerance)
+    agree(run_blocks([decoder], x, None).values, written, tolerance)
 
 
 @every_kind
 @both_ways
 def test_a_gradient_reaches_every_parameter_of_a_stack(kind: str, causal: bool) -> None:
     shared = make(kind, causal=causal)
-    blocks: list[nn.Module] = []
+    blocks: list[EncoderBlock | DecoderBlock] = []
     for _ in range(2):
         relative = shared if kind == "t5" else make(kind, causal=causal)
         if causal:
@@ -382,9 +382,7 @@ def test_a_gradient_reaches_every_parameter_of_a_stack(kind: str, causal: bool) 
             )
     stack = nn.ModuleList(blocks)
     randomised(stack)
-    x = rows(LENGTHS)
-    for block in stack:
-        x = block(x, None) if causal else block(x)
+    x = run_blocks(blocks, rows(LENGTHS), *([None] if causal else []))
     parameters = dict(stack.named_parameters())
     learned = {"rotary": 0, "alibi": 0, "t5": 1, "shaw": 4, "xl": 6}[kind]
     assert sum("relative" in name for name in parameters) == learned

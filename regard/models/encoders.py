@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.bundle import Bundle
 from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Stem
-from regard.nn.blocks import EncoderBlock, make_norm
+from regard.nn.blocks import EncoderBlock, make_norm, run_blocks
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
@@ -167,8 +167,7 @@ class TransformerEncoder(Body):
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions)
         seen = self.blocks[0].self_attention.spans(x)
-        for block in self.blocks:
-            x = block(x, seen)
+        x = run_blocks(self.blocks, x, seen)
         return Memory(x.like(self.final(x.values)))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
 from regard.nn.attention import Slots, allowed
-from regard.nn.blocks import DecoderBlock
+from regard.nn.blocks import DecoderBlock, run_blocks
 from regard.ragged import Ragged, round_up
 
 
@@ -131,8 +131,7 @@ class TransformerDecoder(nn.Module):
         source = None if memory is None else memory.states
         first = self.blocks[0]
         seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
-        for block in self.blocks:
-            x = block(x, source, seen, across)
+        x = run_blocks(self.blocks, x, source, seen, across)
         return x.like(self.final(x.values))
 
     def start(self, memory: Memory) -> TransformerState:

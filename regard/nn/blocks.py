@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,31 +67,34 @@ class Residual(nn.Module):
 Sublayer = tuple[Residual, Callable[[Tensor], Tensor]]
 
 
-def sublayers(x: Tensor, *each: Sublayer) -> Tensor:
+def sublayers(x: Tensor, pending: Tensor | None, *each: Sublayer) -> tuple[Tensor, Tensor | None]:
     """One after the other, each inside its residual. With pre-norm the sum after one and the norm before the next are
-    one operator."""
+    one operator, in the next block too: so what the last sublayer adds is left to be added, and `pending` is what the
+    block before has left. All residuals of a stack have one dropout."""
     if not each[0][0].pre:
         for around, f in each:
             x = around(x, f)
-        return x
-    normed = norm(x, each[0][0].norm)
-    for (around, f), (following, _) in pairwise(each):
-        x, normed = add_and_norm(x, f(normed), following.norm, around.dropout)
-    around, f = each[-1]
-    return add_dropout(x, f(normed), around.dropout)
+        return x, None
+    for around, f in each:
+        if pending is None:
+            normed = norm(x, around.norm)
+        else:
+            x, normed = add_and_norm(x, pending, around.norm, around.dropout)
+        pending = f(normed)
+    return x, pending
 
 
 class Block(nn.Module):
     """A block of a stack, which subclasses define in `run`; it can be compiled, for training alone."""
 
-    run: Callable[..., Ragged]
-    compiled: Callable[..., Ragged] | None = None
+    run: Callable[..., Any]
+    compiled: Callable[..., Any] | None = None
 
     def compile_for_training(self) -> None:
         """Compile `run`; blocks of a stack are alike, and share what is compiled."""
         self.compiled = torch.compile(self.run)
 
-    def forward(self, *given: Any) -> Ragged:
+    def forward(self, *given: Any) -> Any:
         return self.run(*given) if self.compiled is None or not self.training else self.compiled(*given)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,14 +115,16 @@ class EncoderBlock(Block):
         self.around_attention = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
-    def run(self, x: Ragged, seen: Spans | None = None) -> Ragged:
-        """`seen` is what `self_attention.spans` gave for the rows."""
+    def run(self, x: Ragged, pending: Tensor | None, seen: Spans | None = None) -> tuple[Ragged, Tensor | None]:
+        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `seen` is what
+        `self_attention.spans` gave for the rows."""
 
         def attend(y: Tensor) -> Tensor:
             return self.self_attention(x.like(y), seen=seen).values
 
         within = (self.around_attention, attend), (self.around_feed_forward, self.feed_forward)
-        return x.like(sublayers(x.values, *within))
+        values, pending = sublayers(x.values, pending, *within)
+        return x.like(values), pending
 
 
 class DecoderBlock(Block):
@@ -145,8 +149,12 @@ class DecoderBlock(Block):
             self.around_cross = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
-    def run(self, x: Ragged, memory: Ragged | None, seen: Spans | None = None, across: Spans | None = None) -> Ragged:
-        """`seen` and `across` are what `spans` of both attentions gave, for the target and for target and source."""
+    def run(
+        self, x: Ragged, pending: Tensor | None, memory: Ragged | None, seen: Spans | None = None,
+        across: Spans | None = None,
+    ) -> tuple[Ragged, Tensor | None]:  # fmt: skip
+        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `seen` and `across` are what
+        `spans` of both attentions gave, for the target and for target and source."""
 
         def attend(y: Tensor) -> Tensor:
             return self.self_attention(x.like(y), seen=seen).values
@@ -157,7 +165,8 @@ class DecoderBlock(Block):
         within: list[Sublayer] = [(self.around_self, attend)]
         if self.cross:
             within.append((self.around_cross, attend_source))
-        return x.like(sublayers(x.values, *within, (self.around_feed_forward, self.feed_forward)))
+        values, pending = sublayers(x.values, pending, *within, (self.around_feed_forward, self.feed_forward))
+        return x.like(values), pending
 
     def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
         """New positions of each row, `(rows, new, d_model)`, whose keys and values are added to the cache. `source`
@@ -173,3 +182,13 @@ class DecoderBlock(Block):
         if self.cross:
             x = self.around_cross(x, attend_source)
         return self.around_feed_forward(x, self.feed_forward)
+
+
+def run_blocks(blocks: Sequence[EncoderBlock | DecoderBlock], x: Ragged, *given: Any) -> Ragged:
+    """A stack of blocks, one after the other; `given` is what each takes besides."""
+    pending = None
+    for block in blocks:
+        x, pending = block(x, pending, *given)
+    if pending is None:
+        return x
+    return x.like(add_dropout(x.values, pending, blocks[-1].around_feed_forward.dropout))
