@@ -52,7 +52,9 @@ CONVOLUTIONS = [
 RECORDINGS, TIMES, LABELS, PIECES = 64, (100, 375), 60, 1000  # times of each, its tokens, and the vocabulary of CTC
 CHUNKS = (2048, 4096, 8192, 16384, 32768)
 POINTWISE = [(1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16)]  # numbers of a program, and warps
-ROWS = [(rows, warps, programs) for rows, warps, programs in product((1, 2, 4), (2, 4, 8), (528, 1056, 2112))]
+STRIPES = [(64, 8, 256, 8), *product((32, 64, 128, 256), (4,), (256,), (4,)), (64, 2, 512, 4), (64, 4, 512, 8),
+           (64, 8, 128, 4), (64, 16, 128, 8)]  # rows of a program, rows and columns at a time, and warps  # fmt: skip
+ROWS = list(product((1, 2), (2, 4, 8), (1056, 2112), (1, 2, 3)))
 Outputs = Tensor | tuple[Tensor, ...]
 on_gpu = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
 
@@ -176,23 +178,32 @@ def sweep_around(width: int = 768) -> None:
 
     seed = torch.randint(2**31 - 1, (2,), device="cuda", dtype=torch.int32)
     inner, back = on_gpu(TOKENS, 4 * width), on_gpu(TOKENS, 4 * width)
-    best(f"gelu with dropout of {TOKENS} x {4 * width}: block, warps", POINTWISE, {
-        "forward": lambda *x: f.activate_dropout(inner, seed, 0.1, "gelu", *x),
-        "backward": lambda *x: f.activate_dropout_backward(back, inner, seed, 0.1, "gelu", *x),
+    shift = torch.ones(4 * width, device="cuda")
+
+    def stripe(share: int, rows: int, columns: int, warps: int) -> dict[str, int]:
+        return {"share": share, "rows": rows, "columns": columns, "num_warps": warps}
+
+    best(f"bias, gelu and dropout of {TOKENS} x {4 * width}: share, rows, columns, warps", STRIPES, {
+        "forward": lambda *x: f.activate_dropout(inner, shift, seed, 0.1, "gelu", stripe(*x)),
+        "backward": lambda *x: f.activate_dropout_backward(back, inner, shift, seed, 0.1, "gelu", stripe(*x)),
+    })  # fmt: skip
+    best(f"sum with dropout of {TOKENS} x {4 * width}: block, warps", POINTWISE, {
         "sum": lambda *x: f.add_dropout(inner, back, seed, 0.1, 1.0, inner.dtype, *x),
     })  # fmt: skip
-    x, added, grad, through = (on_gpu(TOKENS, width) for _ in range(4))
+    added, grad = (on_gpu(TOKENS, width) for _ in range(2))
+    x, through = added.float(), grad.float()  # residuals are, under autocast
     weight, bias = (torch.ones(width, device="cuda") for _ in range(2))
-    terms = (weight, bias, seed, 0.1, 1e-5, True, x.dtype, x.dtype)
+    terms = (weight, bias, seed, 0.1, 1e-5, True, added.dtype, x.dtype)
     summed, _, mean, inverse = f.add_norm(x, added, *terms)
 
     def shape(rows: int, warps: int) -> dict[str, int]:
         return {"rows": rows, "tile": 1 << (width - 1).bit_length(), "num_warps": warps}
 
-    saved = (grad, through, summed, None, weight, seed, mean, inverse, 0.1, True, x.dtype)
-    best(f"sum and norm of {TOKENS} x {width}: rows, warps, programs of the backward pass", ROWS, {
-        "forward": lambda rows, warps, _: f.add_norm(x, added, *terms, 1.0, shape(rows, warps)),
-        "backward": lambda rows, warps, programs: f.add_norm_backward(*saved, 1.0, shape(rows, warps), programs),
+    saved = (grad, through, summed, None, weight, seed, mean, inverse, 0.1, True, added.dtype)
+    best(f"sum and norm of {TOKENS} x {width}: rows, warps, programs and stages of the backward pass", ROWS, {
+        "forward": lambda rows, warps, *_: f.add_norm(x, added, *terms, 1.0, shape(rows, warps)),
+        "backward": lambda rows, warps, programs, stages: f.add_norm_backward(
+            *saved, 1.0, {**shape(rows, warps), "stages": stages}, programs),
     })  # fmt: skip
 
 
@@ -268,9 +279,9 @@ def attention() -> None:
 
 def around() -> None:
     """A residual with dropout and norm (`norm`), also where the sum goes on as well (`sum, norm`) or alone (`sum`), and
-    activations with dropout; torch's own are compiled."""
+    activations with bias and dropout; torch's own are compiled."""
     heading("around the products, beside torch.compile")
-    drop = Dropout(0.1)
+    drop, seed = Dropout(0.1), torch.randint(2**31 - 1, (2,), device="cuda", dtype=torch.int32)
 
     @torch.compile
     def both(x: Tensor, added: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
@@ -285,12 +296,13 @@ def around() -> None:
         return x + F.dropout(added, 0.1)
 
     @torch.compile
-    def plain_activation(x: Tensor, activation: torch.nn.Module) -> Tensor:
-        return F.dropout(activation(x), 0.1)
+    def plain_activation(x: Tensor, bias: Tensor, activation: torch.nn.Module) -> Tensor:
+        return F.dropout(activation(x + bias).to(x.dtype), 0.1)
 
     for width in (512, 768, 1024):
         x, added, inner = (on_gpu(TOKENS, size).requires_grad_() for size in (width, width, 4 * width))
         module, unit = torch.nn.LayerNorm(width, device="cuda"), 2.0 * TOKENS * width
+        bias = torch.zeros(4 * width, device="cuda", requires_grad=True)
         inputs = [x, added, *module.parameters()]
         alone = partial(fused.add_norm, x, added, module, drop), partial(normed, x, added, module)
         compare(f"norm {width}", inputs, *alone, (3 * unit, 8 * unit))
@@ -299,9 +311,9 @@ def around() -> None:
         compare(f"sum {width}", [x, added], partial(fused.add_dropout, x, added, drop), partial(plain_sum, x, added),
                 (3 * unit, 5 * unit))  # fmt: skip
         for kind, activation in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU()), ("silu", torch.nn.SiLU())):
-            ours, theirs = (partial(way, inner, activation, *rest)
-                            for way, *rest in ((fused.activate_dropout, drop), (plain_activation,)))  # fmt: skip
-            compare(f"{kind} {4 * width}", [inner], ours, theirs, (8 * unit, 20 * unit))
+            ours = partial(torch.ops.regard.activate_dropout, inner, bias, seed, 0.1, kind)
+            theirs = partial(plain_activation, inner, bias, activation)
+            compare(f"{kind} {4 * width}", [inner, bias], ours, theirs, (8 * unit, 20 * unit))
 
 
 def loss() -> None:

@@ -195,12 +195,12 @@ EQUATIONS = {  # in float64: of GELU (Hendrycks and Gimpel 2016) `x Φ(x)`, of S
 }
 
 
-def activated(x: Tensor, activation: nn.Module, dropout: Dropout, bias: Tensor | None = None) -> Tensor:
+def activated(x: Tensor, activation: nn.Module, dropout: Dropout, bias: nn.Parameter | None = None) -> Tensor:
     """After a product that changes nothing."""
     width = x.shape[-1]
     linear = nn.Linear(width, width, device="meta")  # which draws nothing
     linear.weight = nn.Parameter(torch.eye(width, device=DEVICE, dtype=x.dtype))
-    linear.bias = nn.Parameter(torch.zeros(width, device=DEVICE, dtype=x.dtype)) if bias is None else bias
+    linear.bias = nn.Parameter(torch.zeros_like(linear.weight[0])) if bias is None else bias
     return linear_activate_dropout(linear, x, activation, dropout)
 
 

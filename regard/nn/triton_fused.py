@@ -16,7 +16,8 @@ from regard.nn.triton_kernels import on_device
 PROGRAMS = 1056  # of the backward pass of a norm: each sums the gradients of weight and bias over its share of the rows
 TILE = 1024  # numbers that a program of a norm holds at a time, if that is two rows or more
 BLOCK = 2048  # and one of a sum with dropout
-SHARE, ROWS, COLUMNS = 64, 4, 256  # of an activation: rows that a program goes over, and what it holds of them at a time
+# Rows of an activation that a program goes over, and what it holds of them at a time.
+STRIPE = {"share": 64, "rows": 4, "columns": 256, "num_warps": 4}
 BELL: tl.constexpr = tl.constexpr(-0.7213475204444817)  # `exp(-x²/2)` is 2 to this times `x²`
 
 
@@ -50,7 +51,7 @@ def add_norm_backward(
     is the gradient it has from elsewhere."""
     total, width = x.shape
     dx, dadded = torch.empty_like(x), x.new_empty(0 if kind is None else x.shape, dtype=kind or x.dtype)
-    shape = shape or _shape(width, 512)
+    shape = shape or {**_shape(width, 512), "stages": 1}
     programs = min(programs, max(triton.cdiv(total, shape["rows"]), 1))
     sums = x.new_empty((programs, 2, width), dtype=torch.float32)
     with on_device(x):
@@ -77,36 +78,37 @@ def add_dropout(
     return y
 
 
-def activate_dropout(x: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, warps: int = 4) -> Tensor:
+def activate_dropout(
+    x: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, shape: dict[str, int] = STRIPE
+) -> Tensor:
     """`dropout(f(x + bias))` with `x` of `(total, width)` and `f` one of `relu`, `gelu` and `silu`."""
     (total, width), y = x.shape, torch.empty_like(x)
-    grid = (max(triton.cdiv(total, SHARE), 1) * triton.cdiv(width, COLUMNS),)
+    shares = max(triton.cdiv(total, shape["share"]), 1)
     with on_device(x):
-        _activate_dropout[grid](
-            x, bias, seed, y, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, share=SHARE, rows=ROWS,
-            columns=COLUMNS, num_warps=warps,
-        )  # fmt: skip
+        _activate_dropout[(shares * triton.cdiv(width, shape["columns"]),)](
+            x, bias, seed, y, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, **shape
+        )
     return y
 
 
 def activate_dropout_backward(
-    grad: Tensor, saved: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, warps: int = 4
+    grad: Tensor, saved: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, shape: dict[str, int] = STRIPE
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `x`, which is what was saved (of `relu` that is the output), and of the bias, `(width,)`, as each
-    program leaves it for its share of the rows: every run gives the same."""
+    """Gradients of `x`, which is what was saved (of `relu` that is the output), and of the bias, `(width,)`, which is
+    summed over each program's share of the rows, then over those: every run gives the same."""
     (total, width), dx = saved.shape, torch.empty_like(saved)
-    shares = max(triton.cdiv(total, SHARE), 1)
+    shares = max(triton.cdiv(total, shape["share"]), 1)
     sums = saved.new_empty((shares, width), dtype=torch.float32)
     with on_device(saved):
-        _activate_dropout_backward[(shares * triton.cdiv(width, COLUMNS),)](
-            grad, saved, bias, seed, dx, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind,
-            share=SHARE, rows=ROWS, columns=COLUMNS, num_warps=warps,
-        )  # fmt: skip
+        _activate_dropout_backward[(shares * triton.cdiv(width, shape["columns"]),)](
+            grad, saved, bias, seed, dx, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, **shape
+        )
     return dx, sums.sum(0)
 
 
 def _threshold(p: float) -> int:
-    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits. Only the first 16 count."""
+    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits. The last 16 of them are 0, so
+    `p` is kept to the nearest of 65,536."""
     threshold = min(round(p * 2**16), 2**16 - 1) << 16
     return threshold - 2**32 if threshold >= 2**31 else threshold
 
@@ -123,7 +125,8 @@ def _shape(width: int, share: int = 1024) -> dict[str, int]:
 def _kept(seed, first, place, threshold):
     """Whether dropout keeps the numbers at these places. Multiplications and shifts spread each bit of a place over all
     others (the constants are those of Wellons's `lowbias32`); the second seed comes in between, lest one seed's mask be
-    another's in a different order. Two neighbours share 32 bits, of which the compiler sees that they are the same."""
+    another's in a different order. Two neighbours share 32 bits, one takes the first 16 of them and the other the last:
+    that they are the same the compiler sees by itself, where rows have an even number of columns."""
     place = first.to(tl.uint32) + place.to(tl.uint32)
     mixed = (place >> 1) + tl.load(seed).to(tl.uint32)
     mixed ^= mixed >> 16
@@ -132,8 +135,7 @@ def _kept(seed, first, place, threshold):
     mixed ^= mixed >> 15
     mixed *= 0x846CA68B
     mixed ^= mixed >> 16
-    mixed = mixed << ((place & 1) * 16)
-    return mixed >= threshold.to(tl.uint32, bitcast=True)
+    return (mixed << ((place & 1) * 16)) >= threshold.to(tl.uint32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["total", "threshold", "scale"])
@@ -178,7 +180,7 @@ def _add_norm(
 def _add_norm_backward(
     grad, through, x, f, weight, seed, mean, inverse, dx, df, sums, total, threshold, scale,
     width: tl.constexpr, passed: tl.constexpr, added: tl.constexpr, split: tl.constexpr, dropped: tl.constexpr,
-    centred: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr,
+    centred: tl.constexpr, rows: tl.constexpr, tile: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """With `n` the normed rows and `g = w dy`: `dx = (g - mean(g) - n mean(g n)) / σ`, `dw = Σ dy n`, `db = Σ dy`; and
     what the sum that was normed has of gradient from elsewhere comes to `dx`."""
@@ -188,7 +190,7 @@ def _add_norm_backward(
     scales = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     for_weight = tl.zeros((rows, tile), tl.float32)
     for_bias = tl.zeros((rows, tile), tl.float32)
-    for first in range(tl.program_id(0) * rows, total, tl.num_programs(0) * rows):
+    for first in tl.range(tl.program_id(0) * rows, total, tl.num_programs(0) * rows, num_stages=stages):
         begin = tl.cast(first, tl.int64) * width
         there = first + row < total
         inside = there[:, None] & (column < width)[None, :]
@@ -310,7 +312,7 @@ def _normal_below(x, fall):
     (Abramowitz and Stegun 1964, 7.1.26, for their `x` here `x/√2`). In GELU its errors are those of float32, and
     `tl.erf` becomes half as many instructions again, which these kernels, near the limit of both, would wait for."""
     t = 1.0 + 0.2316418883 * tl.abs(x)
-    t = tl.rsqrt(t * t)
+    t = tl.rsqrt(t * t)  # 1/t in two instructions; a division is eight
     above = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     above *= t * fall  # the share above |x|
     return tl.where(x > 0.0, 1.0 - above, above)
