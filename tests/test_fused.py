@@ -188,6 +188,12 @@ def test_a_sum_with_dropout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     agree(for_added, 0.5 * torch.where(kept, back / 0.6, 0.0), 1e-6 if dtype == torch.float32 else HALF)
 
 
+def test_dropout_of_nearly_everything_keeps_nearly_nothing() -> None:
+    """A share is kept to the nearest of 65,536, of which the last is not passed."""
+    zeros = torch.zeros(4000, device=DEVICE)
+    assert int((add_dropout(zeros, zeros + 1, Dropout(1 - 1e-7)) != 0).sum()) <= 3
+
+
 EQUATIONS = {  # in float64: of GELU (Hendrycks and Gimpel 2016) `x Φ(x)`, of SiLU (Elfwing et al. 2018) `x / (1 + e⁻ˣ)`
     "relu": lambda x: torch.where(x > 0, x, 0.0),
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -205,10 +211,10 @@ def activated(x: Tensor, activation: nn.Module, dropout: Dropout, bias: nn.Param
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.1, pytest.param(0.5, marks=whole), 0.9])
 @pytest.mark.parametrize("kind", list(EQUATIONS))
 def test_an_activation_with_its_bias_and_dropout(kind: str, p: float, dtype: torch.dtype) -> None:
-    x, bias = (3 * randn(71, 101)).to(dtype).requires_grad_(), nn.Parameter(randn(101, seed=2, dtype=dtype))
+    x, bias = (3 * randn(17, 421)).to(dtype).requires_grad_(), nn.Parameter(randn(421, seed=2, dtype=dtype))
     torch.manual_seed(1)
     y = activated(x, ACTIVATIONS[kind](), Dropout(p), bias)
     x64 = (x.detach().double() + bias.detach().double()).requires_grad_()
@@ -219,7 +225,7 @@ def test_an_activation_with_its_bias_and_dropout(kind: str, p: float, dtype: tor
     assert abs(float(went.float().mean()) - (1 - p)) < 4 * math.sqrt(p * (1 - p) / count)
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     agree(y[counted], torch.where(went, expected[counted], 0.0), tolerance)
-    back = randn(101, 71, seed=9).to(dtype).T  # which lies in another order
+    back = randn(421, 17, seed=9).to(dtype).T  # which lies in another order
     gradient, for_bias = torch.autograd.grad(y, [x, bias], back)
     (wanted,) = torch.autograd.grad(expected, x64, back.double())
     agree(gradient[counted], torch.where(went, wanted[counted], 0.0), tolerance)
@@ -228,7 +234,7 @@ def test_an_activation_with_its_bias_and_dropout(kind: str, p: float, dtype: tor
 
 
 @pytest.mark.parametrize("kind", list(EQUATIONS))
-@pytest.mark.parametrize(("total", "d_ff"), [(1, 1), (130, 300)])  # or more rows and columns than a program has
+@pytest.mark.parametrize(("total", "d_ff"), [(1, 1), (67, 259)])  # or more rows and columns than a program has
 def test_gradients_of_a_feed_forward_layer_are_those_of_autograd(kind: str, total: int, d_ff: int) -> None:
     torch.manual_seed(1)
     layer = FeedForward(6, d_ff, kind, 1e-7).to(DEVICE)  # so little dropout is none
@@ -292,23 +298,26 @@ def test_an_activation_without_a_kernel_is_torchs_own() -> None:
 
 
 @pytest.mark.skipif(not (FULL or torch.cuda.is_available()), reason="takes long; make test-all")
-@pytest.mark.parametrize(("place", "activation"), [("pre", "gelu"), ("post", "relu")])
-def test_sublayers_use_them_and_compile_as_one_graph(place: str, activation: str) -> None:
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler asks what it is given for it
+@pytest.mark.parametrize(("place", "activation", "blocks"), [("pre", "gelu", 1), ("post", "relu", 2), ("pre", "gelu", 2)])
+def test_sublayers_use_them_and_compile_as_one_graph(place: str, activation: str, blocks: int) -> None:
     torch.manual_seed(1)
     around = [Residual(16, place, 0.3).to(DEVICE) for _ in range(2)]
     within = [FeedForward(16, 32, activation, 0.3).to(DEVICE) for _ in range(2)]
     weights = [weight for module in (*around, *within) for weight in module.parameters()]
 
-    def run(x: Tensor) -> Tensor:
-        summed, pending = sublayers(x, None, *zip(around, within, strict=True))
-        return summed if pending is None else add_dropout(summed, pending, around[-1].dropout)
+    def block(x: Tensor, pending: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return sublayers(x, pending, *zip(around, within, strict=True))
 
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
     for total in (7, 9):
         x, drawn = randn(total, 16).requires_grad_(), []
-        for way in (run, compiled):
+        for way in (block, compiled):
             torch.manual_seed(2)
-            y = way(x)
+            y, pending = way(x, None)
+            for _ in range(blocks - 1):
+                y, pending = way(y, pending)
+            y = y if pending is None else add_dropout(y, pending, around[-1].dropout)
             drawn.append((y, *torch.autograd.grad(y.square().sum(), [x, *weights])))
         for found, wanted in zip(*drawn, strict=True):
             agree(found, wanted, 1e-4)
