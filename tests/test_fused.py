@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.nn.blocks import ACTIVATIONS, FeedForward, Residual, make_norm, sublayers
 from regard.nn.dropout import Dropout
 from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate_dropout, norm
-from tests.conftest import FULL
+from tests.conftest import FULL, whole
 
 pytestmark = pytest.mark.usefixtures("kernel")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -299,7 +299,9 @@ def test_an_activation_without_a_kernel_is_torchs_own() -> None:
 
 @pytest.mark.skipif(not (FULL or torch.cuda.is_available()), reason="takes long; make test-all")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler asks what it is given for it
-@pytest.mark.parametrize(("place", "activation", "blocks"), [("pre", "gelu", 1), ("post", "relu", 2), ("pre", "gelu", 2)])
+@pytest.mark.parametrize(
+    ("place", "activation", "blocks"), [("pre", "gelu", 1), ("post", "relu", 2), ("pre", "gelu", 2)]
+)
 def test_sublayers_use_them_and_compile_as_one_graph(place: str, activation: str, blocks: int) -> None:
     torch.manual_seed(1)
     around = [Residual(16, place, 0.3).to(DEVICE) for _ in range(2)]
