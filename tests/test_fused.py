@@ -298,7 +298,6 @@ def test_an_activation_without_a_kernel_is_torchs_own() -> None:
 
 
 @pytest.mark.skipif(not (FULL or torch.cuda.is_available()), reason="takes long; make test-all")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler asks what it is given for it
 @pytest.mark.parametrize(
     ("place", "activation", "blocks"), [("pre", "gelu", 1), ("post", "relu", 2), ("pre", "gelu", 2)]
 )

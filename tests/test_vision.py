@@ -371,35 +371,58 @@ def test_an_update_that_is_skipped_leaves_statistics_as_they_were() -> None:
     assert not torch.equal(weights(model)["1.running_mean"], before["1.running_mean"])
 
 
+def updates_on_pictures(
+    encoder: dict[str, Any], augment: dict[str, Any], training: dict[str, Any]
+) -> tuple[Updater, list[float]]:
+    """Sixteen updates on the GPU, every fourth on fewer pictures, and the loss of each."""
+    device = torch.device("cuda")
+    settings = {
+        "source": {"kind": "image", "size": 16, "augment": augment}, "target": {"kind": "label"},
+        "model": {"d_model": 16, "dropout": 0.0, "encoder": encoder, "decoder": {"kind": "none"}},
+        "training": {"device": "cuda", "warmup": 0, "schedule": "constant", **training},
+    }  # fmt: skip
+    sides = Sides.of(parse(settings, "a test"))
+    assert isinstance(sides.target, Label)
+    sides.target.labels = ["a", "b", "c"]
+    torch.manual_seed(2)
+    task = new_task(sides, device)
+    objective = make_objective(task.model, task.config.training.objective, 0.0, 0, target=sides.target)
+    updater, draw = Updater(task.model, objective, task.config.training, device), np.random.default_rng(3)
+    batches = [
+        task.batch(list(draw.integers(0, 256, (rows, 16, 48), dtype=np.uint8)), [[i % 3] for i in range(rows)])
+        for rows in (6, 6, 6, 4)
+    ]
+    losses = [updater([updater.prepare(x)], i, 0.0).loss.item() / x.tokens for i, x in enumerate(4 * batches, 1)]
+    return updater, losses
+
+
+recorded = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
+
+
 @gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
+@recorded
 @pytest.mark.parametrize("encoder", [VIT, RESNET])
 def test_updates_on_pictures_are_recorded(encoder: dict[str, Any]) -> None:
     """As many pictures make one recording; fewer, at the end of an epoch, are updated by as they were."""
-    device, losses = torch.device("cuda"), []
+    losses = []
     for compiled in (False, True):
-        settings = {
-            "source": {"kind": "image", "size": 16, "augment": {"crop": 0, "flip": False}}, "target": {"kind": "label"},
-            "model": {"d_model": 16, "dropout": 0.0, "encoder": encoder, "decoder": {"kind": "none"}},
-            "training": {"device": "cuda", "compile": compiled, "warmup": 0, "schedule": "constant"},
-        }  # fmt: skip
-        sides = Sides.of(parse(settings, "a test"))
-        assert isinstance(sides.target, Label)
-        sides.target.labels = ["a", "b", "c"]
-        torch.manual_seed(2)
-        task = new_task(sides, device)
-        training = task.config.training
-        objective = make_objective(task.model, training.objective, 0.0, 0, target=sides.target)
-        updater, draw = Updater(task.model, objective, training, device), np.random.default_rng(3)
-        batches = [
-            task.batch(list(draw.integers(0, 256, (rows, 16, 48), dtype=np.uint8)), [[i % 3] for i in range(rows)])
-            for rows in (6, 6, 6, 4)
-        ]
-        found = [updater([updater.prepare(x)], i, 0.0).loss.item() / x.tokens for i, x in enumerate(4 * batches, 1)]
+        updater, found = updates_on_pictures(encoder, {"crop": 0, "flip": False}, {"compile": compiled})
         assert (updater.recording is not None) == compiled
         losses.append(found)
     assert losses[0][-1] < losses[0][3]
     assert losses[1] == pytest.approx(losses[0], rel=0.02, abs=0.01)
+
+
+@gpu
+@recorded
+def test_augmentation_and_mixing_are_recorded() -> None:
+    """Each replay draws anew: a model that does not learn finds other losses on the same pictures."""
+    everything = {"resize": 0.5, "crop": 2, "flip": True, "colour": 0.3, "randaugment": 2, "erase": 0.5}
+    still = {"learning_rate": 1e-12, "objective": {"mixup": 0.8, "cutmix": 1.0}}
+    updater, losses = updates_on_pictures(VIT, everything, still)
+    assert updater.recording is not None
+    assert all(map(math.isfinite, losses))
+    assert len({round(loss, 5) for loss in losses[::4]}) == 4
 
 
 # Sizes

@@ -83,7 +83,7 @@ def _turns(chosen: Tensor, strength: Tensor) -> Tensor:
     """The maps of RandAugment's geometric operations, `(rows, 3, 3)`; the identity where another one was drawn."""
     amounts = dict[str, Tensor]()
     for number, (name, _) in enumerate(OPERATIONS):
-        amounts[name] = torch.where(chosen == number, strength, 0.0)
+        amounts[name] = strength * (chosen == number)
     angle = amounts["rotate"] * math.radians(30.0)
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
     cos, sin = angle.cos(), angle.sin()
@@ -236,7 +236,7 @@ class Mixing(nn.Module):
             edge = (1.0 - _beta(self.cutmix, rows, device)).sqrt()
             taken = inside(_placed(edge, edge, side), side)[:, 0, :, :, None] & _each(cut)
             kept = torch.where(cut, 1.0 - taken.float().mean((1, 2, 3)), kept)
-            weight = torch.where(taken, 0.0, weight)
+            weight = weight * ~taken
         return source.like((weight * x + (1.0 - weight) * other).view(source.values.shape)), kept
 
 
