@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from regard.evaluation.metrics import Score as Score
     from regard.exchange import export as export
     from regard.model_settings import EncoderSettings as EncoderSettings
-    from regard.model_settings import StemSettings as StemSettings
     from regard.models.encoders import Body as Body
     from regard.models.stems import Stem as Stem
     from regard.nn.attention import capture as capture
@@ -36,11 +35,12 @@ if TYPE_CHECKING:
     from regard.section import SideSettings as SideSettings
     from regard.section import TargetSettings as TargetSettings
     from regard.settings import Config as Config
-    from regard.settings import ObjectiveSettings as ObjectiveSettings
+    from regard.stem_settings import StemSettings as StemSettings
     from regard.system import System as System
     from regard.system import load as load
     from regard.training.objectives import Objective as Objective
     from regard.training.trainer import Watcher as Watcher
+    from regard.training_settings import ObjectiveSettings as ObjectiveSettings
 
 __version__ = "0.1.0"
 
@@ -52,12 +52,12 @@ _HOMES = {
     "Metric": "regard.evaluation.metrics",
     "Modality": "regard.data.modality",
     "Objective": "regard.training.objectives",
-    "ObjectiveSettings": "regard.settings",
+    "ObjectiveSettings": "regard.training_settings",
     "RegardError": "regard.errors",
     "Score": "regard.evaluation.metrics",
     "SideSettings": "regard.section",
     "Stem": "regard.models.stems",
-    "StemSettings": "regard.model_settings",
+    "StemSettings": "regard.stem_settings",
     "System": "regard.system",
     "Target": "regard.data.target",
     "TargetSettings": "regard.section",

@@ -36,10 +36,10 @@ from regard.models.build import build
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.registry import TARGETS
-from regard.settings import ObjectiveSettings
 from regard.tasks.predicting import HeadPrediction
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from regard.training.objectives import make_objective
+from regard.training_settings import ObjectiveSettings
 from tests.conftest import FULL
 from tests.toy import sides_of
 

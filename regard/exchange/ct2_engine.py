@@ -34,7 +34,7 @@ from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis, Limits, length_penalty
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import CONFIG
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import PairScore, Tokens

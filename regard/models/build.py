@@ -14,8 +14,6 @@ from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
     RecurrentDecoderSettings,
-    StemSettings,
-    TokenStemSettings,
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
@@ -30,6 +28,7 @@ from regard.nn.blocks import DecoderBlock
 from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
+from regard.stem_settings import StemSettings, TokenStemSettings
 
 PIXELS = 224  # a side of the pictures for which a model is counted that is not built
 

@@ -18,7 +18,7 @@ from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
     Encoded,

@@ -32,7 +32,8 @@ from regard.models.model import Model
 from regard.nn.attention import Trace, capture
 from regard.nn.graphs import exclusive
 from regard.registry import METRICS
-from regard.settings import Config, Search
+from regard.search_settings import Search
+from regard.settings import Config
 from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
 
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.settings import ObjectiveSettings as Settings
 from regard.training.losses import cross_entropy, linear_cross_entropy
+from regard.training_settings import ObjectiveSettings as Settings
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
 
