@@ -19,6 +19,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from regard.data.modality import Modality as Modality
+    from regard.data.target import HeadTarget as HeadTarget
     from regard.data.target import Target as Target
     from regard.data.tokens import Tokenizer as Tokenizer
     from regard.errors import RegardError as RegardError
@@ -49,6 +50,7 @@ _HOMES = {
     "Body": "regard.models.encoders",
     "Config": "regard.settings",
     "EncoderSettings": "regard.model_settings",
+    "HeadTarget": "regard.data.target",
     "Metric": "regard.evaluation.metrics",
     "Modality": "regard.data.modality",
     "Objective": "regard.training.objectives",

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -675,6 +676,14 @@ def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:
     assert isinstance(labelled.task, HeadPrediction)
     with pytest.raises(ConfigError, match="takes no prefixes"):
         labelled.generate(["a"], prefixes=["b"])
+
+
+def test_a_head_needs_a_target_that_it_can_predict(labelled: regard.System) -> None:
+    task = labelled.task
+    assert isinstance(task, HeadPrediction)
+    written = replace(task.sides, target=TextTarget(TextTargetSettings()))
+    with pytest.raises(ConfigError, match=r"'text' is predicted by a head, so its class \(TextTarget\) has to derive"):
+        replace(task, sides=written)
 
 
 # Scores
