@@ -67,6 +67,15 @@ def test_every_room_is_there() -> None:
     assert {room(path) for path in MODULES} == set(ROOMS)
 
 
+def test_listing_models_is_light() -> None:
+    """Models are counted on torch's meta device, where much of what makes one imports torch's compiler."""
+    code = "import sys; from regard.cli import app; app(['models'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert "torch" in imported
+    assert not {"torch._dynamo", "sympy"} & set(imported)
+
+
 @pytest.mark.parametrize("heavy", ["torch", "matplotlib", "sacrebleu"])
 def test_importing_regard_and_reading_a_config_is_light(heavy: str) -> None:
     read = "[regard.Config.parse({'preset': name}) for name in regard.presets.PRESETS]"
