@@ -32,7 +32,7 @@ from regard.data.examples import Example, Files, read_files
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Bleu, Chrf
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import System
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling

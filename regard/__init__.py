@@ -19,6 +19,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from regard.data.modality import Modality as Modality
+    from regard.data.target import HeadTarget as HeadTarget
     from regard.data.target import Target as Target
     from regard.data.tokens import Tokenizer as Tokenizer
     from regard.errors import RegardError as RegardError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from regard.evaluation.metrics import Score as Score
     from regard.exchange import export as export
     from regard.model_settings import EncoderSettings as EncoderSettings
-    from regard.model_settings import StemSettings as StemSettings
     from regard.models.encoders import Body as Body
     from regard.models.stems import Stem as Stem
     from regard.nn.attention import capture as capture
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from regard.section import SideSettings as SideSettings
     from regard.section import TargetSettings as TargetSettings
     from regard.settings import Config as Config
-    from regard.settings import ObjectiveSettings as ObjectiveSettings
+    from regard.stem_settings import StemSettings as StemSettings
     from regard.system import System as System
     from regard.system import load as load
     from regard.training.objectives import Objective as Objective
     from regard.training.trainer import Watcher as Watcher
+    from regard.training_settings import ObjectiveSettings as ObjectiveSettings
 
 __version__ = "0.1.0"
 
@@ -49,15 +50,16 @@ _HOMES = {
     "Body": "regard.models.encoders",
     "Config": "regard.settings",
     "EncoderSettings": "regard.model_settings",
+    "HeadTarget": "regard.data.target",
     "Metric": "regard.evaluation.metrics",
     "Modality": "regard.data.modality",
     "Objective": "regard.training.objectives",
-    "ObjectiveSettings": "regard.settings",
+    "ObjectiveSettings": "regard.training_settings",
     "RegardError": "regard.errors",
     "Score": "regard.evaluation.metrics",
     "SideSettings": "regard.section",
     "Stem": "regard.models.stems",
-    "StemSettings": "regard.model_settings",
+    "StemSettings": "regard.stem_settings",
     "System": "regard.system",
     "Target": "regard.data.target",
     "TargetSettings": "regard.section",

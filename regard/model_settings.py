@@ -1,240 +1,20 @@
-"""The settings of a network: stems, encoders, decoders, and what may go together. See `settings.py` for all others."""
+"""The settings of a network: encoders, decoders, and what may go together. Those of stems are in `stem_settings.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
-from regard.section import Kind, Section, Share, SideSettings, Small
+from regard.section import Kind, Section, Share, Small
+from regard.stem_settings import StemSettings
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
 Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "xl", "none"]
-Colours = Literal["centred", "imagenet"]
-
-
-COLOURS = (
-    "how bytes become numbers: from -1 to 1 (centred), or less the mean of ImageNet's colours and by their deviation "
-    "(imagenet), as torchvision's weights want it"
-)
-
-
-class StemSettings(Section):
-    """Settings of the first layer of an encoder, which makes vectors of a source's elements."""
-
-    reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
-
-    kind: str
-
-    @property
-    def has_whole(self) -> bool:
-        """Whether the first vector stands for the whole source, as a class token does."""
-        return False
-
-    def vectors(self, length: int) -> int:
-        """How many vectors come of so many elements."""
-        return length
-
-    def problem(self, side: SideSettings) -> str | None:
-        """Why it cannot read such a source, or None."""
-        return None
-
-    def check(self, d_model: int) -> str | None:
-        """Why its vectors cannot have this width, or None."""
-        return None
-
-    def settled(self, side: SideSettings) -> StemSettings:
-        """With what follows from the source that it is trained on; from then on that is the model's."""
-        return self
-
-
-class TokenStemSettings(StemSettings):
-    """An embedding for each token."""
-
-    reads = ("text",)
-
-    kind: Literal["tokens"] = "tokens"
-
-
-class ConvolutionStemSettings(StemSettings):
-    """Convolutions over an image, to a grid of vectors."""
-
-    reads = ("image",)
-
-    kind: Literal["convolution"] = "convolution"
-    halvings: int = Field(3, ge=1, le=12, description="how often sides are halved: 3 make 8 x 8 cells of 64 pixels")
-    channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
-    coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
-
-    @model_validator(mode="after")
-    def _channels_bearable(self) -> ConvolutionStemSettings:
-        if (last := self.channels * 2 ** (self.halvings - 1)) > 2**16:
-            raise ValueError(
-                f"channels ({self.channels}), doubled with each of {self.halvings} halvings, come to {last:,}; at most "
-                f"{2**16:,} will do"
-            )
-        return self
-
-    def vectors(self, length: int) -> int:
-        """The cells of the grid that a square image of so many scanlines becomes."""
-        return (-(-length // 2**self.halvings)) ** 2
-
-    def problem(self, side: SideSettings) -> str | None:
-        size: int = getattr(side, "size", 0)
-        if size >= 2**self.halvings:
-            return None
-        return (
-            f"model.encoder.stem.halvings ({self.halvings}) leaves nothing of images of {size} pixels a side "
-            f"(source.size); use at most {size.bit_length() - 1}"
-        )
-
-
-class LogMelSettings(StemSettings):
-    """A vector for each log-mel frame of 10 ms of a recording."""
-
-    reads = ("audio",)
-
-    kind: Literal["log_mel"] = "log_mel"
-    mels: int = Field(80, ge=1, le=1024, description="bands of frequency, even on the mel scale")
-    normalize: Literal["utterance", "global", "none"] = Field(
-        "utterance", description="centre and scale each band over the recording, or over all that was trained on"
-    )
-
-
-class SubsamplingSettings(LogMelSettings):
-    """Convolutions over log-mel frames, each of which halves time and bands."""
-
-    kind: Literal["subsampling"] = "subsampling"  # type: ignore[assignment]
-    halvings: int = Field(2, ge=1, le=6, description="how often time is halved: 2 make a vector of 40 ms")
-    channels: int = Field(64, ge=1, le=4096, description="of each convolution")
-
-    def vectors(self, length: int) -> int:
-        for _ in range(self.halvings):
-            length = (length + 1) // 2
-        return length
-
-
-class PyramidSettings(LogMelSettings):
-    """LSTMs over log-mel frames, both ways, each of which but the first halves time (Chan et al. 2016)."""
-
-    kind: Literal["pyramid"] = "pyramid"  # type: ignore[assignment]
-    halvings: int = Field(2, ge=1, le=6, description="how many of them halve time: 3 make a vector of 80 ms")
-
-    def check(self, d_model: int) -> str | None:
-        return f"a pyramid reads both ways and so needs an even d_model, not {d_model}" if d_model % 2 else None
-
-    def vectors(self, length: int) -> int:
-        for _ in range(self.halvings):
-            length = (length + 1) // 2
-        return length
-
-
-class PatchStemSettings(StemSettings):
-    """Patches of an image, each mapped to a vector (ViT, Dosovitskiy et al. 2021)."""
-
-    reads = ("image",)
-
-    kind: Literal["patches"] = "patches"
-    size: int = Field(16, ge=1, le=1024, description="pixels a side of a patch; must divide source.size")
-    class_token: bool = Field(True, description="a learnt vector before the patches, which stands for the whole")
-    positions: Literal["learned", "sine2d", "none"] = Field(
-        "learned",
-        description="where a patch is: a learnt vector for each cell, or sines of its row and column; a Transformer "
-        "over them then needs positions: none",
-    )
-    grid: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="cells a side of the table of learned positions, which is interpolated for any other number "
-        "(default: what source.size has when training begins; from then on it is the model's)",
-    )
-    colours: Colours = Field("centred", description=COLOURS)
-
-    @property
-    def has_whole(self) -> bool:
-        return self.class_token
-
-    def vectors(self, length: int) -> int:
-        return (length // self.size) ** 2 + self.class_token
-
-    def problem(self, side: SideSettings) -> str | None:
-        size: int = getattr(side, "size", 0)
-        if size % self.size == 0:
-            return None
-        fitting = [n for n in range(1, size + 1) if size % n == 0]
-        nearest = min(fitting, key=lambda n: abs(n - self.size))
-        return f"source.size ({size}) is not divisible by model.encoder.stem.size ({self.size}); try {nearest}"
-
-    def check(self, d_model: int) -> str | None:
-        if self.positions == "sine2d" and d_model % 4:
-            return f"encoder.stem.positions 'sine2d' needs a d_model that 4 divides, not {d_model}"
-        return None
-
-    def settled(self, side: SideSettings) -> StemSettings:
-        size: int = getattr(side, "size", 0)
-        return self.model_copy(update={"grid": self.grid or size // self.size})
-
-
-class ResNetStemSettings(StemSettings):
-    """A residual network of convolutions over an image, to a grid of vectors (He et al. 2016)."""
-
-    reads = ("image",)
-
-    kind: Literal["resnet"] = "resnet"
-    depth: Literal[18, 34, 50] = Field(18, description="layers: 18 and 34 of basic blocks, 50 of bottlenecks")
-    small: bool = Field(
-        False, description="begin with a 3 x 3 convolution of stride 1: 8 pixels a side make a cell, else 32"
-    )
-    channels: int = Field(
-        64, ge=1, le=1024, description="after the first convolution, as published; doubled three times"
-    )
-    colours: Colours = Field("imagenet", description=COLOURS)
-
-    def vectors(self, length: int) -> int:
-        return (-(-length // (8 if self.small else 32))) ** 2
-
-
-class FrameStemSettings(StemSettings):
-    """A stem for pictures over each frame of a video."""
-
-    reads = ("video",)
-
-    kind: Literal["frames"] = "frames"
-    picture: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "convolution")] = Field(
-        {},  # type: ignore[assignment]  # validated, as all defaults are
-        description="what reads a frame",
-    )
-    pool: Literal["mean", "class", "none"] = Field(
-        "mean", description="a vector for each frame: the mean of its cells, or its class token; or all cells (none)"
-    )
-
-    @model_validator(mode="after")
-    def _reads_pictures(self) -> FrameStemSettings:
-        if "image" not in self.picture.reads:
-            raise ValueError(
-                f"picture.kind '{self.picture.kind}' reads no pictures; use convolution, patches or resnet"
-            )
-        if self.pool == "class" and not self.picture.has_whole:
-            raise ValueError(f"pool 'class' needs a class token, which picture.kind '{self.picture.kind}' has not here")
-        return self
-
-    def cells(self, size: int) -> int:
-        """How many vectors come of a frame of so many pixels a side."""
-        return self.picture.vectors(size) if self.pool == "none" else 1
-
-    def problem(self, side: SideSettings) -> str | None:
-        return self.picture.problem(side)
-
-    def check(self, d_model: int) -> str | None:
-        return self.picture.check(d_model)
-
-    def settled(self, side: SideSettings) -> StemSettings:
-        return self.model_copy(update={"picture": self.picture.settled(side)})
 
 
 class EncoderSettings(Section):
@@ -396,14 +176,6 @@ BODIES.describe(["none"], NoEncoderSettings)
 DECODERS.describe(CELLS, RecurrentDecoderSettings)
 DECODERS.describe(["transformer"], TransformerDecoderSettings)
 DECODERS.describe(["none"], NoDecoderSettings)
-STEMS.describe(["tokens"], TokenStemSettings)
-STEMS.describe(["convolution"], ConvolutionStemSettings)
-STEMS.describe(["log_mel"], LogMelSettings)
-STEMS.describe(["subsampling"], SubsamplingSettings)
-STEMS.describe(["pyramid"], PyramidSettings)
-STEMS.describe(["patches"], PatchStemSettings)
-STEMS.describe(["resnet"], ResNetStemSettings)
-STEMS.describe(["frames"], FrameStemSettings)
 Encoder = SerializeAsAny[EncoderSettings]
 Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
 

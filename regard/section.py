@@ -12,6 +12,10 @@ from regard.registry import Family
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Small = Annotated[int, Field(ge=1, le=1000)]
+Weight = Annotated[float, Field(ge=0, le=10**6)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
+Period = Annotated[int, Field(ge=1, le=10**12)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Section(BaseModel):

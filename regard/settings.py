@@ -1,5 +1,8 @@
-"""Every setting of Regard, typed, validated and documented; those of the network are in `model_settings.py`, those of
-each kind of source and target with its class. `config.py` reads files of them."""
+"""Every setting of Regard, typed, validated and documented, as one `Config`, and what of it may go together.
+
+Those of the network are in `model_settings.py` and `stem_settings.py`, those of training and of search in
+`training_settings.py` and `search_settings.py`, those of each kind of source and target with its class. `config.py`
+reads files of them."""
 
 from __future__ import annotations
 
@@ -10,14 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.model_settings import ModelSettings, RecurrentDecoderSettings, StemSettings
-from regard.registry import METRICS, MODALITIES, OBJECTIVES, STEMS, TARGETS
-from regard.section import Fraction, Kind, Section, Share, SideSettings, Small, TargetSettings, TokenSettings
-
-Weight = Annotated[float, Field(ge=0, le=10**6)]
-Size = Annotated[int, Field(ge=1, le=10**6)]
-Period = Annotated[int, Field(ge=1, le=10**12)]
-Count = Annotated[int, Field(ge=0, le=10**12)]
+from regard.model_settings import ModelSettings, RecurrentDecoderSettings
+from regard.registry import METRICS, MODALITIES, STEMS, TARGETS
+from regard.search_settings import Search
+from regard.section import Fraction, Kind, Section, SideSettings, TargetSettings, TokenSettings
+from regard.stem_settings import StemSettings
+from regard.training_settings import Start, Training
 
 
 class Data(Section):
@@ -51,207 +52,6 @@ class Data(Section):
         "that can't be read): leave them out and say so, or stop",
     )
     bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
-
-
-class Start(Section):
-    """Trained models to begin from, each a folder whose tokens come along; or a file of published weights."""
-
-    model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
-    encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
-    decoder: str | None = Field(None, description="the decoder's weights, of such a decoder or of a language model")
-
-    weights: str | None = Field(
-        None,
-        description="a .safetensors, .pth or .bin file with published weights of the encoder: a ResNet or a ViT as "
-        "torchvision or timm write them, a ViT of Hugging Face",
-    )
-
-    @model_validator(mode="after")
-    def _one_or_parts(self) -> Start:
-        if self.model is not None and (self.encoder or self.decoder):
-            raise ValueError("model already brings both parts; leave out encoder and decoder, or model")
-        if self.weights is not None and (self.model or self.encoder):
-            raise ValueError("weights are the encoder's, which model and encoder bring already; leave them out, or it")
-        return self
-
-
-class ObjectiveSettings(Section):
-    """What training makes small."""
-
-    kind: str = Field(
-        "likelihood",
-        description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
-        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
-    )
-    own_tokens: Fraction = Field(
-        0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
-    )
-    passes: Small = Field(1, description="scheduled_sampling: rounds of mixing; more let own tokens follow own tokens")
-    samples: int = Field(
-        8, ge=2, le=1000, description="minimum_risk: outputs drawn for each source, the reference not counted"
-    )
-    sharpness: float = Field(0.005, gt=0, le=10**6, description="minimum_risk: exponent of p among the outputs drawn")
-    likelihood: Weight = Field(0.0, description="minimum_risk: weight of -log p of the target beside the risk")
-    agreement: Weight = Field(
-        0.0,
-        description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
-        "try 5); an update then takes twice as long",
-    )
-    masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
-    language: Weight = Field(
-        0.0,
-        description="a head over a decoder alone: weight of the language model's own loss beside the head's "
-        "(Radford et al. 2018 take 0.5)",
-    )
-    ctc: Fraction = Field(
-        0.3, description="model.ctc beside a decoder: weight of the CTC loss, 1 less it that of the decoder's"
-    )
-    mixup: float = Field(
-        0.0, ge=0, le=100, description="label of a picture: mix pictures and labels, by shares drawn from Beta(mixup, "
-        "mixup) (Zhang et al. 2018; try 0.2)"
-    )  # fmt: skip
-    cutmix: float = Field(
-        0.0, ge=0, le=100, description="label of a picture: put a part of another picture in, whose share is drawn "
-        "from Beta(cutmix, cutmix) (Yun et al. 2019; try 1); with mixup, half of the pictures each"
-    )  # fmt: skip
-    doubly_stochastic: Weight = Field(
-        0.0,
-        description="soft attention of a recurrent decoder: weight of Σ_i (1 - Σ_t α_ti)², so that all places are "
-        "looked at (Xu et al. 2015, eq. 14, who take 1)",
-    )
-    reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
-    entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
-    soft: Fraction = Field(
-        0.0, description="hard attention: share of sentences that attend softly at the end (at first: all)"
-    )
-
-
-OBJECTIVES.describe(OBJECTIVES.homes, ObjectiveSettings)
-
-
-class Training(Section):
-    """How to learn."""
-
-    objective: Annotated[SerializeAsAny[ObjectiveSettings], Kind(OBJECTIVES, "likelihood")] = Field(
-        default_factory=ObjectiveSettings, description="what an update minimises"
-    )
-    steps: Period = Field(20000, description="updates in all")
-    tokens: int = Field(0, ge=0, le=10**15, description="stop after so many target tokens (0: no limit)")
-    seconds: float = Field(0.0, ge=0, le=10**12, description="stop after so many seconds of training (0: no limit)")
-    batch_tokens: int = Field(
-        4096, ge=1, le=10**8, description="most tokens of a batch on each side; source and target may have their own"
-    )
-    accumulate: Size = Field(1, description="batches to an update")
-    learning_rate: float = Field(1e-3, gt=0, description="at the top of the schedule")
-    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        "inverse_sqrt", description="how the rate falls after the warm-up"
-    )
-    warmup: Count = Field(1000, description="updates over which the rate rises from 0")
-    weight_decay: Weight = Field(0.01, description="of AdamW; not on biases, norms and embeddings")
-    betas: tuple[Share, Share] = Field((0.9, 0.98), description="of AdamW")
-    clip: Weight = Field(1.0, description="largest norm of the gradient (0: no limit)")
-    label_smoothing: Share = Field(0.1, description="share of the probability spread over all tokens")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="bfloat16 computes in half precision, weights stay in float32"
-    )
-    compile: bool = Field(True, description="compile for the GPU: a minute at first, then faster (no effect on a CPU)")
-    device: str = Field("auto", description="cpu, cuda, or auto: the GPU if there is one")
-    seed: Count = Field(1, description="of everything drawn at random")
-    validate_every: Period = Field(1000, description="updates between validations")
-    validate_sentences: Period = Field(500, description="how many validation sentences to decode for the metric")
-    metric: str | None = Field(
-        None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
-    )
-    freeze: list[str] = Field(
-        default_factory=list,
-        description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
-    )
-    thaw: Count = Field(0, description="updates after which what is frozen learns too (0: never)")
-    patience: Count = Field(0, description="validations without a better one before stopping (0: never stop early)")
-    save_every: Period = Field(500, description="updates between checkpoints")
-    keep_last: Size = Field(3, description="how many latest checkpoints to keep, beside the best")
-    average: Size = Field(
-        1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
-    )
-    log_every: Period = Field(50, description="updates between lines in log.jsonl")
-    tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
-
-    @model_validator(mode="after")
-    def _enough_kept(self) -> Training:
-        if self.average > self.keep_last:
-            raise ValueError(f"average ({self.average}) needs keep_last at least as large (now {self.keep_last})")
-        return self
-
-
-class Search(Section):
-    """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
-
-    beam: Small = Field(5, description="hypotheses kept at each step (1: greedy)")
-    nbest: Small = Field(1, description="how many outputs to give for an input; at most beam, or any with sample")
-    length_penalty: Literal["none", "gnmt", "average"] = Field(
-        "average", description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016) or length ** alpha"
-    )
-    alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
-    coverage: Weight = Field(0.0, description="coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention")
-    ctc: Fraction | None = Field(
-        None, description="weight of CTC in joint decoding (Watanabe et al. 2017; default 0.3 where there is model.ctc)"
-    )
-    groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
-    diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
-    no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
-    min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
-    max_length: Size = Field(256, description="most tokens")
-    max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
-    exact: bool = Field(False, description="search on until no open hypothesis could still win")
-    sample: bool = Field(False, description="draw from the model instead of searching for the best")
-    temperature: float = Field(1.0, ge=1e-6, le=10**6, description="of sampling: below 1 sharpens, above flattens")
-    epsilon: float | None = Field(
-        None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
-        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p"
-    )  # fmt: skip
-    top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
-    top_p: float = Field(
-        1.0, gt=0, le=1, description="nucleus sampling (Holtzman et al. 2020): total probability of the tokens kept"
-    )
-    mbr: int = Field(
-        0, ge=0, le=1000, description="draw so many outputs, give the one nearest to the others (minimum Bayes risk)"
-    )
-    utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
-    contrastive: Share = Field(
-        0.0,
-        description="weight against tokens like those before (contrastive search, Su et al. 2022; try 0.6), among "
-        "top_k tokens (4 if 0)",
-    )
-    unknown: bool = Field(False, description="may write <unk>")
-    seed: Count = Field(1, description="of what sample and mbr draw")
-    max_source: Size = Field(1024, description="longest source text, in tokens; a longer one gets no output")
-    batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
-    precision: Literal["float32", "bfloat16", "int8"] = Field(
-        "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Search:
-        if not (self.sample or self.mbr) and self.nbest > self.beam:
-            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam or use sample")
-        if self.nbest > max(self.mbr, 1) and self.mbr:
-            raise ValueError(f"nbest ({self.nbest}) is more than mbr ({self.mbr}); raise mbr")
-        ways = [name for name in ("sample", "mbr", "contrastive") if getattr(self, name)]
-        ways += ["groups"] if self.groups > 1 else []
-        if len(ways) > 1:
-            raise ValueError(f"{' and '.join(ways)} are ways to search that exclude each other; choose one")
-        if self.beam % self.groups:
-            raise ValueError(f"beam ({self.beam}) is not divisible by groups ({self.groups})")
-        if self.contrastive and self.nbest > 1:
-            raise ValueError("contrastive search gives one output; leave nbest at 1")
-        if self.min_length > self.max_length:
-            raise ValueError(f"min_length ({self.min_length}) is more than max_length ({self.max_length})")
-        return self
-
-    @property
-    def least(self) -> float:
-        """The probability below which no token is drawn, save the likeliest: `epsilon`, or what it is by default."""
-        return (0.02 if self.mbr else 0.0) if self.epsilon is None else self.epsilon
 
 
 Source = SerializeAsAny[SideSettings]

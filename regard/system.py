@@ -29,7 +29,8 @@ from regard.models.build import build, count_parameters
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
 from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
-from regard.settings import Config, Search
+from regard.search_settings import Search
+from regard.settings import Config
 from regard.tasks.generating import TextGeneration
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling

@@ -18,6 +18,7 @@ from PIL import Image
 import regard
 from regard.config import parse
 from regard.data.examples import Example, SourceLine
+from regard.data.targets.image import ImageTarget
 from regard.data.tokens import MARKS
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, OutputError
 from regard.fingerprint import Fingerprint
@@ -204,6 +205,7 @@ def test_an_ensemble_needs_one_codebook(folder: Path, system: regard.System, tmp
     assert twice.generate(["red blue"], beam=2) == system.generate(["red blue"], beam=2)
     shutil.copytree(folder / "run", tmp_path / "other")
     other = regard.load(tmp_path / "other", device="cpu")
+    assert isinstance(other.task.target, ImageTarget)
     other.task.target.codebook.quantizer.codes.add_(1.0)
     other.save(tmp_path / "shifted")
     with pytest.raises(ConfigError, match="an ensemble needs models of one vocabulary"):

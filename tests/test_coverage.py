@@ -11,8 +11,8 @@ from regard.data.batches import Batch
 from regard.models.model import EncoderDecoder
 from regard.nn.attention import Attention, capture
 from regard.nn.coverage import looking
-from regard.settings import ObjectiveSettings
 from regard.training.objectives import Likelihood
+from regard.training_settings import ObjectiveSettings
 from tests.conftest import batch_of, tiny
 
 DECODERS = (

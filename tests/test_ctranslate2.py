@@ -24,7 +24,7 @@ from regard.errors import ConfigError, ModelError, OutputError
 from regard.exchange import ctranslate2 as exchange
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best, judge, load_engine, names
 from regard.exchange.ctranslate2 import export, exported, open_engine
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import System, together
 from regard.tasks.results import Output
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights

@@ -28,11 +28,11 @@ from regard.nn.kernels import (
 )
 from regard.nn.positions import Alibi, Sinusoidal
 from regard.ragged import Ragged
-from regard.settings import ObjectiveSettings as Settings
-from regard.settings import Training
 from regard.training.losses import _linear_cross_entropy, linear_cross_entropy
 from regard.training.objectives import Likelihood
 from regard.training.update import filled_room
+from regard.training_settings import ObjectiveSettings as Settings
+from regard.training_settings import Training
 from tests.conftest import FULL, Pair, crossed, tiny
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,7 +22,7 @@ from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.errors import ConfigError, DataError
 from regard.nn.attention import capture
 from regard.ragged import Ragged
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import System
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling

@@ -17,11 +17,11 @@ from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
 from regard.errors import DataError
 from regard.models.model import DecoderOnly, EncoderDecoder
-from regard.settings import ObjectiveSettings
 from regard.system import System, new_task
 from regard.tasks import generating
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import MinimumRisk, make_objective
+from regard.training_settings import ObjectiveSettings
 from tests.conftest import redrawn
 from tests.toy import WORDS, toy_settings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -112,11 +113,23 @@ def _edits(a: Sequence[Any], b: Sequence[Any]) -> int:
     return int(table[-1, -1])
 
 
-def test_vqa_accuracy_is_what_three_people_said() -> None:
-    people = ["two"] * 1 + ["2"] * 2 + ["three"] * 7
-    for answer, wanted in (("three", 100), ("2", 200 / 3), ("Two ", 100 / 3), ("no", 0)):
+def test_vqa_accuracy_is_what_three_other_people_said() -> None:
+    people = ["two"] * 1 + ["2"] * 2 + ["none"] * 3 + ["three"] * 4
+    for answer, wanted in (("three", 100), ("none", 90), ("2", 60), ("Two ", 30), ("no", 0)):
         assert score("vqa", [answer], [people]) == pytest.approx(wanted)
+    assert measure("vqa", ["a"], ["a"]).signature == "percent|answers:1|min(n/3,1)|mean:leave-one-out|case:lower"
     assert score("vqa", ["a", "b", "a"], [["a"], ["a"], ["a", "b"]]) == pytest.approx(100 * (1 + 0 + 0.5) / 3)
+
+
+def test_vqa_accuracy_is_the_mean_over_all_that_leave_one_person_out() -> None:
+    """Antol et al. 2015: `min(humans that said it / 3, 1)`, averaged over all sets of all but one of the humans."""
+    draw = random.Random(1)
+    for count in (*range(2, 13), 10, 10, 10):
+        people = [draw.choice("aaabbc") for _ in range(count)]
+        for answer in "abcd":
+            subsets = list(combinations(people, count - 1))
+            each = [min(sum(x == answer for x in some) / min(len(some), 3), 1) for some in subsets]
+            assert score("vqa", [answer], [people]) == pytest.approx(100 * sum(each) / len(subsets))
 
 
 def test_labels_are_also_scored_by_the_best_five_and_by_what_people_said() -> None:

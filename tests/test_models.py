@@ -37,17 +37,22 @@ from regard.training.checkpoint import load_tensors, save_tensors, set_weights, 
 from tests import equations as eq
 from tests.conftest import (
     ALL_TRANSFORMERS,
+    AUDIO_ENCODERS,
     CELLS,
     CONVOLUTION,
     D_MODEL,
     DECODER_KINDS,
     ENCODERS,
+    SEVERAL,
+    VIT,
     Part,
     draw,
     images,
     redrawn,
     rows_of,
+    settings,
 )
+from tests.conftest import elements as elements_of
 from tests.equations import Array, Weights
 from tests.test_equations import agree
 from tests.test_laws import attentions, same
@@ -709,6 +714,17 @@ def test_presets_have_the_published_sizes(name: str) -> None:
 def test_presets_have_about_the_published_number_of_parameters(name: str, vocabulary: int, millions: int) -> None:
     """Exactly, they would be of the published vocabulary and positions."""
     assert count_parameters(parse({"preset": name}).model, vocabulary) / 1e6 == pytest.approx(millions, rel=0.04)
+
+
+@pytest.mark.parametrize("encoder", [*ENCODERS, *VIT, *AUDIO_ENCODERS, *SEVERAL])
+def test_parameters_are_counted_without_drawing_any(encoder: str) -> None:
+    """As many as a model has that is made; what is drawn next is what it would have been."""
+    wanted, sources = settings((encoder, "transformer-rotary")), elements_of(encoder)
+    made = build(wanted, sources, VOCABULARY, 1024)
+    before = torch.get_rng_state()
+    counted = count_parameters(wanted, VOCABULARY, None, sources)
+    assert counted == sum(parameter.numel() for parameter in made.parameters()) > 0
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_sutskevers_384_million() -> None:

@@ -24,7 +24,6 @@ from regard.nn.hard import HardAttention, choices
 from regard.ragged import Ragged
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.settings import ObjectiveSettings as Settings
 from regard.training.losses import cross_entropy
 from regard.training.objectives import (
     BASELINE,
@@ -35,6 +34,7 @@ from regard.training.objectives import (
     make_objective,
     sentence_bleu,
 )
+from regard.training_settings import ObjectiveSettings as Settings
 from tests.conftest import TARGET_VOCABULARY, batch, draw, tiny
 from tests.test_laws import same
 

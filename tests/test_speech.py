@@ -16,13 +16,7 @@ from torch._dynamo.testing import CompileCounter
 from regard.config import parse
 from regard.data.modalities.audio import SoundAugmentation
 from regard.errors import ConfigError, ModelError
-from regard.model_settings import (
-    ConformerSettings,
-    LogMelSettings,
-    PyramidSettings,
-    StemSettings,
-    SubsamplingSettings,
-)
+from regard.model_settings import ConformerSettings
 from regard.models.build import build
 from regard.models.speech import (
     ConformerBlock,
@@ -37,6 +31,7 @@ from regard.nn.positions import Relative, Rotary
 from regard.nn.spectrogram import AlteredSound
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
+from regard.stem_settings import LogMelSettings, PyramidSettings, StemSettings, SubsamplingSettings
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
 from tests.conftest import D_MODEL, HOP, TARGET_VOCABULARY, batch_of, recordings, redrawn, rows_of, settings, whole

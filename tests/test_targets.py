@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ from regard.models.build import build
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
 from regard.registry import TARGETS
-from regard.settings import ObjectiveSettings
 from regard.tasks.predicting import HeadPrediction
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from regard.training.objectives import make_objective
+from regard.training_settings import ObjectiveSettings
 from tests.conftest import FULL
 from tests.toy import sides_of
 
@@ -675,6 +676,14 @@ def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:
     assert isinstance(labelled.task, HeadPrediction)
     with pytest.raises(ConfigError, match="takes no prefixes"):
         labelled.generate(["a"], prefixes=["b"])
+
+
+def test_a_head_needs_a_target_that_it_can_predict(labelled: regard.System) -> None:
+    task = labelled.task
+    assert isinstance(task, HeadPrediction)
+    written = replace(task.sides, target=TextTarget(TextTargetSettings()))
+    with pytest.raises(ConfigError, match=r"'text' is predicted by a head, so its class \(TextTarget\) has to derive"):
+        replace(task, sides=written)
 
 
 # Scores

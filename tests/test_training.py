@@ -18,7 +18,6 @@ import regard
 from regard.config import parse, resolve_paths
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped, prepare
-from regard.settings import Training
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task
@@ -27,6 +26,7 @@ from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.trainer import Update, Watcher
 from regard.training.update import Updater, learning_rate, make_optimizer
+from regard.training_settings import Training
 from tests.conftest import FULL, crossed, whole
 from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
 

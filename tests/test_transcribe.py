@@ -17,8 +17,8 @@ from regard.config import merge
 from regard.data.examples import Example, read_files
 from regard.data.modalities.audio import Audio, AudioSettings
 from regard.errors import DataError
-from regard.model_settings import SubsamplingSettings
 from regard.runs import Stopped
+from regard.stem_settings import SubsamplingSettings
 from tests.conftest import FULL, whole
 from tests.test_cli import good, refused
 from tests.test_training import StopAt, final

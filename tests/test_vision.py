@@ -30,11 +30,11 @@ from regard.models.vision import DEVIATIONS, MEANS, resampled
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged
 from regard.registry import STEMS
-from regard.settings import Training
 from regard.system import System, new_task
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from regard.training.objectives import Objective, make_objective
 from regard.training.update import Updater
+from regard.training_settings import Training
 from tests import equations as eq
 from tests.conftest import IMAGE_ENCODERS, gpu, images, redrawn, tiny
 from tests.test_cli import good, refused

@@ -23,7 +23,7 @@ from benchmarks.workload import SMOOTHING, Padded, Shape, Tokens, Window, pad
 from regard.data.tokens import PAD
 from regard.errors import TrainingError
 from regard.search.limits import Hypothesis
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 
 INSTALL = {

@@ -73,14 +73,16 @@ class Translator:
 
     def __init__(self, job: Job) -> None:
         task, search = job.task, job.search
-        assert task.source.tokenizer is not None, "exported models read text"
+        source, target = task.source.tokenizer, task.target.tokenizer
+        assert source is not None, "exported models read text"
+        assert target is not None, "exported models write text"
         self.folder, self.precision, self.device = exported(job), search.precision, task.device.type
         self.options = {
             "beam_size": search.beam, "length_penalty": 0.0 if search.length_penalty == "none" else search.alpha,
             "no_repeat_ngram_size": search.no_repeat, "min_decoding_length": search.min_length,
             "max_decoding_length": max(task.room(job.sample, search)),
         }  # fmt: skip
-        self.read, self.write = names(task.source.tokenizer), names(task.target.tokenizer)
+        self.read, self.write = names(source), names(target)
         self.number = {name: i for i, name in enumerate(self.write)}
         self.threads = torch.get_num_threads()
         self._choose(1, ROWS[0])

@@ -22,7 +22,7 @@ from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
 from regard.memory import retain_memory
 from regard.models.model import EncoderDecoder
 from regard.search.limits import Hypothesis
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import System, new_task
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import make_objective

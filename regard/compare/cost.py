@@ -19,9 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 from regard.data.batches import Batch
-from regard.settings import Training
 from regard.tasks.task import Task
 from regard.training.objectives import Objective, make_objective
+from regard.training_settings import Training
 
 BYTES_A_WEIGHT = 16  # a weight, its gradient and AdamW's two moments, in float32
 

@@ -21,7 +21,7 @@ from regard.data.modality import Modality
 from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
-from regard.data.target import Target
+from regard.data.target import HeadTarget, Target
 from regard.data.tokens import BOS, EOS, MARKS, MASK
 from regard.ragged import Ragged, Slices
 
@@ -140,7 +140,7 @@ class Predicted:
     """
 
     source: Modality
-    target: Target
+    target: HeadTarget
     last: bool = False
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from regard.data.side import Field, Item, Side
 from regard.evaluation.alignment import Alignment
-from regard.model_settings import StemSettings, TokenStemSettings
 from regard.registry import MODALITIES, Family
 from regard.section import SideSettings
+from regard.stem_settings import StemSettings, TokenStemSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -33,7 +33,7 @@ CODEBOOK = "codebook"  # the same of pictures
 class Scoring:
     """How outputs are scored: sacrebleu's BLEU tokenizer, further references (each a list as long as the outputs, with
     None where an output has no more), whether to resample the test set for 95 % confidence intervals, and the best
-    answers to each input, best first, where more than the best counts (`Target.ranked`)."""
+    answers to each input, best first, where more than the best counts (`HeadTarget.ranked`)."""
 
     tokenize: str | None = None
     references: Sequence[References] = ()
@@ -49,8 +49,7 @@ class Answer(NamedTuple):
 
 
 class Target(Side):
-    """A kind of target. One that is `written` comes a token at a time out of a search; any other is predicted at
-    once by a head over the source: a vector for the whole, or for each word."""
+    """A kind of target. One that is `written` comes a token at a time out of a search; any other is a `HeadTarget`."""
 
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
@@ -108,41 +107,11 @@ class Target(Side):
         """What these targets hold that training never saw, and that can therefore not be predicted."""
         return []
 
-    # What a head predicts
-
     def mismatch(self, source: Modality, field: Any, text: str) -> str | None:
         """Why a source and a target do not go together, or None."""
         return None
 
-    def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
-        """Which vectors of the body it is predicted from; [0] stands for the whole."""
-        return [0]
-
-    def pack(self, targets: Sequence[Item]) -> Ragged:
-        """Right answers, laid end to end; those that do not count are `IGNORED`."""
-        raise NotImplementedError
-
-    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
-        """The loss of what a head says, `(total, size)`, summed; each counts by its `share`, `(total,)`, if given."""
-        raise NotImplementedError
-
-    def predictions(self, found: Tensor, count: int) -> list[Answer]:
-        """The best answers for one source, best first, of `(positions, size)` outputs of the head."""
-        raise NotImplementedError
-
-    def log_probs(self, found: Tensor, target: Item) -> list[float]:
-        """`log p` of each right answer."""
-        raise NotImplementedError
-
-    def hits(self, found: Tensor, right: Tensor) -> float | None:
-        """How many are right; None where that means nothing."""
-        return None
-
-    explained = True  # its answers have probabilities, and others may be forced
-
     # Scores
-
-    ranked = 1  # how many answers its scores look at
 
     def scores(
         self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring | None = None
@@ -159,6 +128,37 @@ class Target(Side):
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
         """All metrics that are usual for this kind of target."""
         return {}
+
+
+class HeadTarget(Target):
+    """A kind of target that a head over the source predicts at once: from a vector for the whole, or for each word."""
+
+    explained = True  # its answers have probabilities, and others may be forced
+    ranked = 1  # how many answers its scores look at
+
+    def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
+        """Which vectors of the body it is predicted from; [0] stands for the whole."""
+        return [0]
+
+    @abstractmethod
+    def pack(self, targets: Sequence[Item]) -> Ragged:
+        """Right answers, laid end to end; those that do not count are `IGNORED`."""
+
+    @abstractmethod
+    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+        """The loss of what a head says, `(total, size)`, summed; each counts by its `share`, `(total,)`, if given."""
+
+    @abstractmethod
+    def predictions(self, found: Tensor, count: int) -> list[Answer]:
+        """The best answers for one source, best first, of `(positions, size)` outputs of the head."""
+
+    @abstractmethod
+    def log_probs(self, found: Tensor, target: Item) -> list[float]:
+        """`log p` of each right answer."""
+
+    def hits(self, found: Tensor, right: Tensor) -> float | None:
+        """How many are right; None where that means nothing."""
+        return None
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         """How well each label is predicted, where there are labels."""

@@ -34,16 +34,31 @@ class ClassScore:
 
 @register("vqa")
 class VqaAccuracy(Metric):
-    """Accuracy of answers that several people gave (Antol et al. 2015): `min(people who said it / 3, 1)` on average, in
-    percent. Where fewer than three answers are known, their number stands for the three: with one it is accuracy."""
+    """Accuracy of answers that several people gave (Antol et al. 2015), as the evaluation code of VQA v2 has it, in
+    percent: `1/N Σ_i min(n_i / 3, 1)`, where `n_i` of all `N` people but the i-th said what is to be scored. So of ten
+    people one who said it is worth 30 %, two are 60, three 90, four 100.
+
+    Where fewer than three others are known, their number stands for the three: of up to four people it is the share
+    that said it, and with one it is accuracy. Case and blanks do not count; articles, numerals and punctuation do,
+    which that code brings to one form.
+    """
 
     def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
         total = 0.0
         for output, *right in zip(outputs, references, *more, strict=True):
             given = [_answer(text) for text in right if text is not None]
-            total += min(given.count(_answer(output)) / min(len(given), 3), 1.0)
+            total += _agreement(given.count(_answer(output)), len(given))
         value = 100.0 * total / max(len(outputs), 1)
-        return Score("VQA accuracy", value, f"percent|answers:{1 + len(more)}|min(n/3,1)|case:lower")
+        return Score("VQA accuracy", value, f"percent|answers:{1 + len(more)}|min(n/3,1)|mean:leave-one-out|case:lower")
+
+
+def _agreement(said: int, people: int) -> float:
+    """How right an answer is that so many of all people gave: the mean over those who are left out."""
+    if people == 1:
+        return float(said)
+    enough = min(people - 1, 3)
+    without_one_of_them, without_another = min((said - 1) / enough, 1.0), min(said / enough, 1.0)
+    return (said * without_one_of_them + (people - said) * without_another) / people
 
 
 def _answer(text: str) -> str:

@@ -26,7 +26,6 @@ import torch
 from torch import nn
 
 from regard.config import parse, read_yaml, resolve_paths
-from regard.data.modalities.text import Text
 from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Subwords, Tokenizer
@@ -34,7 +33,7 @@ from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis, Limits, length_penalty
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import CONFIG
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import PairScore, Tokens
@@ -135,8 +134,10 @@ class CTranslate2Engine(TextGeneration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert isinstance(self.source, Text), "exported models read text"
-        self.read, self.write = names(self.source.tokenizer), names(self.target.tokenizer)
+        source, target = self.source.tokenizer, self.target.tokenizer
+        assert source is not None, "exported models read text"
+        assert target is not None, "exported models write text"
+        self.read, self.write = names(source), names(target)
         self.number = {name: i for i, name in enumerate(self.write)}
 
     @property

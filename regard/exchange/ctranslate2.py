@@ -136,10 +136,11 @@ def specify(system: System) -> Any:
     spec.config.add_source_eos = True
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = MARKS[UNK], MARKS[BOS], MARKS[EOS]
     spec.config.decoder_start_token = MARKS[system.task.first]
-    source = system.task.source.tokenizer
-    assert source is not None, "a Transformer reads text"
+    source, target = system.task.source.tokenizer, system.task.target.tokenizer
+    assert source is not None, "exported models read text"
+    assert target is not None, "exported models write text"
     spec.register_source_vocabulary(names(source))
-    spec.register_target_vocabulary(names(system.task.target.tokenizer))
+    spec.register_target_vocabulary(names(target))
     spec.validate()
     return spec
 

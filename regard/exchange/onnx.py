@@ -40,7 +40,7 @@ from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.search.limits import Hypothesis
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.system import CONFIG, System
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Tokens

@@ -17,7 +17,7 @@ from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.metrics import Bleu, Chrf
 from regard.nn.hard import HardAttention
 from regard.search.limits import Hypothesis
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Tokens
 

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
     RecurrentDecoderSettings,
-    StemSettings,
-    TokenStemSettings,
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
@@ -30,6 +30,7 @@ from regard.nn.blocks import DecoderBlock
 from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
+from regard.stem_settings import StemSettings, TokenStemSettings
 
 PIXELS = 224  # a side of the pictures for which a model is counted that is not built
 
@@ -141,6 +142,20 @@ def _twin(name: str) -> str:
     return f"recurrence.layers.{match[1]}.{match[2]}" if match else name
 
 
+FILLING = {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_}
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves new weights as they are: on the meta device there is nothing to fill, and to draw from a normal
+    distribution there imports torch's compiler, which takes two seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in FILLING:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def count_parameters(
     settings: ModelSettings, vocabulary: int, target: TargetSettings | None = None,
     sources: Sequence[Elements] | None = None,
@@ -148,7 +163,7 @@ def count_parameters(
     """How many numbers such a model learns, without making it: of `sources`, or of a text of this vocabulary; a head
     over a body has two labels."""
     written = target is None or target.written
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         given = sources or [Elements(vocabulary, (3 * PIXELS,))]
         model = build(settings, given, vocabulary if written else 2, 1024, target)
     return sum(parameter.numel() for parameter in model.parameters())

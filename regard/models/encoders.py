@@ -186,7 +186,7 @@ class SeveralEncoders(nn.Module):
         super().__init__()
         self.encoders, self.joint = nn.ModuleList(encoders), joint
         if joint is not None:
-            self.source_vectors = nn.Parameter(torch.randn(len(encoders), d_model) * d_model**-0.5)
+            self.source_vectors = nn.Parameter(torch.empty(len(encoders), d_model).normal_().mul_(d_model**-0.5))
 
     def forward(self, source: Bundle) -> Memory:
         shared = all(encoder is self.encoders[0] for encoder in self.encoders)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.model_settings import ConformerSettings, LogMelSettings, PyramidSettings, SubsamplingSettings
+from regard.model_settings import ConformerSettings
 from regard.models.encoders import Body, Memory, make_positions
 from regard.models.stems import Elements, Stem
 from regard.nn.attention import MultiHeadAttention
@@ -25,6 +25,7 @@ from regard.nn.statistics import BatchNorm
 from regard.nn.track import ReluApart, Track, convolved
 from regard.ragged import Ragged, gathered
 from regard.registry import register
+from regard.stem_settings import LogMelSettings, PyramidSettings, SubsamplingSettings
 
 
 @register("log_mel")

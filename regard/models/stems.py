@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.model_settings import StemSettings
 from regard.nn.dropout import Dropout
 from regard.nn.kernels import usable
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
 from regard.registry import STEMS, Family, register
+from regard.stem_settings import StemSettings
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ class Colours(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         means, deviations = (MEANS, DEVIATIONS) if kind == "imagenet" else ((0.5,) * 3, (0.5,) * 3)
-        mean, deviation = torch.tensor(means, dtype=torch.float64), torch.tensor(deviations, dtype=torch.float64)
-        self.register_buffer("scale", (1.0 / (255.0 * deviation)).float(), persistent=False)
-        self.register_buffer("shift", (-mean / deviation).float(), persistent=False)
+        scale = [1.0 / (255.0 * deviation) for deviation in deviations]
+        shift = [-mean / deviation for mean, deviation in zip(means, deviations, strict=True)]
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
+        self.register_buffer("shift", torch.tensor(shift, dtype=torch.float32), persistent=False)
 
     def forward(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
         return pixels.to(dtype) * self.scale.to(dtype) + self.shift.to(dtype)
@@ -63,7 +64,7 @@ class PatchStem(Stem):
         self.patches = nn.Linear(3 * self.size**2, d_model)
         nn.init.xavier_uniform_(self.patches.weight)
         nn.init.zeros_(self.patches.bias)
-        self.class_token = nn.Parameter(0.02 * torch.randn(d_model)) if settings.class_token else None
+        self.class_token = nn.Parameter(torch.empty(d_model).normal_().mul_(0.02)) if settings.class_token else None
         self.table: nn.Embedding | None = None
         self.sines: Sinusoidal | None = None
         if settings.positions == "learned":

@@ -24,7 +24,8 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+        # Not on the meta device, where arithmetic imports torch's compiler (see `count_parameters`).
+        exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
         self.register_buffer("frequencies", torch.exp(-math.log(10000.0) * exponent).float(), persistent=False)
 
     def forward(self, position: Tensor, longest: int = 0) -> Tensor:

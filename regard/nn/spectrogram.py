@@ -30,7 +30,7 @@ class LogMel(nn.Module):
         self.hop, width, self.size = window_of(rate)
         self.before = (width - self.hop) // 2
         self.after = width - self.hop - self.before
-        self.register_buffer("window", torch.hann_window(width), persistent=False)
+        self.register_buffer("window", torch.hann_window(width, device="cpu"), persistent=False)
         self.register_buffer("filters", torch.from_numpy(mel_filters(rate, self.size, mels).T.copy()), persistent=False)
 
     def forward(self, hops: Ragged) -> Ragged:

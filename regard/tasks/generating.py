@@ -32,7 +32,7 @@ from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart, Stepper
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
     Encoded,

@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from regard.data.modality import Picture
-from regard.data.target import measure
+from regard.data.target import Target, measure
 from regard.data.tokens import clean
 from regard.errors import ConfigError
 from regard.evaluation.metrics import Score
@@ -28,12 +27,11 @@ def judge_pictures(painter: Task, judge: Task, made: Evaluation, name: str) -> d
     trusted. An output that is missing counts as an empty caption. `name` is the judge's, for the signature.
     """
     check_judge(judge)
-    target: Any = painter.target
     texts = [clean(example.source) for example in made.examples]
     real = [example.target for example in made.examples]
     captions = {
-        "judged": _captions(judge, target, made.outputs),
-        "rebuilt": _captions(judge, target, real),
+        "judged": _captions(judge, painter.target, made.outputs),
+        "rebuilt": _captions(judge, painter.target, real),
         "real": [clean(caption) for caption in _written(judge, real)],
     }
     found = {}
@@ -55,7 +53,7 @@ def check_judge(judge: Task) -> None:
         )
 
 
-def _captions(judge: Task, target: Any, outputs: Sequence[str]) -> list[str]:
+def _captions(judge: Task, target: Target, outputs: Sequence[str]) -> list[str]:
     """The captions of pictures that codes, or files as the codebook draws them again, become."""
     found: list[str] = []
     for some in windows(outputs, WINDOW):

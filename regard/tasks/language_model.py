@@ -17,7 +17,7 @@ from regard.errors import DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import DecoderOnly
 from regard.ragged import Ragged
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
 from regard.tasks.task import Pack, windows

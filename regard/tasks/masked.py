@@ -18,7 +18,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
 from regard.tasks.task import Pack, Task, chosen, windows
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from regard.data.batches import Batch, Predicted
 from regard.data.examples import Example
 from regard.data.side import Field, Item
-from regard.data.target import Scoring
+from regard.data.target import HeadTarget, Scoring
 from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
-from regard.settings import Search
+from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
     Encoded,
@@ -41,6 +41,16 @@ class HeadPrediction(Task):
     """Sources in, predictions out: what they are, the target says."""
 
     model: EncoderWithHead
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        target = self.sides.target
+        if not isinstance(target, HeadTarget):
+            raise ConfigError(
+                f"target.kind '{target.settings.kind}' is predicted by a head, so its class ({type(target).__name__}) "
+                "has to derive from regard.HeadTarget"
+            )
+        self.target: HeadTarget = target
 
     @property
     def layout(self) -> Predicted:

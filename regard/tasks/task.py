@@ -23,7 +23,7 @@ from regard.data.lines import BadLine, OnBad, tell
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
-from regard.data.target import Scoring, measure
+from regard.data.target import Scoring, Target, measure
 from regard.data.tokens import BOS
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
@@ -32,7 +32,8 @@ from regard.models.model import Model
 from regard.nn.attention import Trace, capture
 from regard.nn.graphs import exclusive
 from regard.registry import METRICS
-from regard.settings import Config, Search
+from regard.search_settings import Search
+from regard.settings import Config
 from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Task(ABC):
     def __post_init__(self) -> None:
         self.config: Config = self.sides.config
         self.source: Modality = self.sides.source
-        self.target: Any = self.sides.target
+        self.target: Target = self.sides.target
 
     @property
     @abstractmethod

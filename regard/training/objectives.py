@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import IGNORED, Batch, make_batch
-from regard.data.target import Target
+from regard.data.target import HeadTarget, Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.ctc import CTCModel
 from regard.models.model import EncoderWithHead
@@ -24,8 +24,8 @@ from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.settings import ObjectiveSettings as Settings
 from regard.training.losses import cross_entropy, linear_cross_entropy
+from regard.training_settings import ObjectiveSettings as Settings
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
 
@@ -235,7 +235,7 @@ class HeadLoss(Objective):
     al. 2018, eq. 5). Its output layer is its embedding.
     """
 
-    def __init__(self, model: EncoderWithHead, settings: Any, smoothing: float, target: Target) -> None:
+    def __init__(self, model: EncoderWithHead, settings: Any, smoothing: float, target: HeadTarget) -> None:
         super().__init__(model, settings, smoothing)
         self.target = target
         self.mixing: Mixing | None = None
@@ -272,7 +272,7 @@ def make_objective(
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
     if isinstance(model, EncoderWithHead):
-        assert target is not None, "a head has a target"
+        assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
     found: Objective = OBJECTIVES.get(settings.kind)(model, settings, smoothing, first=first, longest=longest)
     return found

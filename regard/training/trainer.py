@@ -23,7 +23,6 @@ from regard.data.ahead import ahead
 from regard.data.batches import Batches, Position
 from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
 from regard.memory import retain_memory
-from regard.settings import Training
 from regard.training.checkpoint import (
     WEIGHTS,
     Progress,
@@ -40,6 +39,7 @@ from regard.training.checkpoint import (
 )
 from regard.training.objectives import Objective
 from regard.training.update import Updated, Updater, learning_rate
+from regard.training_settings import Training
 
 WATCHED = 50  # updates after which the device is asked how many were skipped
 IN_A_ROW = 10  # skipped updates after which weights go back to the last checkpoint

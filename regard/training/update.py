@@ -23,8 +23,8 @@ from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, exclusive, signature
 from regard.nn.statistics import statistics
 from regard.ragged import round_up
-from regard.settings import Training
 from regard.training.objectives import HeadLoss, Likelihood, Objective
+from regard.training_settings import Training
 
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
 LOOPS = 256  # recordings of a module's loop, of which there is one for each shape

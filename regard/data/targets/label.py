@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.artifacts import write_text
 from regard.data.side import Field, Item
-from regard.data.target import LABELS, Answer, Scoring, Target, measure
+from regard.data.target import LABELS, Answer, HeadTarget, Scoring, measure
 from regard.data.tokens import clean, texts_of
 from regard.errors import DataError, ModelError
 from regard.evaluation.labels import ClassScore, class_scores, label_scores, ranked_accuracy
@@ -37,7 +37,7 @@ class LabelSettings(TargetSettings):
 
 
 @register("label")
-class Label(Target):
+class Label(HeadTarget):
     """One of a list of labels, most frequent first. One that was not met in training is `size`, which is none of
     them."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.artifacts import write_text
 from regard.data.side import Field, Item
-from regard.data.target import LABELS, Answer, Scoring, Target
+from regard.data.target import LABELS, Answer, HeadTarget, Scoring
 from regard.data.targets.label import read_learnt
 from regard.data.tokens import clean
 from regard.errors import DataError
@@ -33,7 +33,7 @@ class NumberSettings(TargetSettings):
 
 
 @register("number")
-class Number(Target):
+class Number(HeadTarget):
     """A number, brought to mean 0 and standard deviation 1 over the training data."""
 
     Settings = NumberSettings

@@ -1,0 +1,80 @@
+"""The settings of search: how the output is written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from regard.section import Count, Fraction, Section, Share, Size, Small, Weight
+
+
+class Search(Section):
+    """How to write the output. Each can be given to `regard generate` and `System.generate` too."""
+
+    beam: Small = Field(5, description="hypotheses kept at each step (1: greedy)")
+    nbest: Small = Field(1, description="how many outputs to give for an input; at most beam, or any with sample")
+    length_penalty: Literal["none", "gnmt", "average"] = Field(
+        "average", description="divide log p by 1, by ((5 + length) / 6) ** alpha (Wu et al. 2016) or length ** alpha"
+    )
+    alpha: float = Field(1.0, ge=0, le=10, description="strength of the length penalty")
+    coverage: Weight = Field(0.0, description="coverage penalty (Wu et al. 2016); re-ranks the beam, needs attention")
+    ctc: Fraction | None = Field(
+        None, description="weight of CTC in joint decoding (Watanabe et al. 2017; default 0.3 where there is model.ctc)"
+    )
+    groups: Small = Field(1, description="parts of the beam that are pushed apart (Vijayakumar et al. 2018)")
+    diversity: Weight = Field(0.5, description="how hard groups are pushed apart")
+    no_repeat: int = Field(0, ge=0, le=10**6, description="never write an n-gram of this size twice (0: may)")
+    min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
+    max_length: Size = Field(256, description="most tokens")
+    max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
+    exact: bool = Field(False, description="search on until no open hypothesis could still win")
+    sample: bool = Field(False, description="draw from the model instead of searching for the best")
+    temperature: float = Field(1.0, ge=1e-6, le=10**6, description="of sampling: below 1 sharpens, above flattens")
+    epsilon: float | None = Field(
+        None, ge=0, lt=1, description="sample no token less probable than this, save the likeliest (epsilon sampling, "
+        "Hewitt et al. 2022; default 0, with mbr 0.02 as in Freitag et al. 2023); comes before top_k and top_p"
+    )  # fmt: skip
+    top_k: int = Field(0, ge=0, le=10**7, description="sample among this many likeliest tokens (0: all)")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="nucleus sampling (Holtzman et al. 2020): total probability of the tokens kept"
+    )
+    mbr: int = Field(
+        0, ge=0, le=1000, description="draw so many outputs, give the one nearest to the others (minimum Bayes risk)"
+    )
+    utility: Literal["chrf", "bleu", "exact"] = Field("chrf", description="what mbr means by near")
+    contrastive: Share = Field(
+        0.0,
+        description="weight against tokens like those before (contrastive search, Su et al. 2022; try 0.6), among "
+        "top_k tokens (4 if 0)",
+    )
+    unknown: bool = Field(False, description="may write <unk>")
+    seed: Count = Field(1, description="of what sample and mbr draw")
+    max_source: Size = Field(1024, description="longest source text, in tokens; a longer one gets no output")
+    batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
+    precision: Literal["float32", "bfloat16", "int8"] = Field(
+        "float32", description="to decode in; bfloat16 and int8 (on a CPU) are faster and round"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Search:
+        if not (self.sample or self.mbr) and self.nbest > self.beam:
+            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam or use sample")
+        if self.nbest > max(self.mbr, 1) and self.mbr:
+            raise ValueError(f"nbest ({self.nbest}) is more than mbr ({self.mbr}); raise mbr")
+        ways = [name for name in ("sample", "mbr", "contrastive") if getattr(self, name)]
+        ways += ["groups"] if self.groups > 1 else []
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} are ways to search that exclude each other; choose one")
+        if self.beam % self.groups:
+            raise ValueError(f"beam ({self.beam}) is not divisible by groups ({self.groups})")
+        if self.contrastive and self.nbest > 1:
+            raise ValueError("contrastive search gives one output; leave nbest at 1")
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length ({self.min_length}) is more than max_length ({self.max_length})")
+        return self
+
+    @property
+    def least(self) -> float:
+        """The probability below which no token is drawn, save the likeliest: `epsilon`, or what it is by default."""
+        return (0.02 if self.mbr else 0.0) if self.epsilon is None else self.epsilon
