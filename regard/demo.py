@@ -38,11 +38,16 @@ PAIRS: dict[str, int] = {corpus: _DATA["corpora"][corpus][tasks[0]]["train"] for
 Train = Callable[[Config], System]
 
 
-def corpus_settings(corpus: str, task: str | None = None) -> dict[str, Any]:
-    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`). Without a `task`, of
-    the first one that the corpus is for."""
+def corpus_settings(corpus: str, task: str | None = None, preset: str | None = None) -> dict[str, Any]:
+    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`), or of a `preset`.
+    Without a `task`, of the first one that the corpus is for."""
     facts = _facts(corpus, task)
-    return merge(merge({"data": _files(facts)}, _DATA["shared"]), facts["settings"])
+    own = dict(facts["settings"])
+    if preset is not None:
+        if "preset" not in own:  # its model is one by itself, of which nothing should be left in another
+            own.pop("model", None)
+        own["preset"] = preset
+    return merge(merge({"data": _files(facts)}, _DATA["shared"]), own)
 
 
 def corpus_size(corpus: str, task: str) -> int:

@@ -90,8 +90,7 @@ def new(
     if corpus is not None:
         from regard.demo import corpus_settings
 
-        settings = merge(corpus_settings(corpus, task), {"run": "run"})
-        settings |= {"preset": preset} if preset else {}
+        settings = merge(corpus_settings(corpus, task, preset), {"run": "run"})
     config = commented(settings)
     with writing(folder):
         if corpus is not None:
