@@ -16,6 +16,7 @@ import typer
 import yaml
 from rich.rule import Rule
 
+from regard.artifacts import file_digest
 from regard.config import merge, override_settings, parse, resolve_paths
 from regard.data.synthetic import corpus as corpora
 from regard.display import counting, score_table, show, side_by_side
@@ -37,11 +38,16 @@ PAIRS: dict[str, int] = {corpus: _DATA["corpora"][corpus][tasks[0]]["train"] for
 Train = Callable[[Config], System]
 
 
-def corpus_settings(corpus: str, task: str | None = None) -> dict[str, Any]:
-    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`). Without a `task`, of
-    the first one that the corpus is for."""
+def corpus_settings(corpus: str, task: str | None = None, preset: str | None = None) -> dict[str, Any]:
+    """The settings of the default model on a corpus, which lies beside the config (`demo.yaml`), or of a `preset`.
+    Without a `task`, of the first one that the corpus is for."""
     facts = _facts(corpus, task)
-    return merge(merge({"data": _files(facts)}, _DATA["shared"]), facts["settings"])
+    own = dict(facts["settings"])
+    if preset is not None:
+        if "preset" not in own:  # its model is one by itself, of which nothing should be left in another
+            own.pop("model", None)
+        own["preset"] = preset
+    return merge(merge({"data": _files(facts)}, _DATA["shared"]), own)
 
 
 def corpus_size(corpus: str, task: str) -> int:
@@ -66,12 +72,14 @@ def _files(facts: dict[str, Any]) -> dict[str, str]:
 
 def make_corpus(
     corpus: str, folder: Path, language: str, size: int | None, words: tuple[int, int] | None, seed: int, *,
-    task: str | None = None, force: bool | None = None, otherwise: str = "give another folder",
+    task: str | None = None, text: Path | None = None, force: bool | None = None,
+    otherwise: str = "give another folder",
 ) -> dict[str, str]:  # fmt: skip
     """Make a corpus for a `task` (None: its first) in `folder` if it is not there already; returns the file of each
     split.
 
-    `size` and `words` are as in `demo.yaml` where they are None. `force` replaces another corpus that Regard made there
+    `size` and `words` are as in `demo.yaml` where they are None. `text` is a file whose lines `spoken` says instead of
+    its own, each once at least where `size` is None. `force` replaces another corpus that Regard made there
     (None: there is no such option); `otherwise` is what an error advises.
     """
     known = _facts(corpus, task)
@@ -79,11 +87,19 @@ def make_corpus(
         task, usual = TASKS[corpus][0], PAIRS[corpus]
     else:
         usual = known["train"]
+    whole = size is None
     size, words = usual if size is None else size, words or tuple(known.get("words", WORDS))
     facts = {"corpus": corpus, "language": language, "train": size, "words": list(words), "seed": seed}
     facts |= {} if task == TASKS[corpus][0] else {"task": task}
     names = _files(known)
     write_corpus = _WRITERS[corpus](task, language, words, known["ending"])
+    if text is not None:
+        from regard.data.synthetic import script
+
+        lines = script.split(script.read(text, translated=task == "translate"), seed)
+        facts["train"] = size = max(size, len(lines["train"])) if whole else size
+        facts["text"] = file_digest(text)
+        write_corpus = partial(write_corpus, script=lines)
 
     def write(new: Path) -> None:
         with counting("making the corpus", size + 1000) as progress:

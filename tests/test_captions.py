@@ -16,6 +16,7 @@ import yaml
 
 import regard
 from regard import demo
+from regard.config import parse
 from regard.data.examples import Example, read_files
 from regard.data.synthetic import clips, questions, scenes, spoken
 from regard.errors import DataError
@@ -221,6 +222,17 @@ def test_new_makes_a_corpus_and_a_config_that_train(tmp_path: Path, corpus: str)
     assert {"scenes": "pointing", "text": "bits"}[corpus] in shown
     given = str(tmp_path / "mine" / "pictures" / "test" / "000001.png") if corpus == "scenes" else "the"
     assert good("generate", tmp_path / "mine" / "run", text=given + "\n").count("\n") == 1
+
+
+def test_a_preset_takes_the_place_of_the_whole_model_of_a_task() -> None:
+    """Of one that is no preset nothing is left; one that is keeps its changes, which are of the corpus."""
+    wanted, found = (
+        parse(x).model for x in ({"preset": "vit-tiny"}, demo.corpus_settings("scenes", "classify", "vit-tiny"))
+    )
+    assert (found.encoders, found.d_model) == (wanted.encoders, wanted.d_model)
+    assert parse(demo.corpus_settings("scenes", "classify")).model.encoders != wanted.encoders
+    hard = demo.corpus_settings("scenes", preset="xu2015-hard")
+    assert (hard["preset"], hard["model"]["d_model"]) == ("xu2015-hard", 128)
 
 
 @pytest.mark.usefixtures("few_scenes")

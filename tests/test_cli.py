@@ -329,6 +329,13 @@ def test_new_takes_data_from_where_its_user_stands(tmp_path: Path, monkeypatch: 
     assert Path(data.valid).resolve() == tmp_path / "b.tsv"
     assert "no file gone.tsv" in refused("new", "third", "--train", "gone.tsv")
     assert "give one or the other" in refused("new", "third", "--train", "b.tsv", "--corpus", "text")
+    refusal = "--text gives what the corpus 'spoken' says, and"
+    assert f"{refusal} there is no --corpus; give --corpus spoken" in refused("new", "third", "--text", "b.tsv")
+    assert f"{refusal} --corpus text has texts of its own" in refused("new", "third", "--corpus=text", "--text=b.tsv")
+    spoken = ("new", "third", "--corpus=spoken")
+    assert "no file gone.txt" in refused(*spoken, "--text=gone.txt")
+    assert "--words 3-5 chooses among sentences" in refused(*spoken, "--text=b.tsv", "--words=3-5")
+    assert "b.tsv has too few different lines (1); give 3 or more" in refused(*spoken, "--text=b.tsv")
     assert not Path("third").exists()
 
 

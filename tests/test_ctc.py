@@ -16,9 +16,10 @@ from regard.config import parse
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError
 from regard.models.build import build
-from regard.models.ctc import BLANK, CTCHead, CTCModel, JointStepper
+from regard.models.ctc import BLANK, CTCHead, CTCModel, JointStepper, occupancy
 from regard.models.model import EncoderDecoder
 from regard.models.stems import Elements
+from regard.nn.attention import capture
 from regard.ragged import Ragged
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
@@ -102,6 +103,54 @@ def test_a_target_that_is_too_long_for_its_source_costs_nothing_and_breaks_nothi
     gradients = torch.autograd.grad(loss, list(ctc.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert max(float(gradient.abs().max()) for gradient in gradients) > 1e-6
+
+
+def places(path: tuple[int, ...]) -> list[int | None]:
+    """Which token of what a path reads is named at each time, from 0; None: a blank."""
+    found: list[int | None] = []
+    number = -1
+    for i, token in enumerate(path):
+        number += token != BLANK and (i == 0 or token != path[i - 1])
+        found.append(None if token == BLANK else number)
+    return found
+
+
+def test_when_tokens_are_named_is_the_mean_of_all_paths() -> None:
+    """In one batch of texts and sources of several lengths; what no path reads is named nowhere."""
+    ctc, lengths = head(seed=5), [4, 1, 3, 5, 2, 4]
+    x = states(lengths)
+    targets = [[A, B], [], [B, B], [A, B, A], [C, C], [A]]
+    inputs = Ragged.of([[BOS, *target] for target in targets])
+    with capture(ctc) as trace:
+        ctc.align(x, inputs)
+    for row, (vectors, target) in enumerate(zip(x.values.split(lengths), targets, strict=True)):
+        right, named = np.zeros((len(target), len(vectors))), log_probs(ctc, vectors)
+        for path in product({BLANK, *target}, repeat=len(vectors)):
+            if read(path) == tuple(target):
+                for t, number in enumerate(places(path)):
+                    if number is not None:
+                        right[number, t] += math.exp(sum(named[i, token] for i, token in enumerate(path)))
+        total = right.sum(1, keepdims=True)
+        assert (total > 0).all() == (target != [C, C])  # which two times are too few for
+        found = trace.weights("", row)
+        assert found.shape == (1, 4, 5)
+        np.testing.assert_allclose(
+            found[0, : len(target), : len(vectors)], right / np.where(total, total, 1), atol=1e-6
+        )
+        assert (found[0, len(target) :] == 0).all()  # the end, and what fills up the batch
+        assert (found[0, :, len(vectors) :] == 0).all()
+
+
+def test_when_tokens_of_long_texts_are_named() -> None:
+    """A hundred tokens in three hundred times, named without a doubt: two times each, and a blank."""
+    vocabulary, length = MARKS + 100, 100
+    wanted = torch.tensor([token for i in range(length) for token in (MARKS + i % 50, MARKS + i % 50, BLANK)])
+    scores = torch.full((1, 3 * length, vocabulary), -30.0, dtype=torch.float64)
+    scores[0, torch.arange(3 * length), wanted] = 0.0
+    tokens = MARKS + torch.arange(length)[None] % 50
+    found = occupancy(scores.log_softmax(-1), torch.tensor([3 * length]), tokens, torch.tensor([length]))
+    right = (torch.arange(3 * length) // 3 == torch.arange(length)[:, None]) & (torch.arange(3 * length) % 3 < 2)
+    np.testing.assert_allclose(found[0], right.double(), atol=1e-9)
 
 
 def test_the_loss_of_an_empty_batch_is_nothing() -> None:

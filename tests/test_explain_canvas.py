@@ -230,6 +230,11 @@ def test_frames_are_lit_each_by_itself(cell: int, drawn: list[Figure], tmp_path:
         assert int(np.argmax(quarter)) == 2 * row + column % 2
     assert titles(drawn[0]) == ["", "red"]
     assert len(drawn[0].axes[1].lines) == 4
+    for axes in drawn[0].axes:  # a line between frames
+        (between,) = axes.collections
+        assert [x for (x, _), _ in between.get_segments()] == pytest.approx(  # type: ignore[attr-defined]
+            [pixels(axes).shape[1] * i / 3 - 0.5 for i in (1, 2)]
+        )
     assert drawn[0].axes[0].get_position().width == pytest.approx(3 * drawn[0].axes[0].get_position().height)
 
 

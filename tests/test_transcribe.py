@@ -120,7 +120,9 @@ def test_tones_are_heard(folder: Path, name: str) -> None:
     assert own > others + 5
     scores = system.evaluate(folder / "valid.jsonl").scores
     assert scores["exact"].value == pytest.approx(100 * sum(a == b for a, b in zip(outputs, texts, strict=True)) / 8)
-    assert ("pointing" in scores) == (name != "ctc")
+    layer = "ctc" if name == "ctc" else "decoder."
+    assert scores["pointing"].signature.startswith(f"layer:{layer}")
+    assert scores["word_time"].signature.startswith(f"layer:{layer}")
 
 
 def test_the_weight_of_ctc_is_a_setting_of_search(folder: Path) -> None:
@@ -187,8 +189,29 @@ def test_what_was_attended_to_is_drawn_over_the_spectrogram(folder: Path, tmp_pa
     assert found["source"][:3] == ["0.00", "0.04", "0.08"]
     aligned = good("generate", folder / "lstm", "--align", text=source + "\n").rstrip("\n").split("\t")
     assert len(aligned[1].split()) == len(aligned[0].split())
-    assert "no attention" in refused("explain", folder / "ctc", source, "-o", tmp_path / "b.png")
-    assert "no attention over its source" in refused("generate", folder / "ctc", "--align", text=source + "\n")
+
+
+def test_when_ctc_names_a_word_is_shown_as_attention_is_and_is_when_it_sounds(folder: Path, tmp_path: Path) -> None:
+    """A moment is 40 ms, and a tone with the silence behind it about three of them."""
+    system, (example, *_) = regard.load(folder / "ctc"), examples(folder)
+    assert system.evaluate(folder / "valid.jsonl").scores["word_time"].value < 60
+    explained = system.explain(example, example.target)
+    assert explained.best == "ctc"
+    weights = explained.weights()
+    assert weights.shape == (len(example.target.split()) + 1, len(explained.source))
+    np.testing.assert_allclose(weights.sum(1), [*[1.0] * len(example.target.split()), 0.0], atol=1e-5)
+    assert [word for _, word in explained.alignment()] == list(range(len(example.target.split())))
+    for ending in ("png", "html"):
+        good("explain", folder / "ctc", example.source, "-o", tmp_path / f"a.{ending}")
+    aligned = good("generate", folder / "ctc", "--align", text=f"{example.source}\n").rstrip("\n").split("\t")
+    assert len(aligned[1].split()) == len(aligned[0].split())
+    assert "search.coverage needs a model with attention" in refused(
+        "generate", folder / "ctc", "--set", "coverage=1", text=f"{example.source}\n"
+    )
+    beside = regard.load(folder / "lstm").explain(example, example.target)
+    assert beside.best == "decoder.attention"
+    assert beside.weights("ctc").shape == beside.weights().shape
+    assert [word for _, word in beside.alignment("ctc")] == list(range(len(example.target.split())))
 
 
 def test_exports_are_refused_and_ensembles_write(folder: Path, tmp_path: Path) -> None:

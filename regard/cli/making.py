@@ -44,6 +44,15 @@ def new(
     words: Annotated[
         str | None, typer.Option(help="Shortest and longest sentence of the corpus (5-16, spoken 3-10).")
     ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --corpus spoken: say the lines of this UTF-8 file. An eighth of them, drawn by --seed, is for "
+            "valid and another for test; with more --pairs than lines, lines recur in other voices. For --task "
+            "translate: text, tab, translation.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     force: Force = False,
 ) -> None:
@@ -60,6 +69,16 @@ def new(
         raise ConfigError("--corpus makes data, and --train and --valid name your own; give one or the other")
     if task is not None and corpus is None:
         raise ConfigError(f"--task '{task}' is for a corpus that Regard makes; give --corpus too")
+    if text is not None:
+        if corpus != "spoken":
+            there = f"--corpus {corpus} has texts of its own" if corpus else "there is no --corpus"
+            raise ConfigError(f"--text gives what the corpus 'spoken' says, and {there}; give --corpus spoken")
+        if words:
+            raise ConfigError(
+                f"--words {words} chooses among sentences that Regard makes, and the lines of --text are said as they "
+                "are; give one or the other"
+            )
+        check_input(text)
     check_input(*own["train"], *own["valid"], folders=True)
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     # Paths in a config are relative to it, so that a folder can be moved with the data beside it.
@@ -71,18 +90,18 @@ def new(
     if corpus is not None:
         from regard.demo import corpus_settings
 
-        settings = merge(corpus_settings(corpus, task), {"run": "run"})
-        settings |= {"preset": preset} if preset else {}
-    text = commented(settings)
+        settings = merge(corpus_settings(corpus, task, preset), {"run": "run"})
+    config = commented(settings)
     with writing(folder):
         if corpus is not None:
             from regard.demo import make_corpus
 
             make_corpus(
-                corpus, folder, language, pairs, word_range(words) if words else None, seed, task=task, force=force
-            )
+                corpus, folder, language, pairs, word_range(words) if words else None, seed, task=task, text=text,
+                force=force,
+            )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+        write_text(path, config)
     unset = [] if corpus else [f"data.{split}" for split, files in own.items() if not files]
     say(f"wrote {path}")
     first = f"set {' and '.join(unset)} in it, then " if unset else ""

@@ -213,6 +213,10 @@ function paint(canvas, weights, place, floored = view.floored) {
   brush.imageSmoothingEnabled = view.image.naturalWidth > width; // few pixels are to be seen as such
   brush.drawImage(view.image, 0, 0, width, height);
   if (bright) lightUp(brush, bright, width, height);
+  brush.fillStyle = "#fff";
+  for (let i = 1, frames = frameCount(view.canvas); i < frames; i++) { // a line between frames
+    brush.fillRect(i * width / frames - width / 1600, 0, width / 800, height);
+  }
   if (place?.gold?.length) outline(brush, place.gold, width, height);
 }
 

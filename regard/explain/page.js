@@ -10,7 +10,8 @@ const READ = { // of a text that is no other's source: it is continued, or somet
   encoder: { group: "Text attends to itself", query: "text", key: "text" },
   decoder: { group: "Text attends to itself", query: "text so far", key: "text so far" },
 };
-const state = { sentence: 0, layer: null, head: "mean", unit: "pieces", word: null, scope: "" };
+const heard = data.some((x) => x.canvas?.kind === "sound"); // of which words are known by their time
+const state = { sentence: 0, layer: null, head: "mean", unit: heard ? "words" : "pieces", word: null, scope: "" };
 // What is on the screen: { mode, kind, layer, query: places, key: places, weights: [query][key] }, and over a canvas
 // also { canvas, image, heads, layers, thumbnails, label, gold, spoken, floored, averaged }.
 let view;
@@ -148,6 +149,7 @@ function draw() {
     `${x.source[x.places[i]]}: ${candidateTexts(list).join(", ")}`)));
   view = { mode, layer: layer ?? {} };
   const target = places(x.target, x.target_word, x.log_probs, state.unit, { candidates: x.candidates });
+  if (whole) target[0].plain = true;
   if (!layer) return fill($("target"), "target", target);
   const [query, key] = mode === overCanvas ? cellSides(x, layer, state.unit) : sides(x, layer, state.unit);
   const heads = layer.weights.map((head) => merge(head, query, key));
@@ -234,9 +236,10 @@ function fill(line, side, list) {
   line.replaceChildren(...list.map((place, i) => {
     const details = lines(probability(place), ...candidateTexts(place.candidates), view.mode.describe(side, i));
     // <bdi> keeps a mark such as <s> from setting the direction of a line of Arabic or Hebrew.
+    const shown = place.plain ? [place.text] : visible(place.text, "span"); // in a label a space is a space
     const token = make("li", { class: "token", id: `${side}-${i}`, role: "option", tabindex: i ? -1 : 0,
       "aria-label": `${named(place)}: ${details.replaceAll("\n", ", ")}` },
-      make(place.mark ? "bdi" : "span", { class: place.mark ? "mark" : "" }, ...visible(place.text, "span")));
+      make(place.mark ? "bdi" : "span", { class: place.mark ? "mark" : "" }, ...shown));
     if (place.predicted) {
       token.append(make("bdi", { class: "predicted" }, "→", ...visible(place.predicted.text, "span")));
     }

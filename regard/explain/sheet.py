@@ -45,7 +45,7 @@ def sheet(explanation: Explanation, path: Path, *, layer: str | None = None, hea
         for i, look in enumerate([None, *shown]):
             down, right = divmod(i, across)
             pixels = _enlarged(canvas) if look is None else lit(canvas, look.share)
-            axes = _panel(figure, pixels, size, left=right * (width + GAP), top=down * (height + GAP + TITLE))
+            axes = _panel(figure, canvas, pixels, size, left=right * (width + GAP), top=down * (height + GAP + TITLE))
             if look is None:
                 continue
             _caption(axes, look.label, width)
@@ -66,14 +66,16 @@ def head_sheet(explanation: Explanation, path: Path, *, layer: str | None = None
     strip = canvas.kind == "frames"
     height, width = size = _size(canvas, min(SMALL_STRIP if strip else SMALL, room))
     with drawing(path, labels) as figure:
-        whole = _panel(figure, _enlarged(canvas), _size(canvas, SMALL_STRIP if strip else PANEL), left=0.0, top=0.0)
+        whole = _panel(
+            figure, canvas, _enlarged(canvas), _size(canvas, SMALL_STRIP if strip else PANEL), left=0.0, top=0.0
+        )
         start = whole.get_position().width + 0.6  # of a figure of one inch: inches
         for row, some in enumerate(rows):
             for column, look in enumerate(some):
                 if look is None:
                     continue
                 left, top = start + column * (width + GAP / 2), row * (height + GAP / 2)
-                axes = _panel(figure, lit(canvas, look.share), size, left=left, top=top)
+                axes = _panel(figure, canvas, lit(canvas, look.share), size, left=left, top=top)
                 _outline(axes, canvas, look)
                 if row == 0:
                     _caption(axes, look.label, width)
@@ -156,10 +158,17 @@ def _more(explanation: Explanation, shown: Sequence[Look | None]) -> str:
     return rolled + ("\nOutlined: where the thing is that the word names." if explanation.gold else "")
 
 
-def _panel(figure: Figure, pixels: NDArray[np.uint8], size: tuple[float, float], *, left: float, top: float) -> Axes:
+def _panel(
+    figure: Figure, canvas: Canvas, pixels: NDArray[np.uint8], size: tuple[float, float], *, left: float, top: float
+) -> Axes:
+    """The canvas as `pixels`, with a line between frames."""
     height, width = size
     axes = figure.add_axes((left, 1 - top - height, width, height))
     axes.imshow(pixels, aspect="auto")
+    each = pixels.shape[1] / _frames(canvas)
+    axes.vlines(
+        [i * each - 0.5 for i in range(1, _frames(canvas))], -0.5, pixels.shape[0] - 0.5, "white", linewidth=0.8
+    )
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     return axes

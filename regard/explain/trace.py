@@ -23,7 +23,8 @@ ROLLOUT = "rollout"  # the name by which it is asked for as if it were a layer
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one attention, `(heads, queries, keys)`; each row of a head sums to 1.
+    """The weights of one attention, `(heads, queries, keys)`; each row of a head sums to 1, or is zeros where there is
+    nothing that it attends to. What CTC names when is kept as an attention too.
 
     `kind` says what attends to what: `cross`, the target to the source; `encoder`, the source to itself; `decoder`,
     the target so far to itself.

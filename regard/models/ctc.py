@@ -3,7 +3,8 @@
 A path names one of them at each time; tokens that stand side by side and are alike are one, and blanks are left out.
 `p(y given x)` is the sum over all paths that read `y`. The same sums, over paths that go no further than some time,
 give `p(next token given those before)` (Graves 2008; Watanabe et al. 2017, eq. 12): a model of this kind is stepped
-like any other, and search knows nothing of paths.
+like any other, and search knows nothing of paths. Of all paths that read a text, those that name one of its tokens at
+some time say when it was heard (`occupancy`): to `capture` that is an attention of one head.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from regard.data.tokens import BOS, EOS, MASK, PAD, SEP
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel, EncoderDecoder, State
+from regard.nn.attention import Aligner
 from regard.nn.ctc_loss import ctc_loss, takes
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
@@ -52,7 +54,7 @@ class PrefixState:
         return self
 
 
-class CTCHead(nn.Module):
+class CTCHead(Aligner):
     """The output layer over the encoder's states: a token or a blank at each of them."""
 
     unseen: Tensor
@@ -85,6 +87,16 @@ class CTCHead(nn.Module):
         targets = outputs.padded(EOS)[:, :-1].contiguous()
         ends = (states.known, outputs.known - 1)  # on the CPU, where torch wants them: it would wait for the device
         return F.ctc_loss(found, targets, *ends, BLANK, reduction="sum", zero_infinity=True)
+
+    def align(self, states: Ragged, inputs: Ragged) -> None:
+        """Under `capture`, record when each token after `<s>` was heard, by its `occupancy` as shares of 1; the end of
+        a text, which no path names, has none."""
+        self.record(lambda: self._aligned(states, inputs))
+
+    def _aligned(self, states: Ragged, inputs: Ragged) -> Tensor:
+        found = occupancy(self(states).padded().double(), states.lengths, inputs.padded(PAD)[:, 1:], inputs.lengths - 1)
+        shares = found / found.sum(2, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
+        return F.pad(shares, (0, 0, 0, 1)).unsqueeze(1)  # (rows, 1, target, time)
 
     def start(self, states: Ragged) -> PrefixState:
         """Before the first token: all paths so far are blanks."""
@@ -119,6 +131,50 @@ class CTCHead(nn.Module):
         ended = torch.full_like(found[:1], _LEAST)
         ended[:, EOS] = 0.0
         return torch.where((state.prefix < IMPOSSIBLE)[:, None], ended, found).float(), state
+
+
+def occupancy(log_probs: Tensor, ends: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
+    """How probable it is that each token of a text is what is named at each time, given that the text is read: `(rows,
+    tokens, time)`, zeros where no path reads it. Graves et al. 2006, 4.1: `α_t(s) β_t(s) / p(y given x)`, over the text
+    with a blank before, between and behind its tokens.
+
+    `log_probs` are `(rows, time, vocabulary)`, of which the first `ends` count, and `tokens` `(rows, tokens)`, of which
+    the first `counts` do.
+    """
+    rows, times = log_probs.shape[:2]
+    if not times or not tokens.shape[1]:
+        return log_probs.new_zeros(rows, tokens.shape[1], times)
+    labels = tokens.new_full((rows, 2 * tokens.shape[1] + 1), BLANK)
+    labels[:, 1::2] = tokens
+    named = log_probs.gather(2, labels[:, None].expand(-1, times, -1))  # (rows, time, labels)
+    place = torch.arange(labels.shape[1], device=labels.device)
+    # A blank may be left out between two tokens that differ.
+    skips = F.pad((labels[:, 2:] != labels[:, :-2]) & (place[2:] % 2 == 1), (2, 0), value=False)
+    last = 2 * counts[:, None]
+
+    before = [_log(place <= 1) + named[:, 0]]  # α
+    for t in range(1, times):
+        from_two = F.pad(before[-1], (2, 0), value=_LEAST)[:, :-2] + _log(skips)
+        reached = torch.stack((before[-1], F.pad(before[-1], (1, 0), value=_LEAST)[:, :-1], from_two)).logsumexp(0)
+        before.append((reached + named[:, t]).clamp(min=_LEAST))
+
+    final = _log((place == last) | (place == last - 1)).to(named.dtype)
+    after = [torch.where((ends == times)[:, None], final, _LEAST)]  # β, from the last time
+    for t in range(times - 2, -1, -1):
+        onward = (after[-1] + named[:, t + 1]).clamp(min=_LEAST)
+        by_two = F.pad(onward + _log(skips), (0, 2), value=_LEAST)[:, 2:]
+        leads = torch.stack((onward, F.pad(onward, (0, 1), value=_LEAST)[:, 1:], by_two)).logsumexp(0)
+        after.append(torch.where((ends == t + 1)[:, None], final, leads.clamp(min=_LEAST)))
+
+    both = torch.stack(before, 1) + torch.stack(after[::-1], 1)  # (rows, time, labels)
+    whole = both[:, 0].logsumexp(1)[:, None, None]
+    found = torch.where(whole > IMPOSSIBLE, (both - whole).exp(), 0.0)
+    return found[:, :, 1::2].mT
+
+
+def _log(where: Tensor) -> Tensor:
+    """0 where something can be, and elsewhere what cannot."""
+    return torch.where(where, 0.0, _LEAST)
 
 
 def _of(by_token: Tensor, tokens: Tensor) -> Tensor:
@@ -169,7 +225,9 @@ class CTCModel(AutoregressiveModel):
 
     def forward(self, source: Any, inputs: Ragged) -> Ragged:
         """`log p` `(total, vocabulary)` of the token after each of `inputs`."""
-        state, found = self.start(source), []
+        states = self.encode(source).states
+        self.ctc.align(states, inputs)
+        state, found = self.ctc.start(states), []
         padded = inputs.padded(PAD)
         for tokens in padded.unbind(1):
             log_probs, state = self.step(tokens, state)

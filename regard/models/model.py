@@ -133,7 +133,11 @@ class EncoderDecoder(AutoregressiveModel):
         return self.decoder.packed and bool(self.encoder.packed)
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        return self.decoder(inputs, self.encode(source))
+        memory = self.encode(source)
+        found = self.decoder(inputs, memory)
+        if self.ctc is not None:
+            self.ctc.align(memory.states, inputs)
+        return found
 
     def encode(self, source: Source) -> Memory:
         return self.encoder(source)

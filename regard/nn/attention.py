@@ -65,7 +65,7 @@ def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace
     """Inside this, every attention in `model`, a network or what `regard.load` gives, also leaves its weights in the
     trace; or only those in `layers`. Outputs do not change."""
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
-    names = {x: name for name, x in network.named_modules() if isinstance(x, Attention | MultiHeadAttention)}
+    names = {x: name for name, x in network.named_modules() if isinstance(x, Attention | MultiHeadAttention | Aligner)}
     if unknown := set(layers or ()) - set(names.values()):
         raise ConfigError(f"no attention '{min(unknown)}' in this model; there are: {', '.join(names.values())}")
     trace = Trace({module: name for module, name in names.items() if layers is None or name in layers})
@@ -78,6 +78,15 @@ def capture(model: Any, layers: Collection[str] | None = None) -> Iterator[Trace
 
 def _tracing() -> Trace | None:
     return None if torch.compiler.is_compiling() else _trace.get()  # what is compiled is there to train, not to look at
+
+
+class Aligner(nn.Module):
+    """What relates the target to the source in another way, and is captured beside attention."""
+
+    def record(self, weights: Callable[[], Tensor]) -> None:
+        """Leave `weights()`, `(rows, heads, target, source)`, in the trace, if there is one."""
+        if (trace := _tracing()) is not None:
+            trace.record(self, weights)
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ class TextGeneration(Task):
     ) -> list[list[Hypothesis]]:
         """Add the coverage penalty to the score of each hypothesis, and sort anew."""
         layer = self.best_layer
-        if layer is None:
+        if layer is None or isinstance(self.model, CTCModel):  # CTC names nothing at most times, and should not
             raise ConfigError("search.coverage needs a model with attention over its source; set it to 0")
         ranked = []
         for item, hypotheses in zip(sources, found, strict=True):

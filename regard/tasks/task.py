@@ -29,7 +29,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
 from regard.models.encoders import Memory
 from regard.models.model import Model
-from regard.nn.attention import Trace, capture
+from regard.nn.attention import Aligner, Trace, capture
 from regard.nn.graphs import exclusive
 from regard.registry import METRICS
 from regard.search_settings import Search
@@ -131,9 +131,11 @@ class Task(ABC):
     @property
     def best_layer(self) -> str | None:
         """The attention over the source to show first and to align by; None if there is none. Of many layers the last
-        but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer the last."""
-        modules = (name for name, _ in self.model.named_modules())
+        but one, whose heads agree best with alignments (Garg et al. 2019); of three or fewer the last. Without a
+        decoder, what CTC names when."""
+        modules = dict(self.model.named_modules())
         names = [name for name in modules if name.endswith(("decoder.attention", "cross_attention"))]
+        names = names or [name for name, module in modules.items() if isinstance(module, Aligner)]
         if not names:
             return None
         return names[-1] if len(names) <= 3 else names[-2]

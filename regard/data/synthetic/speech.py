@@ -52,11 +52,23 @@ def speak(utterances: Iterable[Utterance]) -> Iterator[Speech]:
     """Say utterances, in order. What is said depends on the utterances before it in its block of `BLOCK`, and on
     nothing else: so it is the same every time, and more utterances continue fewer."""
     require("espeakng_loader")
-    return _speak(iter(utterances))
+    return map(_whole, _speak(iter(utterances)))
 
 
-def _speak(utterances: Iterator[Utterance]) -> Iterator[Speech]:
-    waiting: deque[Future[list[Speech]]] = deque()
+def faults(utterances: Iterable[Utterance]) -> Iterator[str]:
+    """What is wrong with each utterance as espeak-ng says it; nothing: an empty string."""
+    require("espeakng_loader")
+    return (str(said) if isinstance(said, ValueError) else "" for said in _speak(iter(utterances)))
+
+
+def _whole(said: Speech | ValueError) -> Speech:
+    if isinstance(said, ValueError):
+        raise said
+    return said
+
+
+def _speak(utterances: Iterator[Utterance]) -> Iterator[Speech | ValueError]:
+    waiting: deque[Future[list[Speech | ValueError]]] = deque()
     with ThreadPoolExecutor(PROCESSES) as pool:
         while True:
             while len(waiting) <= PROCESSES and (block := list(islice(utterances, BLOCK))):
@@ -66,8 +78,8 @@ def _speak(utterances: Iterator[Utterance]) -> Iterator[Speech]:
             yield from waiting.popleft().result()
 
 
-def _speak_block(block: Sequence[Utterance]) -> list[Speech]:
-    """What a new process of espeak-ng says."""
+def _speak_block(block: Sequence[Utterance]) -> list[Speech | ValueError]:
+    """What a new process of espeak-ng says, or what is wrong with it."""
     loader = require("espeakng_loader")
     texts = [_NO_BREAK_SPACE.join(utterance.words) for utterance in block]
     lines = [json.dumps([text, x.voice, x.rate, x.pitch]) for text, x in zip(texts, block, strict=True)]
@@ -75,23 +87,30 @@ def _speak_block(block: Sequence[Utterance]) -> list[Speech]:
     done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, check=False)
     if done.returncode:
         raise ValueError(done.stderr.decode(errors="replace").strip() or f"espeak-ng ended with {done.returncode}")
-    found, at = [], 0
+    found, at = list[Speech | ValueError](), 0
     for utterance in block:
         end = done.stdout.index(b"\n", at)
         count, events = json.loads(done.stdout[at:end])
         samples = np.frombuffer(done.stdout, np.int16, count, end + 1) / 32768
         at = end + 1 + samples.size * 2
-        found.append(Speech(_resampled(samples), _times(samples, _starts(utterance, dict(events)))))
+        try:
+            starts = _starts(utterance, events)
+        except ValueError as error:
+            found.append(error)
+        else:
+            found.append(Speech(_resampled(samples), _times(samples, starts)))
     return found
 
 
-def _starts(utterance: Utterance, events: dict[int, int]) -> list[int]:
-    """The sample at which each word begins, of events by their place in the text."""
+def _starts(utterance: Utterance, events: Sequence[tuple[int, int]]) -> list[int]:
+    """The sample at which each word begins, of events: places in the text, and samples."""
     starts, at, text = [], 0, " ".join(utterance.words)
+    samples = dict(events)
     for word in utterance.words:
-        if at not in events:
-            raise ValueError(f"espeak-ng says {word!r} of {text!r} together with another word; write it otherwise")
-        starts.append(events[at])
+        if at not in samples:
+            how = "together with another word" if events else "as nothing"
+            raise ValueError(f"espeak-ng says {word!r} of {text!r} {how}; write it otherwise")
+        starts.append(samples[at])
         at += len(word) + 1
     if len(events) != len(starts):
         raise ValueError(f"espeak-ng says {len(events)} words for {text!r}; write what it reads as several in words")

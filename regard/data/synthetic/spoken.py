@@ -14,6 +14,9 @@ reverberation. Recordings are WAV files of 16 kHz, one channel, 16 bits.
 The corpus depends on its arguments alone: the same ones give the same texts and voices, and with the same versions of
 espeak-ng and NumPy the same samples and times. Which split a text belongs to is decided by a hash of it, so train,
 valid and test share no text, whatever their sizes and seeds; and no text occurs twice in a split.
+
+Instead of texts of its own the corpus can say the lines of a user's file (`script.py`), again and again in other voices
+where there are more recordings than lines.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ import hashlib
 import json
 import random
 import wave
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import tee
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +38,7 @@ from regard.errors import OutputError, require
 
 if TYPE_CHECKING:
     from regard.data.synthetic.phrasebook import Pair
+    from regard.data.synthetic.script import Line
     from regard.data.synthetic.speech import Speech, Utterance
 
 ACCENTS = ("en-us", "en", "en-gb-x-rp", "en-gb-scotland")
@@ -76,6 +80,8 @@ _PLACES = (
 _DEVICES = ("lamp", "heater", "fan", "radio", "screen", "camera", "printer", "door", "window")
 
 Draw = Callable[[], float]
+_Span = tuple[float, float]
+_Manner = tuple[str, int, int, _Span, _Span | None, _Span | None, float]
 T = TypeVar("T")
 
 
@@ -94,9 +100,13 @@ class Saying:
     level: float  # dB below full scale
     translation: str | None = None
     links: tuple[tuple[int, int], ...] = ()  # which words, as said, are which of the translation's
+    spelling: str | None = None  # the transcript, where these words are not how it is written
+    place: str | None = None  # file and line, of a user's text
 
     @property
     def transcript(self) -> str:
+        if self.spelling is not None:
+            return self.spelling
         return " ".join(word.rstrip(".,?!") for word in self.words).lower()
 
     @property
@@ -125,6 +135,17 @@ def sayings(
     return _sayings(size, task, pairs, split, seed)
 
 
+def script_sayings(lines: Sequence[Line], size: int, *, split: str = "train", seed: int = 1) -> Iterator[Saying]:
+    """Yield `size` sayings of a user's lines: each once, then each once more, and so on. A larger `size` continues a
+    smaller one."""
+    from regard.data.synthetic.script import rounds
+
+    check_split(size, split, "the spoken corpus has", "recordings")
+    draw = random.Random(f"spoken script {split} {seed}").random
+    for line in islice(rounds(lines, f"{split} {seed}"), size):
+        yield Saying("text", line.words, *_manner(split, draw), line.translation, (), line.spelling, line.place)
+
+
 def record(saying: Saying, speech: Speech) -> Speech:
     """Speech as it is recorded: in its room, with its noise. The noise is drawn from the words and the voice."""
     from regard.data.synthetic import speech as sounds
@@ -140,7 +161,8 @@ def record(saying: Saying, speech: Speech) -> Speech:
 
 def write(
     folder: Path, *, task: str = "transcribe", language: str = "de", train: int = 5000, valid: int = 300,
-    test: int = 500, words: tuple[int, int] = (3, 10), seed: int = 1, progress: Callable[[int], None] | None = None,
+    test: int = 500, words: tuple[int, int] = (3, 10), seed: int = 1,
+    script: Mapping[str, Sequence[Line]] | None = None, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Path]:  # fmt: skip
     """Write `train.jsonl`, `valid.jsonl`, `test.jsonl` and their recordings into `folder`; returns where each split is.
 
@@ -150,14 +172,19 @@ def write(
     there is none; and of a sentence its `translation`. For the task `translate`, `words` are those of the translation:
     a list for each spoken word that a word of it is linked with. A .jsonl file appears when it and its recordings are
     complete; nothing that is there is replaced. `progress` is called now and then with the number of recordings so
-    far, of all splits together.
+    far, of all splits together. With a `script`, its lines are said (`kind` is "text"), those of each split, whatever
+    `task`, `language` and `words` are; for `translate`, no word is then linked with another.
     """
-    require("espeakng_loader", "num2words", "babel")
     sizes = {"train": train, "valid": valid, "test": test}
-    drawn = {
-        split: sayings(size, task=task, language=language, split=split, words=words, seed=seed)
-        for split, size in sizes.items()
-    }
+    if script is None:
+        require("espeakng_loader", "num2words", "babel")
+        drawn = {
+            split: sayings(size, task=task, language=language, split=split, words=words, seed=seed)
+            for split, size in sizes.items()
+        }
+    else:
+        require("espeakng_loader")
+        drawn = {split: script_sayings(script[split], size, split=split, seed=seed) for split, size in sizes.items()}
     if (folder / "recordings").exists():
         raise OutputError(f"{folder / 'recordings'} exists; give another folder")
     lines = {split: _lines(folder, task, split, drawn[split]) for split in drawn}
@@ -170,7 +197,12 @@ def _lines(folder: Path, task: str, split: str, sayings: Iterable[Saying]) -> It
 
     (folder / "recordings" / split).mkdir(parents=True)
     sayings, spoken = tee(sayings)
-    for number, (saying, speech) in enumerate(zip(sayings, speak(x.utterance for x in spoken), strict=True), 1):
+    said = speak(x.utterance for x in spoken)
+    for number, saying in enumerate(sayings, 1):
+        try:
+            speech = next(said)
+        except ValueError as error:
+            raise ValueError(f"{saying.place} cannot be said: {error}" if saying.place else str(error)) from None
         source = f"recordings/{split}/{number:06d}.wav"
         recorded = record(saying, speech)
         with wave.open(str(folder / source), "wb") as file:
@@ -210,14 +242,19 @@ def _sayings(size: int, task: str, pairs: Iterator[Pair], split: str, seed: int)
                 "to say; try a smaller size"
             )
         seen.add(digest)
-        yield Saying(
-            kind, said, f"{_one_of(ACCENTS, draw)}+{_one_of(SPEAKERS[split], draw)}",
-            round(_between(_RATES, draw)), round(_between(_PITCHES, draw)),
-            (_between(_SILENCES, draw), _between(_SILENCES, draw)),
-            (_between(_ROOMS, draw), _between(_DISTANCES, draw)) if draw() < _REVERBERANT else None,
-            (_between(_RATIOS, draw), float(_one_of((0, 1, 2), draw))) if draw() < _NOISY else None,
-            _between(_LEVELS, draw), None if pair is None else pair.target, links,
-        )  # fmt: skip
+        yield Saying(kind, said, *_manner(split, draw), None if pair is None else pair.target, links)
+
+
+def _manner(split: str, draw: Draw) -> _Manner:
+    """How something is said: the fields of a `Saying` from `voice` to `level`."""
+    return (
+        f"{_one_of(ACCENTS, draw)}+{_one_of(SPEAKERS[split], draw)}",
+        round(_between(_RATES, draw)), round(_between(_PITCHES, draw)),
+        (_between(_SILENCES, draw), _between(_SILENCES, draw)),
+        (_between(_ROOMS, draw), _between(_DISTANCES, draw)) if draw() < _REVERBERANT else None,
+        (_between(_RATIOS, draw), float(_one_of((0, 1, 2), draw))) if draw() < _NOISY else None,
+        _between(_LEVELS, draw),
+    )  # fmt: skip
 
 
 def _spoken(pair: Pair) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
