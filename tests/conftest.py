@@ -54,6 +54,11 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 FULL = bool(os.environ.get("REGARD_TEST_ALL"))  # all of what is otherwise tested in part: `make test-all`
 whole = pytest.mark.skipif(not FULL, reason="takes long; make test-all")
+compiles = pytest.mark.filterwarnings(  # what torch's compiler says of itself
+    "ignore:TensorFloat32 tensor cores",
+    "ignore:.*torch.jit.script_method",
+    "ignore:The .grad attribute of a Tensor that is not a leaf",
+)
 
 
 def crossed(*values: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -18,7 +18,7 @@ from regard.stem_settings import LogMelSettings, SubsamplingSettings
 from regard.system import new_task
 from regard.training.objectives import Likelihood, make_objective
 from regard.training.update import Updater
-from tests.conftest import gpu
+from tests.conftest import compiles, gpu
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS = [5, 1, 9, 0, 4, 13, 2]
@@ -126,7 +126,7 @@ def test_what_fills_a_batch_up_costs_nothing(kernel: None, decoder: str) -> None
 
 
 @gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
+@compiles
 @pytest.mark.parametrize("decoder", ["none", "transformer"])
 def test_updates_that_are_recorded(decoder: str) -> None:
     losses = []

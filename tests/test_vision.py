@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import regard
 from regard.config import parse
 from regard.data.batches import Batch
-from regard.data.modalities.image import Image
+from regard.data.modalities.image import Image, ImageSettings
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
 from regard.errors import ConfigError, ModelError
@@ -28,15 +28,15 @@ from regard.models.published import LAYOUTS, clash
 from regard.models.stems import Elements
 from regard.models.vision import DEVIATIONS, MEANS, resampled
 from regard.nn.statistics import BatchNorm, statistics
-from regard.ragged import Ragged
+from regard.ragged import Ragged, Slices
 from regard.registry import STEMS
 from regard.system import System, new_task
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from regard.training.objectives import Objective, make_objective
-from regard.training.update import Updater
+from regard.training.update import Updater, takes_even
 from regard.training_settings import Training
 from tests import equations as eq
-from tests.conftest import IMAGE_ENCODERS, gpu, images, redrawn, tiny
+from tests.conftest import IMAGE_ENCODERS, compiles, gpu, images, redrawn, tiny
 from tests.test_cli import good, refused
 from tests.test_equations_recurrent import agree
 from tests.test_equations_recurrent import weights as arrays
@@ -396,11 +396,48 @@ def updates_on_pictures(
     return updater, losses
 
 
-recorded = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:.*torch.jit.script_method")
+@pytest.mark.parametrize(
+    ("target", "encoder", "training", "expected"),
+    [
+        ("label", VIT, {}, True),
+        ("label", RESNET, {}, True),
+        ("label", {"kind": "transformer", "layers": 1, "heads": 2, "stem": {"kind": "convolution"}}, {}, True),
+        ("number", VIT, {}, True),
+        ("label", {"kind": "lstm", "stem": {"kind": "patches", "size": 4}}, {}, False),
+        ("label", VIT, {"accumulate": 2}, False),
+        ("label", VIT, {"compile": False}, False),
+    ],
+)
+def test_which_updates_on_pictures_may_be_recorded(
+    target: str, encoder: dict[str, Any], training: dict[str, Any], expected: bool
+) -> None:
+    settings = {
+        "source": {"kind": "image", "size": 16}, "target": {"kind": target}, "training": training,
+        "model": {"d_model": 16, "encoder": encoder, "decoder": {"kind": "none"}},
+    }  # fmt: skip
+    sides = Sides.of(parse(settings, "a test"))
+    if isinstance(sides.target, Label):
+        sides.target.labels = ["a", "b"]
+    task = new_task(sides, torch.device("cpu"))
+    own = task.config.training
+    objective = make_objective(task.model, own.objective, 0.0, 0, target=sides.target)
+    assert takes_even(task.model, objective, own, torch.device("cuda")) is expected
+    assert takes_even(task.model, objective, own, torch.device("cpu")) is False
+
+
+def test_pictures_that_are_slices_of_one_array_are_packed_alike() -> None:
+    side, pixels = Image(ImageSettings(size=8)), np.random.default_rng(1).integers(0, 256, (40, 24), dtype=np.uint8)
+    starts = np.array([16, 0, 32])
+    found = side.pack(Slices(pixels, starts, starts + 8))
+    expected = side.pack([pixels[start : start + 8] for start in starts])
+    assert torch.equal(found.values, expected.values)
+    assert found.uniform
+    assert expected.uniform
+    assert found.known.tolist() == [8, 8, 8]
 
 
 @gpu
-@recorded
+@compiles
 @pytest.mark.parametrize("encoder", [VIT, RESNET])
 def test_updates_on_pictures_are_recorded(encoder: dict[str, Any]) -> None:
     """As many pictures make one recording; fewer, at the end of an epoch, are updated by as they were."""
@@ -414,7 +451,7 @@ def test_updates_on_pictures_are_recorded(encoder: dict[str, Any]) -> None:
 
 
 @gpu
-@recorded
+@compiles
 def test_augmentation_and_mixing_are_recorded() -> None:
     """Each replay draws anew: a model that does not learn finds other losses on the same pictures."""
     everything = {"resize": 0.5, "crop": 2, "flip": True, "colour": 0.3, "randaugment": 2, "erase": 0.5}

@@ -52,8 +52,8 @@ class Body(nn.Module, ABC):
     sequence is longer than `longest`."""
 
     family: ClassVar[Family] = BODIES
-    packed = False  # only attention relates positions to each other, and nothing waits for the device
-    steady = False  # nor does anything, where all rows are of one length
+    packed = False  # only attention relates positions to each other, and on a GPU nothing waits for the device
+    steady = False  # on a GPU nothing waits for the device, where all rows are of one length
 
     def __init__(self, settings: Any, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
         super().__init__()

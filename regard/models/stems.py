@@ -40,9 +40,9 @@ class Stem(nn.Module, ABC):
     """
 
     family: ClassVar[Family] = STEMS
-    fills = (
-        0  # reads sources that are filled up (`Ragged.spare`), if their rows have this many elements on average; 0: not
-    )
+    # Reads sources that are filled up (`Ragged.spare`), if their rows have this many elements on average; 0: not.
+    fills = 0
+    steady = False  # on a GPU nothing waits for the device, where all rows are of one length
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__()
@@ -121,6 +121,8 @@ class ConvolutionStem(Stem):
     more, of stride 1, looks around at the end. With `coordinates` two more channels say where a pixel is. The vectors
     are the cells of the grid, row by row.
     """
+
+    steady = True
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)

@@ -58,6 +58,8 @@ class PatchStem(Stem):
     (as Beyer et al. 2022 take them). The class token comes first.
     """
 
+    steady = True
+
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)
         self.size, self.colours = settings.size, Colours(settings.colours)
@@ -144,6 +146,8 @@ BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 class ResNetStem(Stem):
     """A residual network (He et al. 2016, table 1) without its pooling and classifier: the cells of its last grid, row
     by row, each projected to `d_model` and normed."""
+
+    steady = True
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)

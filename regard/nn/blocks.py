@@ -91,7 +91,8 @@ class Block(nn.Module):
     compiled: Callable[..., Any] | None = None
 
     def compile_for_training(self) -> None:
-        """Compile `run`; blocks of a stack are alike, and share what is compiled."""
+        """Compile `run`; blocks of a stack share what is compiled. With pre-norm the first, to which nothing is left to
+        add, is compiled by itself."""
         self.compiled = torch.compile(self.run)
 
     def forward(self, *given: Any) -> Any:

@@ -59,7 +59,7 @@ class HardAttention(Attention):
     def choose(self, weights: Tensor, rows: Tensor) -> Tensor:
         somewhere = weights.sum(-1, keepdim=True) > 0  # a query that may look nowhere looks nowhere
         if self.training:
-            odds = weights.detach().masked_fill(~somewhere, 1.0).flatten(0, -2)
+            odds = torch.where(somewhere, weights.detach(), 1.0).flatten(0, -2)
             place = torch.multinomial(odds, 1).view(*weights.shape[:-1], 1)
         else:
             place = weights.argmax(-1, keepdim=True)

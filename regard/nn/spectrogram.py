@@ -78,7 +78,7 @@ class GlobalNorm(nn.Module):
     def forward(self, x: Ragged) -> Ragged:
         if self.training:
             with torch.no_grad():
-                share = (self.seen < self.batches) / (self.seen + 1)
+                share = torch.where(self.seen < self.batches, 1 / (self.seen + 1), 0.0)
                 own = (x.row < x.rows)[:, None]
                 for kept, values in ((self.mean, x.values), (self.square, x.values.square())):
                     kept.lerp_(values.masked_fill(~own, 0.0).sum(0) / own.sum().clamp(min=1), share)

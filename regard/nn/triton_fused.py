@@ -35,7 +35,7 @@ def add_norm(
     with on_device(x):
         _add_norm[(max(triton.cdiv(total, shape["rows"]), 1),)](
             x, x if added is None else added, weight, weight if bias is None else bias, x if seed is None else seed,
-            sums, y, mean, inverse, total, _threshold(p), factor / (1.0 - p), eps, width=width, added=added is not None,
+            sums, y, mean, inverse, total, _threshold(p), factor * _scale(p), eps, width=width, added=added is not None,
             summed=summed is not None, shifted=bias is not None, dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
     return sums, y, mean, inverse
@@ -57,7 +57,7 @@ def add_norm_backward(
     with on_device(x):
         _add_norm_backward[(programs,)](
             grad, x if through is None else through, x, x if added is None else added, weight,
-            x if seed is None else seed, mean, inverse, dx, dadded, sums, total, _threshold(p), factor / (1.0 - p),
+            x if seed is None else seed, mean, inverse, dx, dadded, sums, total, _threshold(p), factor * _scale(p),
             width=width, passed=through is not None, added=added is not None, split=kind is not None,
             dropped=seed is not None, centred=centred, **shape,
         )  # fmt: skip
@@ -72,7 +72,7 @@ def add_dropout(
     y, count = torch.empty_like(added, dtype=dtype), added.numel()
     with on_device(added):
         _add_dropout[(max(triton.cdiv(count, block), 1),)](
-            added if x is None else x, added, seed, y, count, _threshold(p), factor / (1.0 - p), summed=x is not None,
+            added if x is None else x, added, seed, y, count, _threshold(p), factor * _scale(p), summed=x is not None,
             block=block, num_warps=warps,
         )  # fmt: skip
     return y
@@ -86,7 +86,7 @@ def activate_dropout(
     shares = max(triton.cdiv(total, shape["share"]), 1)
     with on_device(x):
         _activate_dropout[(shares * triton.cdiv(width, shape["columns"]),)](
-            x, bias, seed, y, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, **shape
+            x, bias, seed, y, total, _threshold(p), _scale(p), width=width, kind=kind, **shape
         )
     return y
 
@@ -101,16 +101,25 @@ def activate_dropout_backward(
     sums = saved.new_empty((shares, width), dtype=torch.float32)
     with on_device(saved):
         _activate_dropout_backward[(shares * triton.cdiv(width, shape["columns"]),)](
-            grad, saved, bias, seed, dx, sums, total, _threshold(p), 1.0 / (1.0 - p), width=width, kind=kind, **shape
+            grad, saved, bias, seed, dx, sums, total, _threshold(p), _scale(p), width=width, kind=kind, **shape
         )
     return dx, sums.sum(0)
 
 
+def _dropped(p: float) -> int:
+    """Of 65,536 numbers how many are dropped."""
+    return min(round(p * 2**16), 2**16 - 1)
+
+
 def _threshold(p: float) -> int:
-    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits. The last 16 of them are 0, so
-    `p` is kept to the nearest of 65,536."""
-    threshold = min(round(p * 2**16), 2**16 - 1) << 16
+    """Of 2³² numbers those below it are dropped; as the 32-bit integer of the same bits, of which the last 16 are 0."""
+    threshold = _dropped(p) << 16
     return threshold - 2**32 if threshold >= 2**31 else threshold
+
+
+def _scale(p: float) -> float:
+    """What is kept grows by this, so that the mean stays."""
+    return 2**16 / (2**16 - _dropped(p))
 
 
 def _shape(width: int, share: int = 1024) -> dict[str, int]:

@@ -149,7 +149,8 @@ def takes_even(model: nn.Module, objective: Objective, settings: Training, devic
     and where nothing in the model waits for the device."""
     alike = isinstance(objective, HeadLoss) and not objective.settings.language and settings.accumulate == 1
     encoder = getattr(model, "encoder", None)
-    return alike and settings.compile and device.type == "cuda" and isinstance(encoder, Body) and encoder.steady
+    steady = isinstance(encoder, Body) and encoder.steady and encoder.stem.steady
+    return alike and steady and settings.compile and device.type == "cuda"
 
 
 def filled_room(
