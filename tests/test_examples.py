@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 from regard.data.examples import Example, Form, data_content, read_examples, read_files, read_sources
@@ -505,3 +506,23 @@ def test_what_is_no_file_of_pairs_is_named(tmp_path: Path) -> None:
         read(file)
     file.write_text("Go .\tGeh .\twho wrote it\n\n")
     assert read(file) == [("Go .", "Geh .")]
+
+
+def test_lines_of_multi30k_find_their_photographs(tmp_path: Path) -> None:
+    made = runpy.run_path(str(Path(__file__).parent.parent / "recipes" / "multi30k_photos.py"))
+    for name, lines in (("en", "one\ntwo\nthree"), ("de", "eins\nzwei\ndrei"), ("txt", "12.jpg\n345.jpg\n6.jpg")):
+        (tmp_path / f"val.{name}").write_text(lines + "\n")
+    with pytest.raises(SystemExit, match="no photographs; give the folder"):
+        made["photographs"](tmp_path)
+    for name in ("6_ab1.jpg", "12_0c.jpg", "1234_5.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    known = made["photographs"](tmp_path)
+    assert made["joined"](tmp_path, "val", known) == [
+        f"{tmp_path / '12_0c.jpg'}\tone\teins", f"{tmp_path / '6_ab1.jpg'}\tthree\tdrei"
+    ]  # fmt: skip
+    np.savez(tmp_path / "all.npz", names=np.array(["345_x.jpg"]))
+    known = made["photographs"](tmp_path / "all.npz")
+    assert made["joined"](tmp_path, "val", known) == [f"{tmp_path / 'all.npz'}::345_x.jpg\ttwo\tzwei"]
+    (tmp_path / "val.de").write_text("eins\n")
+    with pytest.raises(SystemExit, match="val has 3 photographs, 3 and 1 lines; as many will do"):
+        made["joined"](tmp_path, "val", known)
