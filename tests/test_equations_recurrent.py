@@ -14,7 +14,7 @@ from regard.models.recurrent import CONTEXT_MODES, ContextMode, RecurrentDecoder
 from regard.models.stems import Embedding
 from regard.nn.attention import Attention
 from regard.nn.recurrence import Recurrence
-from regard.nn.scores import SCORES, Bilinear
+from regard.nn.scores import Additive, Bilinear, Location
 from regard.ragged import Ragged
 from tests import equations as eq
 from tests.conftest import (
@@ -228,18 +228,18 @@ def test_the_output_is_a_softmax_over_a_dense_layer(tied: bool) -> None:
     np.testing.assert_allclose(log_probs[0].detach().numpy(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["additive", "location"])
-def test_gradients_of_scores_by_tanh(kind: str) -> None:
+@pytest.mark.parametrize("kind", [Additive, Location])
+def test_gradients_of_scores_by_tanh(kind: type[Additive]) -> None:
     """A CPU trains on another form of `vᵀ tanh(W s + V h + …)`: it and its gradients, of several queries and heads, are
     those that autograd finds for the equation, also where tanh is all but 1."""
     torch.manual_seed(1)
-    score = SCORES[kind](D_MODEL).double()
+    score = kind(D_MODEL).double()
     queries, states = torch.randn(2, 3, 4, D_MODEL).double(), 8.0 * torch.randn(2, 3, 5, D_MODEL).double()
-    past = torch.rand(2, 3, 4, 5).double() if kind == "location" else None
+    past = torch.rand(2, 3, 4, 5).double() if isinstance(score, Location) else None
     given = [x.requires_grad_() for x in (queries, states)]
-    given += [weight for name, weight in score.named_parameters() if past is not None or "locat" not in name]
+    given += score.parameters()
     found = score(queries, score.keys(states), past)
-    added = 0.0 if past is None else score.located(past)
+    added = score.located(past) if isinstance(score, Location) and past is not None else 0.0
     x = score.from_query(queries).unsqueeze(-2) + score.from_state(states).unsqueeze(-3) + added
     expected = (torch.tanh(x) * score.v.weight[0]).sum(-1)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-13)
