@@ -90,12 +90,20 @@ class Additive(AttentionScore):
         return tanh_score(query, key, self.v)  # (batch, heads, target, source)
 
 
-def tanh_score(query: Tensor, key: Tensor, v: nn.Linear) -> Tensor:
+def tanh_score(query: Tensor, key: Tensor, v: nn.Module) -> Tensor:
     """`vᵀ tanh(query + key)` over the last axis, of tensors that spread to one shape."""
-    trained = torch.is_grad_enabled() and key.device.type == "cpu"
-    if trained and query.dtype == key.dtype == v.weight.dtype in (torch.float32, torch.float64):
-        return _TanhScore.apply(query, key, v.weight.squeeze(0))
-    return v(torch.tanh(query + key)).squeeze(-1)
+    weight = v.weight.squeeze(0) if type(v) is nn.Linear and key.device.type == "cpu" else None
+    if weight is None or not query.dtype == key.dtype == weight.dtype in (torch.float32, torch.float64):
+        found: Tensor = v(torch.tanh(query + key)).squeeze(-1)
+        return found
+    if not torch.is_grad_enabled():
+        return _sigma(query, key) @ (2.0 * weight) - weight.sum()
+    return _TanhScore.apply(query, key, weight)
+
+
+def _sigma(query: Tensor, key: Tensor) -> Tensor:
+    """`σ(2 (query + key))`, `(…, target, source, d_model)`."""
+    return torch.add(2.0 * query, key, alpha=2.0).sigmoid_()
 
 
 class _TanhScore(torch.autograd.Function):
@@ -104,7 +112,7 @@ class _TanhScore(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-        sigma = torch.add(2.0 * query, key, alpha=2.0).sigmoid_()  # (…, target, source, d_model)
+        sigma = _sigma(query, key)
         ctx.save_for_backward(sigma, v)
         ctx.shapes = query.shape, key.shape
         return sigma @ (2.0 * v) - v.sum()
