@@ -14,7 +14,7 @@ from regard.models.recurrent import CONTEXT_MODES, ContextMode, RecurrentDecoder
 from regard.models.stems import Embedding
 from regard.nn.attention import Attention
 from regard.nn.recurrence import Recurrence
-from regard.nn.scores import Bilinear
+from regard.nn.scores import Additive, Bilinear, Location
 from regard.ragged import Ragged
 from tests import equations as eq
 from tests.conftest import (
@@ -226,3 +226,23 @@ def test_the_output_is_a_softmax_over_a_dense_layer(tied: bool) -> None:
     log_probs, _ = model.step(target.values[:1], model.start(source))
     expected = np.log(eq.softmax(list(logits[0])))
     np.testing.assert_allclose(log_probs[0].detach().numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Additive, Location])
+def test_gradients_of_scores_by_tanh(kind: type[Additive]) -> None:
+    """A CPU trains on another form of `vᵀ tanh(W s + V h + …)`: it and its gradients, of several queries and heads, are
+    those that autograd finds for the equation, also where tanh is all but 1."""
+    torch.manual_seed(1)
+    score = kind(D_MODEL).double()
+    queries, states = torch.randn(2, 3, 4, D_MODEL).double(), 8.0 * torch.randn(2, 3, 5, D_MODEL).double()
+    past = torch.rand(2, 3, 4, 5).double() if isinstance(score, Location) else None
+    given = [x.requires_grad_() for x in (queries, states)]
+    given += score.parameters()
+    found = score(queries, score.keys(states), past)
+    added = score.located(past) if isinstance(score, Location) and past is not None else 0.0
+    x = score.from_query(queries).unsqueeze(-2) + score.from_state(states).unsqueeze(-3) + added
+    expected = (torch.tanh(x) * score.v.weight[0]).sum(-1)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-13)
+    by = torch.randn_like(found)
+    for one, other in zip(torch.autograd.grad(found, given, by), torch.autograd.grad(expected, given, by), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,22 @@ def test_scanning_text_is_light(heavy: str) -> None:
     code = f"import regard.data.scan, sys; print('{heavy}' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_picture_is_looked_at_again_when_it_has_changed(tmp_path: Path) -> None:
+    """Both where it has just been written and where it has lain there for a while."""
+    images, path = sides_of("image"), tmp_path / "a.png"
+    data = data_of(tmp_path / "x.jsonl", json.dumps({"source": "a.png", "target": "a thing"}) + "\n", bad_limit=1.0)
+
+    def bad() -> int:
+        return scan(data, "train", images).bad
+
+    assert bad() == 1
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
+    whole = path.read_bytes()
+    assert bad() == 0
+    for age in (0, 100):
+        for content, expected in ((whole[:-20], 1), (whole, 0)):
+            path.write_bytes(content)
+            os.utime(path, (path.stat().st_mtime - age,) * 2)
+            assert [bad(), bad()] == [expected, expected]

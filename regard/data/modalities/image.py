@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from pydantic import Field as Setting
 from regard.data.lines import BLANKS
 from regard.data.modalities.pixels import check_picture, read_picture
 from regard.data.modality import Canvas, Modality
-from regard.data.readers.members import field_digest
+from regard.data.readers.members import RACY, field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import WORDS, Alignment
@@ -197,11 +198,25 @@ def reached(box: Any, grid: int) -> list[tuple[int, int]]:
     ]  # fmt: skip
 
 
-@lru_cache(maxsize=1024)  # captions of one image stand together
 def picture_fault(path: str) -> str | None:
-    """What is wrong with the file of a picture; None if nothing is."""
+    """What is wrong with the file of a picture; None if nothing is. A file that stays the same is read once."""
+    try:
+        facts = Path(path).stat()
+    except (OSError, ValueError):  # it is in an archive, or not there
+        return _known_fault(path)
+    if time.time() - facts.st_mtime < RACY:
+        return _fault(path)
+    return _known_fault(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+def _fault(path: str) -> str | None:
     try:
         check_picture(path)
     except DataError as error:
         return str(error)
     return None
+
+
+@lru_cache(maxsize=2**15)  # data are gone through several times before training begins
+def _known_fault(path: str, *changes: int) -> str | None:
+    return _fault(path)

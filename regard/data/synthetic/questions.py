@@ -43,6 +43,7 @@ from regard.data.synthetic.scenes import (
     draw_box,
     layout,
     offset,
+    png,
     scaled,
 )  # fmt: skip
 from regard.errors import OutputError, require
@@ -157,12 +158,10 @@ def write(
 
 def _lines(folder: Path, split: str, questions: Iterator[Asked]) -> Iterator[str]:
     """The records of questions, whose pictures are written before."""
-    from PIL import Image
-
     (folder / "pictures" / split).mkdir(parents=True)
     for number, asked in enumerate(questions, 1):
         source = f"pictures/{split}/{number:06d}.png"
-        Image.fromarray(asked.scene.render()).save(folder / source, compress_level=1)
+        (folder / source).write_bytes(png(asked.scene.render()))
         record: dict[str, object] = {"source": source, "question": asked.question.text, "target": asked.answer}
         record |= {"kind": asked.question.kind, "boxes": [[0, 0, *box] for box in asked.boxes]}
         record |= {"named": [[first, last, *box] for first, last, box in asked.named]}

@@ -26,7 +26,9 @@ import hashlib
 import json
 import math
 import random
+import struct
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -175,18 +177,30 @@ def write(
 
 def _lines(folder: Path, split: str, scenes: Iterator[Scene], *, labels: bool) -> Iterator[str]:
     """The records of scenes, whose pictures are written before."""
-    from PIL import Image
-
     (folder / "pictures" / split).mkdir(parents=True)
     for number, scene in enumerate(scenes, 1):
         source = f"pictures/{split}/{number:06d}.png"
-        Image.fromarray(scene.render()).save(folder / source, compress_level=1)
+        (folder / source).write_bytes(png(scene.render()))
         target, boxes = scene.caption, [[first, last, *box] for first, last, box in scene.boxes]
         if labels:
             big = scene.things[0]
             target, boxes = f"{big.colour} {big.shape}", [[0, 1, *big.box]]
         size = {"width": scene.side, "height": scene.side}
         yield json.dumps({"source": source, "target": target, "boxes": boxes, **size})
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """`(height, width, 3)` as the content of a PNG file, as simple as can be (RFC 2083): Pillow tries five filters on
+    each row, and takes twice as long."""
+    height, width, colours = pixels.shape
+    rows = np.zeros((height, 1 + width * colours), np.uint8)  # of which each begins with its filter, none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits of red, green and blue
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )
 
 
 def _scenes(size: int, split: str, picture: int, seed: int) -> Iterator[Scene]:
