@@ -142,6 +142,7 @@ class ConvolutionStem(Stem):
             height, width = (torch.linspace(-1, 1, n, device=x.device, dtype=kind) for n in x.shape[-2:])
             where = torch.stack(torch.meshgrid(height, width, indexing="ij"))
             x = torch.cat((x, where.expand(x.shape[0], -1, -1, -1)), dim=1)
-        x = x.contiguous(memory_format=torch.channels_last)  # in which all convolutions of 3 x 3 are fastest
+        if not x.is_cuda:  # where convolutions of 3 x 3 are fastest with channels side by side
+            x = x.contiguous(memory_format=torch.channels_last)
         grid = self.layers(x).flatten(2).mT  # (rows, cells, d_model)
         return source.even(self.norm(grid.flatten(0, 1)), grid.shape[1])
