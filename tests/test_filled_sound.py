@@ -81,10 +81,10 @@ def test_speeds_and_masks_are_drawn_alike() -> None:
     torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-5)
 
 
-def task(decoder: str, **training: Any) -> tuple[Any, Likelihood]:
+def task(decoder: str, dropout: float = 0.0, **training: Any) -> tuple[Any, Likelihood]:
     """A small Conformer with CTC, under a decoder or none, and what its training minimises."""
     model = {
-        "d_model": 16, "dropout": 0.0, "ctc": True, "decoder": {"kind": decoder, "layers": 1, "heads": 2, "d_ff": 16},
+        "d_model": 16, "dropout": dropout, "ctc": True, "decoder": {"kind": decoder, "layers": 1, "heads": 2, "d_ff": 16},
         "encoder": {"kind": "conformer", "layers": 1, "heads": 2, "d_ff": 16, "kernel": 3,
                     "normalize_convolution": "layer", "stem": {"kind": "subsampling", "mels": 7, "channels": 3}},
     }  # fmt: skip
@@ -139,3 +139,18 @@ def test_updates_that_are_recorded(decoder: str) -> None:
         losses.append(found)
     assert losses[0][-1] < 0.9 * losses[0][2]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@gpu
+@compiles
+def test_each_replay_drops_out_other_numbers() -> None:
+    """A model that does not learn finds other losses of the same recordings, around what it finds without dropout."""
+    (plain, objective), (made, dropping) = task("transformer"), task("transformer", 0.3, learning_rate=1e-12)
+    updater = Updater(made.model, dropping, made.config.training, DEVICE, Room(64, 64, 64, 6))
+    batch = some(made, [9, 21, 5])
+    losses = [updater([updater.prepare(batch)], step, 0.0).loss.item() for step in range(1, 13)]
+    assert updater.recording is not None
+    assert len({round(loss, 5) for loss in losses[-8:]}) == 8
+    with torch.no_grad():
+        expected = objective(batch.to(DEVICE), 0.0).item()
+    assert sum(losses) / len(losses) == pytest.approx(expected, rel=0.2)
