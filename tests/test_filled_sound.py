@@ -145,7 +145,7 @@ def test_updates_that_are_recorded(decoder: str) -> None:
 @compiles
 def test_each_replay_drops_out_other_numbers() -> None:
     """A model that does not learn finds other losses of the same recordings, around what it finds without dropout."""
-    (plain, objective), (made, dropping) = task("transformer"), task("transformer", 0.3, learning_rate=1e-12)
+    (_, objective), (made, dropping) = task("transformer"), task("transformer", 0.3, learning_rate=1e-12)
     updater = Updater(made.model, dropping, made.config.training, DEVICE, Room(64, 64, 64, 6))
     batch = some(made, [9, 21, 5])
     losses = [updater([updater.prepare(batch)], step, 0.0).loss.item() for step in range(1, 13)]
