@@ -84,7 +84,8 @@ def test_speeds_and_masks_are_drawn_alike() -> None:
 def task(decoder: str, dropout: float = 0.0, **training: Any) -> tuple[Any, Likelihood]:
     """A small Conformer with CTC, under a decoder or none, and what its training minimises."""
     model = {
-        "d_model": 16, "dropout": dropout, "ctc": True, "decoder": {"kind": decoder, "layers": 1, "heads": 2, "d_ff": 16},
+        "d_model": 16, "dropout": dropout, "ctc": True,
+        "decoder": {"kind": decoder, "layers": 1, "heads": 2, "d_ff": 16},
         "encoder": {"kind": "conformer", "layers": 1, "heads": 2, "d_ff": 16, "kernel": 3,
                     "normalize_convolution": "layer", "stem": {"kind": "subsampling", "mels": 7, "channels": 3}},
     }  # fmt: skip
