@@ -20,7 +20,7 @@ from regard.data.scan import Report, file_names, scan, usable_examples
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, usable, write_examples
 from regard.data.tokens import Tokenizer
-from regard.errors import ConfigError, DamagedError, OutputError
+from regard.errors import ConfigError, DamagedError, DataError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
@@ -277,9 +277,12 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded
         return task.checked(usable_examples(data, "valid", task.sides, _ignore), _ignore)
 
     store = _stored(task, "valid", made_from, watcher)
-    if not config.target.written and (new := task.target.unseen(x.target for x in examples())):
-        some = ", ".join(new[:5]) + ("…" if len(new) > 5 else "")
-        watcher.message(f"{file_names(data.valid)} has {len(new)} labels that training never saw: {some}")
+    targets = (x.target for x in examples())
+    if not config.target.written and (new := task.target.describe_unseen(targets, file_names(data.valid))):
+        what, everything = new
+        if everything:  # nothing to steer by
+            raise DataError(what)
+        watcher.message(what)
     first = islice(usable(examples(), task.sides, _ignore), config.training.validate_sentences)
     return Encoded.stored(store, [example for example, _, _ in first])
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, merge, parse, read_yaml, resolve_paths
 from regard.data.examples import Example, Paths, read_files
+from regard.data.lines import BadKind, BadLine
 from regard.data.modality import Modality, Picture
+from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
@@ -213,12 +215,30 @@ class System:
         if judge is not None:
             self.task.target.pictures([])  # an error, if it makes none
             check_judge(judge.task)
-        examples = read_files(files, self.task.sides.form)
+        strict = self.config.data.bad_lines == "error" or (scoring is not None and bool(scoring.references))
+        examples = self._examples(files, warn, strict=strict)
         found = self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
+        targets = (text for several in found.references for text in several)
+        if new := self.task.target.describe_unseen(targets, file_names(files)):
+            warn(new[0])
         if judge is None:
             return found
         judged = judge_pictures(self.task, judge.task, found, judge.folder.name)
         return replace(found, scores={**judged, **found.scores})
+
+    def _examples(self, files: Paths, warn: Warn, *, strict: bool) -> Iterator[Example]:
+        """The examples of some files. A line that gives none is raised if `strict`, as it is where the lines of another
+        file go with these; else `warn` hears of all of them."""
+        data, sides, report = self.config.data, self.task.sides, Report(file_names(files))
+        for example in read_files(files, sides.form, None if strict else report.add):
+            if data.bad_lines == "error" and (fault := sides.find_fault(example)):
+                raise BadLine(example.place, cast(BadKind, fault[0]), fault[1])
+            report.lines += 1
+            yield example
+        if report.bad:
+            report.lines += report.bad
+            report.check(data)
+            warn(str(report.describe()))
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""

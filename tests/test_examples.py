@@ -526,3 +526,11 @@ def test_lines_of_multi30k_find_their_photographs(tmp_path: Path) -> None:
     (tmp_path / "val.de").write_text("eins\n")
     with pytest.raises(SystemExit, match="val has 3 photographs, 3 and 1 lines; as many will do"):
         made["joined"](tmp_path, "val", known)
+
+
+def test_a_picture_itself_is_no_list_of_pictures(tmp_path: Path) -> None:
+    path = tmp_path / "a b.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    with pytest.raises(DataError, match=r"is not a text file .*: echo '.*a b\.png' \| regard generate MODEL"):
+        next(read_sources(path, sides_of("image").form))
+    assert next(read_sources(path, sides_of("text").form)).bad is not None

@@ -163,5 +163,7 @@ def test_what_is_no_picture_is_named(tmp_path: Path) -> None:
                     read(field)
                 assert str(caught.value).startswith(field)
                 assert "BytesIO" not in str(caught.value)
+                if name in ("huge.png", "large.png"):
+                    assert str(caught.value).endswith("make it smaller")
     with pytest.raises(DataError, match="12,000 x 12,000 pixels: that is more than 100,000,000; make it smaller"):
         check_picture(tmp_path / "large.png")

@@ -188,6 +188,18 @@ def test_a_header_that_was_written_to_a_pipe_says_no_length_and_what_is_there_is
     assert len(read_sound(path, RATE)) == len(sine(440, RATE))
 
 
+def test_a_flac_file_whose_header_says_no_length_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "piped.flac"
+    soundfile.write(path, sine(440, RATE), RATE)
+    content = bytearray(path.read_bytes())
+    content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])  # samples in all, 36 bits
+    path.write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"piped\.flac .* does not say how long it is, as if written to a pipe\); write"
+    ):
+        read_sound(path, RATE)
+
+
 def test_a_recording_that_would_fill_the_memory_is_refused_by_its_header(tmp_path: Path) -> None:
     """By what is there, or by what it would be at the rate that is wanted."""
     stretched(tmp_path / "long.wav", LARGEST + 1, RATE)

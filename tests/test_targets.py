@@ -24,6 +24,7 @@ from regard.data.batches import IGNORED, Batch, Predicted
 from regard.data.examples import Example, read_files
 from regard.data.modalities.text import Text
 from regard.data.synthetic import scenes
+from regard.data.target import Scoring
 from regard.data.targets.label import Label, LabelSettings
 from regard.data.targets.number import Number, NumberSettings
 from regard.data.targets.tags import Tags, TagsSettings
@@ -423,6 +424,52 @@ def test_a_source_that_cannot_be_read_leaves_the_others_their_labels(tmp_path: P
     assert [line.partition(" ")[0] for line in said] == [f"{tmp_path}/some.jsonl:{i}" for i in (1, 3)]
     assert "no picture" in said[0]
     assert said[1].endswith("has an empty target; left out")
+
+
+def test_labels_that_a_model_does_not_know_are_told_when_it_is_evaluated(tmp_path: Path) -> None:
+    system = regard.train(config(tmp_path, "label", training={"steps": 2, "validate_every": 2}))
+    assert isinstance(system.task.target, Label)
+    known = system.task.target.labels
+
+    def told(*labels: str) -> list[str]:
+        (tmp_path / "x.tsv").write_text("".join(f"the film\t{label}\n" for label in labels))
+        said: list[str] = []
+        scores = system.evaluate(tmp_path / "x.tsv", warn=said.append).scores
+        assert scores["accuracy"].value == 0 or set(labels) & set(known)
+        return said
+
+    names = f"the model knows {len(known)}: {', '.join(known)}"
+    assert told(*known) == []
+    assert told("new", known[0], "new") == [
+        f"{tmp_path}/x.tsv has 1 label that training never saw: new; their examples count as wrong, and {names}"
+    ]
+    assert told("1", "0") == [
+        f"{tmp_path}/x.tsv has no label that training saw, so that no example of it can be right: it has 0, 1, and "
+        f"{names}; write labels as in the training data"
+    ]
+
+
+def test_lines_that_give_no_example_are_left_out_of_an_evaluation_or_stop_it(tmp_path: Path) -> None:
+    system = regard.train(config(tmp_path, "label", training={"steps": 2, "validate_every": 2}))
+    label = system.task.target.decode([0])
+    path = tmp_path / "x.tsv"
+    path.write_text(f"the film\t{label}\n" * 4 + "one column\n")
+    said: list[str] = []
+    assert len(system.evaluate(path, warn=said.append).outputs) == 4
+    (what,) = said
+    assert what.startswith(f"{path}: left out 1 of 5 lines: 1 malformed; data.bad_lines=error stops instead")
+    with pytest.raises(DataError, match=r"x\.tsv:5 has 1 column"):  # lines of references go with those of the file
+        system.evaluate(path, scoring=Scoring(references=[[label] * 5]))
+    path.write_text(f"the film\t{label}\n" + "one column\n" * 4)
+    with pytest.raises(DataError, match=r"4 of 5 lines cannot be used, more than data\.bad_limit"):
+        system.evaluate(path, warn=said.append)
+    settings = system.folder / "config.yaml"
+    settings.write_text(settings.read_text().replace("bad_lines: skip", "bad_lines: error"))
+    system = regard.load(system.folder, device="cpu")
+    for line, message in (("one column", "x.tsv:2 has 1 column"), ("the film\t", "x.tsv:2 has an empty target")):
+        path.write_text(f"the film\t{label}\n{line}\n")
+        with pytest.raises(DataError, match=message):
+            system.evaluate(path, warn=said.append)
 
 
 def test_pairs_that_do_not_fit_are_named_by_score(tmp_path: Path) -> None:

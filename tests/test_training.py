@@ -384,7 +384,15 @@ def test_a_label_that_training_never_saw_is_told(tmp_path: Path) -> None:
     given["model"]["decoder"] = {"kind": "none"}
     given["data"] = {"train": "train.tsv", "valid": "valid.tsv"}
     regard.train(resolve_paths(parse(given), tmp_path), watcher)
-    assert any("valid.tsv has 1 labels that training never saw: z" in text for text in watcher.messages)
+    told = (
+        "valid.tsv has 1 label that training never saw: z; their examples count as wrong, and the model knows 2: x, y"
+    )
+    assert any(text.endswith(told) for text in watcher.messages)
+    (tmp_path / "valid.tsv").write_text("alpha x\t0\nalpha y\t1\n")
+    with pytest.raises(
+        DataError, match=r"valid\.tsv has no label that training saw, .*: it has 0, 1, and the model knows 2"
+    ):
+        regard.train(resolve_paths(parse({**given, "run": "other"}), tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,19 @@ def test_frames_of_a_folder_are_taken_by_name_and_other_files_left_alone(tmp_pat
     np.testing.assert_array_equal(read_clip(place, SIDE, 9)[1], frames(1, seed=9).reshape(-1))  # 000, 0005, 001, 002
 
 
+def test_frames_that_are_no_files_are_named_and_stop_no_digest(tmp_path: Path) -> None:
+    """A folder, a link to itself, a pipe that nobody writes to: none is opened."""
+    clips = [in_folder(tmp_path / name, frames(2)) for name in "abc"]
+    digests = {clip_digest(clip) for clip in clips}
+    (clips[0] / "9.png").mkdir()
+    (clips[1] / "9.png").symlink_to("9.png")
+    os.mkfifo(clips[2] / "9.png")
+    for clip in clips:
+        assert clip_digest(clip) not in digests
+        with pytest.raises(DataError, match=r"9\.png cannot be read as a picture"):
+            check_clip(clip)
+
+
 def test_what_is_no_video_is_named(tmp_path: Path) -> None:
     whole = in_array(tmp_path / "a.npz", frames(3)).read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])

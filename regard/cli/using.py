@@ -293,7 +293,7 @@ def explain(
         raise ConfigError(f"--target goes with one text, not {len(texts)}")
     check_model(model)
     if examples is not None:
-        check_input(examples)
+        check_input(examples, folders=True)
     check_output(output, force=force)
     import regard
     from regard.data.examples import read_files

@@ -6,6 +6,7 @@ Which columns hold what, and what each of them is, the config's sides say (`Form
 from __future__ import annotations
 
 import hashlib
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from regard.settings import Data
 if TYPE_CHECKING:
     from regard.data.readers.reader import Reader
 
+BEGINNING = 4096  # bytes of a file that tell whether it is text
 Files = str | Sequence[str]
 Paths = Files | PathLike[str] | Sequence[PathLike[str]]
 
@@ -177,6 +179,11 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
         return each_line(path, lines, _parser(path, lines, form), on_bad)
     if sides == 1:
         return each_line(path, numbered(path), lambda line, place: Example("", line, place), on_bad)
+    if path.is_dir():
+        raise DataError(
+            f"cannot tell how to read the folder {path}; it should hold folders, one a label, or wav.scp and text, "
+            "LibriSpeech's transcripts, .npz shards or .tar files; or name a file"
+        )
     raise DataError(
         f"cannot tell how to read {path}; it should end in .tsv or .jsonl (or .gz after that), be two text files in a "
         "list: [source.txt, target.txt], or have a layout that data.format names"
@@ -187,6 +194,8 @@ def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
     """The inputs in a file, or in standard input: the sources of a .tsv or .jsonl file as in training data, the lines
     of any other (of several sources, separated by tabs). Every line yields one, a bad one too; but not the line that
     names a table's columns."""
+    if path is not None and any(not part.settings.text for part in form.given):
+        _check_lines(path)
     lines = numbered(path) if path else from_standard_input()
     name = path or Path("standard input")
     parse = _source_parser(name, lines, form)
@@ -197,6 +206,18 @@ def read_sources(path: Path | None, form: Form) -> Iterator[SourceLine]:
         except BadLine as error:
             field, bad = form.empty, error
         yield SourceLine(number, raw, field, bad)
+
+
+def _check_lines(path: Path) -> None:
+    """Refuse a file that is no list of sources but one of them: no line of text holds a zero byte."""
+    if path.suffix == ".gz" or not path.is_file():  # a pipe can be read but once
+        return
+    with named(path), path.open("rb") as file:
+        if b"\0" in file.read(BEGINNING):
+            raise DataError(
+                f"{path} is not a text file that names a source a line; for the file itself, write: echo "
+                f"{shlex.quote(str(path))} | regard generate MODEL (of an archive, its name, :: and a member's)"
+            )
 
 
 def data_content(files: Files, form: Form) -> str:

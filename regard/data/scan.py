@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import cast
 
-from regard.data.examples import Example, Files, read_examples
+from regard.data.examples import Example, Paths, read_examples
 from regard.data.lines import BadKind, BadLine, OnBad
 from regard.data.sides import Sides
 from regard.errors import DataError
@@ -45,6 +46,8 @@ class Report:
 
     def check(self, data: Data) -> None:
         """An error if there is nothing left to use, or more is left out than the settings allow."""
+        if not self.lines:
+            raise DataError(f"{self.name} holds no example")
         if self.bad >= self.lines:
             raise DataError(self._message(f"{self.name} has no line that can be used", ""))
         if self.bad and data.bad_lines == "error":
@@ -93,6 +96,6 @@ def usable_examples(data: Data, split: str, sides: Sides, on_bad: OnBad) -> Iter
             yield example
 
 
-def file_names(files: Files | None) -> str:
+def file_names(files: Paths | None) -> str:
     """Some files in a few letters."""
-    return files if isinstance(files, str) else " + ".join(files or ())
+    return str(files) if isinstance(files, str | PathLike) else " + ".join(map(str, files or ()))

@@ -107,6 +107,11 @@ class Target(Side):
         """What these targets hold that training never saw, and that can therefore not be predicted."""
         return []
 
+    def describe_unseen(self, texts: Iterable[str], name: str) -> tuple[str, bool] | None:
+        """What to say of `unseen` in the targets of some data, which are called `name`, and whether it is all that they
+        hold; None if there is none."""
+        return None
+
     def mismatch(self, source: Modality, field: Any, text: str) -> str | None:
         """Why a source and a target do not go together, or None."""
         return None

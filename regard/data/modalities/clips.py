@@ -82,8 +82,14 @@ def clip_digest(path: str | Path) -> str:
     place = Path(path)
     if place.is_dir():
         with suppress(ValueError):  # of which reading it will tell
-            return " ".join(f"{frame.name} {file_digest(frame)}" for frame in _frames_of(place))
-    return file_digest(place) if place.is_file() else "missing"
+            return " ".join(f"{frame.name!a} {_file_digest(frame)}" for frame in _frames_of(place))
+    return _file_digest(place)
+
+
+def _file_digest(path: Path) -> str:
+    with suppress(OSError):
+        return file_digest(path) if path.is_file() else "missing"  # of a pipe it would wait for
+    return "missing"
 
 
 @contextmanager

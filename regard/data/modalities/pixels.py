@@ -77,6 +77,8 @@ def _opened(path: str | Path) -> Iterator[Image]:
                 yield image
     except DataError:
         raise
+    except Image.DecompressionBombError:  # of a size that Pillow itself refuses
+        raise DataError(f"{path} cannot be read as a picture of more than {PIXELS:,} pixels; make it smaller") from None
     except FileNotFoundError:
         raise DataError(
             f"no picture {path}; in a data file its path is relative to that file, elsewhere to where you are"

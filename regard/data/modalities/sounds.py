@@ -21,6 +21,7 @@ Samples = NDArray[np.int16]
 LARGEST = 2**28  # samples of all channels, or at the rate that is wanted; more are refused before they are decoded
 RATES = (1000, 768_000)  # samples a second; a header that says otherwise is damaged
 _UNKNOWN = 0x7FFF0000  # the least size of a WAV file that stands for none: it was written to a pipe
+_ENDLESS = 2**62  # samples of a FLAC file whose header says none
 _TAPS = 16  # zero crossings of the resampling filter on either side
 
 
@@ -83,6 +84,11 @@ def check_sound(path: str | Path, rate: int = 16000) -> Any:
         raise DataError(
             f"{path} cannot be read as a recording (its header says {header.samplerate:,} samples a second); from "
             f"{least:,} to {most:,} will do"
+        )
+    if header.frames >= _ENDLESS:
+        raise DataError(
+            f"{path} cannot be read as a recording (its header does not say how long it is, as if written to a pipe); "
+            "write it anew, such as with ffmpeg -i OLD NEW.flac"
         )
     start, stop = _frames(path, header)
     if (stop - start) * max(header.channels, rate / header.samplerate) > LARGEST:

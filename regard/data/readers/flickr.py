@@ -44,7 +44,11 @@ class Layout(Reader):
         wanted = {line.strip() for _, line in read_lines(self.paths[1])} - {""} if len(self.paths) > 1 else None
         matches = (CAPTION.match(raw.decode("utf-8", "replace")) for _, raw in numbered(self.path))
         names = (match[1] for match in matches if match and (wanted is None or match[1] in wanted))
-        before = find_pictures(self.path, self.form, islice(names, TRIED), USUAL)
+        some = list(islice(names, TRIED))
+        if not some:
+            named = "" if wanted is None else f" of a picture that {self.paths[1]} names"
+            raise DataError(f"{self.path} has no line such as 'name.jpg#0', a tab and a sentence{named}")
+        before = find_pictures(self.path, self.form, some, USUAL)
 
         def parse(line: str, place: str) -> Example | None:
             match = CAPTION.fullmatch(line)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, named, tell
-from regard.data.readers.reader import Reader
+from regard.data.readers.reader import Reader, is_folder
 from regard.errors import DataError
 
 
@@ -44,4 +44,4 @@ class Layout(Reader):
 def _entries(folder: Path, *, folders: bool = False) -> list[str]:
     """What a folder holds (`folders`: which folders), by name, so that the order is the same everywhere."""
     with named(folder), os.scandir(folder) as entries:
-        return sorted(x.name for x in entries if not x.name.startswith(".") and (not folders or x.is_dir()))
+        return sorted(x.name for x in entries if not x.name.startswith(".") and (not folders or is_folder(x)))

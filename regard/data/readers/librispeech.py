@@ -9,7 +9,7 @@ from pathlib import Path
 
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, each_line, named, numbered
-from regard.data.readers.reader import Reader
+from regard.data.readers.reader import Reader, is_folder
 from regard.errors import DataError
 
 ENDING = ".trans.txt"
@@ -33,7 +33,7 @@ class Layout(Reader):
                 found = sorted(entries, key=lambda entry: entry.name)
             if any(entry.name.endswith(ENDING) for entry in found):
                 return True
-            folder = next((Path(entry.path) for entry in found if entry.is_dir()), None)
+            folder = next((Path(entry.path) for entry in found if is_folder(entry)), None)
         return False
 
     @property

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import time
@@ -63,8 +62,8 @@ def read_member(archive: Path, name: str) -> bytes:
 
 
 def field_digest(field: str) -> str:
-    """What tells the content apart of what a field names: that of a file, of all files of a folder, of a whole archive
-    with the member's name. `missing` if it is not there."""
+    """What tells the content apart of what a field names: that of a file, of a whole archive with the member's
+    name. `missing` if there is no such file: a folder may hold anything, and is neither a picture nor a recording."""
     try:
         if inside := split_member(field):
             return f"{_digest(inside[0])}{BETWEEN}{inside[1]}"
@@ -72,11 +71,7 @@ def field_digest(field: str) -> str:
         if end is not None:
             return f"{_digest(Path(whole))}#{start},{end}"
         path = Path(field)
-        if not path.is_dir():
-            return file_digest(path) if path.is_file() else "missing"
-        names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-        each = "".join(f"{name}\0{file_digest(path / name)}\0" for name in names)
-        return hashlib.sha256(each.encode(errors="surrogateescape")).hexdigest()
+        return file_digest(path) if path.is_file() else "missing"
     except (OSError, ValueError):  # it is not there, or no file can have that name
         return "missing"
 

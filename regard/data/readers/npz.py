@@ -69,11 +69,18 @@ def _targets(shard: Shard, written: bool) -> NDArray[Any]:
         found = shard.array(name)
         if found is None:
             continue
+        if found.ndim not in (1, 2) or found.dtype.kind not in "USiufb":
+            raise DataError(
+                f"{shard.path} has '{name}' {found.shape} of {found.dtype}; a text or number a file will do"
+            )
         classes = shard.array("classes") if name == "labels" and found.dtype.kind in "iu" else None
         if classes is None:
             return found
+        if classes.ndim != 1:
+            raise DataError(f"{shard.path} has 'classes' {classes.shape}; a row of names will do")
         if found.size and not 0 <= int(found.min()) <= int(found.max()) < len(classes):
-            raise DataError(f"{shard.path} has labels up to {found.max()}, and {len(classes)} classes")
+            low, high = found.min(), found.max()
+            raise DataError(f"{shard.path} has labels from {low} to {high}, and {len(classes)} classes, from 0 on")
         return np.asarray(classes[found])
     raise DataError(
         f"{shard.path} has neither 'labels' nor 'captions'; add them, or name a file of captions, and the shard as "

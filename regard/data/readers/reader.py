@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from regard.data.examples import Example, Form
-from regard.data.lines import OnBad, named
+from regard.data.lines import BadLine, OnBad, named
 from regard.data.readers.members import BETWEEN
 from regard.data.records import ending
 from regard.errors import DataError
@@ -56,6 +57,11 @@ class Reader(ABC):
 
     def example(self, source: str, target: str, place: str) -> Example:
         """An example of one source, whose path is relative to what is read."""
+        try:
+            target.encode()
+        except UnicodeEncodeError:  # the name of a folder, for one
+            what = f"has the target {target[:60]!a}, which is not UTF-8 text; rename it"
+            raise BadLine(place, "undecodable", what) from None
         return Example(self.form.fields([source], self.folder, place), target, place)
 
 
@@ -78,6 +84,11 @@ def find_reader(files: Sequence[Path], form: Form) -> Reader | None:
 def _layout(name: str) -> type[Reader]:
     found: type[Reader] = import_module(f"regard.data.readers.{name}").Layout
     return found
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder is a folder, or a link to one; a link that leads nowhere, or to itself, is none."""
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry).is_dir())
 
 
 def find_pictures(path: Path, form: Form, names: Iterable[str], usual: Sequence[str]) -> str:

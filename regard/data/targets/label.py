@@ -88,6 +88,17 @@ class Label(HeadTarget):
     def unseen(self, texts: Iterable[str]) -> list[str]:
         return sorted({label for text in texts for label in self.cut(text)} - set(self.labels))
 
+    def describe_unseen(self, texts: Iterable[str], name: str) -> tuple[str, bool] | None:
+        found = {label for text in texts for label in self.cut(text)}
+        if not (new := self.unseen(found)):
+            return None
+        known = f"the model knows {self.size}: {_some(self.labels)}"
+        if len(new) == len(found):
+            what = f"{name} has no label that training saw, so that no example of it can be right: it has {_some(new)}"
+            return f"{what}, and {known}; write labels as in the training data", True
+        many = f"{len(new)} label{'s' * (len(new) != 1)} that training never saw: {_some(new)}"
+        return f"{name} has {many}; their examples count as wrong, and {known}", False
+
     def pack(self, targets: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
@@ -126,6 +137,11 @@ class Label(HeadTarget):
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first few labels."""
+    return ", ".join(label[:60] for label in labels[:5]) + ("…" if len(labels) > 5 else "")
 
 
 def read_learnt(folder: Path, kind: str, read: Any) -> Any:
