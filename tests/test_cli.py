@@ -119,6 +119,14 @@ def test_help_keeps_what_stands_in_brackets() -> None:
     assert good() == good("--help")
 
 
+def test_corpora_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    assert "greater than or equal to 1" in refused("new", tmp_path / "x", "--corpus", "scenes", "--pairs", "0")
+    assert "--words 3-4 chooses among sentences" in refused(
+        "new", tmp_path / "x", "--corpus", "scenes", "--words", "3-4"
+    )
+    assert not (tmp_path / "x").exists()
+
+
 def test_what_is_mistyped_is_said_in_a_line() -> None:
     assert refused("trian") == "regard: No such command 'trian'. Did you mean 'train'? (see `regard --help`)\n"
     assert refused("train") == "regard: Missing argument 'CONFIG' (see `regard train --help`)\n"

@@ -40,7 +40,7 @@ def new(
         ),
     ] = None,
     language: Language = "de",
-    pairs: Annotated[int | None, typer.Option(help="Training examples of the corpus.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Training examples of the corpus.")] = None,
     words: Annotated[
         str | None, typer.Option(help="Shortest and longest sentence of the corpus (5-16, spoken 3-10).")
     ] = None,
@@ -79,6 +79,8 @@ def new(
                 "are; give one or the other"
             )
         check_input(text)
+    if words and corpus == "scenes":
+        raise ConfigError(f"--words {words} chooses among sentences, and what scenes show says how long theirs are")
     check_input(*own["train"], *own["valid"], folders=True)
     settings: dict[str, Any] = {"preset": preset or "transformer-tiny", "run": "run"}
     # Paths in a config are relative to it, so that a folder can be moved with the data beside it.

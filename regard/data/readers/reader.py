@@ -38,7 +38,7 @@ class Reader(ABC):
             kinds = " and ".join(part.settings.kind for part in form.given) or "none"
             raise DataError(
                 f"{self.path} ({self.name}) has one source, a picture or a recording, and source.kind is {kinds}; set "
-                "source.kind, or write a .jsonl file"
+                "source.kind (or take a preset that reads it: `regard models`), or write a .jsonl file"
             )
 
     @classmethod

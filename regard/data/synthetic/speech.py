@@ -109,11 +109,12 @@ def _starts(utterance: Utterance, events: Sequence[tuple[int, int]]) -> list[int
     for word in utterance.words:
         if at not in samples:
             how = "together with another word" if events else "as nothing"
-            raise ValueError(f"espeak-ng says {word!r} of {text!r} {how}; write it otherwise")
+            raise ValueError(f"espeak-ng says {word[:60]!r} of {text[:200]!r} {how}; write it otherwise")
         starts.append(samples[at])
         at += len(word) + 1
     if len(events) != len(starts):
-        raise ValueError(f"espeak-ng says {len(events)} words for {text!r}; write what it reads as several in words")
+        what = f"espeak-ng says {len(events)} words for {text[:200]!r}"
+        raise ValueError(f"{what}; write what it reads as several in words")
     return starts
 
 
