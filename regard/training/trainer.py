@@ -257,9 +257,7 @@ class Trainer:
         progress = self.progress
         usable = math.isfinite(value) and math.isfinite(scores["loss"])
         # Of two that score alike, the one of less loss: BLEU is 0 of all answers of one word, right or wrong.
-        if usable and (
-            progress.best is None or (better, -scores["loss"]) > (progress.best, -progress.scores["loss"])
-        ):
+        if usable and (progress.best is None or (better, -scores["loss"]) > (progress.best, -progress.scores["loss"])):
             progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
             save_tensors(self.folder / WEIGHTS, weights(self.model), {"step": progress.step})
             self._write_scores()
