@@ -22,6 +22,8 @@ from regard.data.synthetic import corpus as corpora
 from regard.display import counting, score_table, show, side_by_side
 from regard.errors import ConfigError, require
 from regard.explain.trace import save
+from regard.presets import PRESETS
+from regard.registry import TARGETS
 from regard.settings import Config
 from regard.system import System
 from regard.tasks.results import Evaluation
@@ -47,7 +49,16 @@ def corpus_settings(corpus: str, task: str | None = None, preset: str | None = N
         if "preset" not in own:  # its model is one by itself, of which nothing should be left in another
             own.pop("model", None)
         own["preset"] = preset
+        if "label" in facts and not _writes(preset):
+            training = {name: value for name, value in own["training"].items() if name != "metric"}
+            own |= {"target": {"kind": "label", "column": facts["label"]}, "training": training}
     return merge(merge({"data": _files(facts)}, _DATA["shared"]), own)
+
+
+def _writes(preset: str) -> bool:
+    """Whether a preset's target is written, and not predicted by a head; of an unknown one, that is said later."""
+    target = PRESETS[preset].settings.get("target", "text") if preset in PRESETS else "text"
+    return bool(TARGETS.settings(target["kind"] if isinstance(target, dict) else target).written)
 
 
 def corpus_size(corpus: str, task: str) -> int:

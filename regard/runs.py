@@ -228,6 +228,8 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
         sides.load(begun[0])
         return
     given: dict[str, Tokenizer] = {}
+    if start.encoder is not None and not _reads_text(Path(start.encoder)):
+        begun.remove(Path(start.encoder))
     if begun and sides.texts:
         for other in begun[1:] if written else ():
             if vocabulary(begun[0]) != vocabulary(other):
@@ -242,6 +244,11 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
         lambda: usable_examples(config.data, "train", sides, _ignore), given, watcher.message,
         known=None if known is None or not written or config.target.text else Path(known),
     )  # fmt: skip
+
+
+def _reads_text(folder: Path) -> bool:
+    """Whether an encoder has tokens to bring along: one of pictures or sound has none."""
+    return any(source.text or not source.given for source in load(folder, device="cpu").config.sources)
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
@@ -318,6 +325,9 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         found = _every_name(load(folder, device="cpu").task.model)
         begins = "" if part == "model" else f"{part}."
         shared = {name: tensor for name, tensor in found.items() if name.startswith(begins)}
+        if part == "encoder" and len(task.config.sources) > 1 and not _reads_text(Path(folder)):
+            begins = _one_of_several(own, shared, len(task.config.sources), folder)
+            shared = {begins + name.removeprefix("encoder."): tensor for name, tensor in shared.items()}
         fitting = [name for name, tensor in shared.items() if name in own and _fits(name, own[name], tensor)]
         odd = [name for name in shared if name in own and name not in fitting]
         new = [name for name in own if name.startswith(begins) and name not in shared]
@@ -331,6 +341,17 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
     if task.config.start.weights is not None:
         _start_from_published(task, Path(task.config.start.weights), own, watcher)
+
+
+def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: int, folder: str) -> str:
+    """How the names begin of the first of several encoders that the encoder of one source fits."""
+    for number in range(sources):
+        begins = f"encoder.encoders.{number}."
+        here = {name.removeprefix(begins): tensor for name, tensor in own.items() if name.startswith(begins)}
+        there = {name.removeprefix("encoder."): tensor for name, tensor in found.items()}
+        if here.keys() == there.keys() and all(_fits(name, here[name], there[name]) for name in here):
+            return begins
+    raise ConfigError(f"start.encoder: {folder} fits none of the {sources} encoders of this config's [model]")
 
 
 def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> None:

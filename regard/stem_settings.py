@@ -161,7 +161,11 @@ class PatchStemSettings(StemSettings):
             return None
         fitting = [n for n in range(1, size + 1) if size % n == 0]
         nearest = min(fitting, key=lambda n: abs(n - self.size))
-        return f"source.size ({size}) is not divisible by model.encoder.stem.size ({self.size}); try {nearest}"
+        whole = self.size * max(1, round(size / self.size))
+        return (
+            f"source.size ({size}) is not divisible by model.encoder.stem.size ({self.size}); try a source.size of "
+            f"{whole}, or, in a new model, patches of {nearest}"
+        )
 
     def check(self, d_model: int) -> str | None:
         if self.positions == "sine2d" and d_model % 4:

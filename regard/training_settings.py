@@ -14,7 +14,11 @@ class Start(Section):
     """Trained models to begin from, each a folder whose tokens come along; or a file of published weights."""
 
     model: str | None = Field(None, description="all weights, of a model with these very settings of [model]")
-    encoder: str | None = Field(None, description="the encoder's weights, of a model with such an encoder")
+    encoder: str | None = Field(
+        None,
+        description="the encoder's weights, of a model with such an encoder; of several sources, those of a picture's "
+        "or a sound's",
+    )
     decoder: str | None = Field(None, description="the decoder's weights, of such a decoder or of a language model")
 
     weights: str | None = Field(

@@ -19,7 +19,7 @@ from regard import demo
 from regard.config import parse
 from regard.data.examples import Example, read_files
 from regard.data.synthetic import clips, questions, scenes, spoken
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.registry import MODALITIES
 from tests.conftest import FULL, whole
 from tests.test_cli import good, refused, run
@@ -233,6 +233,17 @@ def test_a_preset_takes_the_place_of_the_whole_model_of_a_task() -> None:
     assert parse(demo.corpus_settings("scenes", "classify")).model.encoders != wanted.encoders
     hard = demo.corpus_settings("scenes", preset="xu2015-hard")
     assert (hard["preset"], hard["model"]["d_model"]) == ("xu2015-hard", 128)
+
+
+def test_presets_on_tasks_they_were_not_made_for() -> None:
+    """A head predicts what moves where in a clip; speech is translated without CTC, even by a preset that has it."""
+    clips_config = parse(demo.corpus_settings("scenes", "video", "video-label"))
+    assert (clips_config.target.kind, clips_config.target.column, clips_config.metric) == ("label", "label", "accuracy")
+    assert parse(demo.corpus_settings("scenes", "video", "yao2015")).metric == "exact"
+    with pytest.raises(ConfigError, match="did you mean 'yao2015'"):
+        parse(demo.corpus_settings("scenes", "video", "yao2016"))
+    joint = parse(demo.corpus_settings("spoken", "translate", "watanabe2017"))
+    assert (joint.model.ctc, joint.search.ctc) == (False, None)
 
 
 @pytest.mark.usefixtures("few_scenes")

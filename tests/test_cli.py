@@ -26,6 +26,7 @@ from typer.main import get_command
 import regard
 from regard.__main__ import main
 from regard.cli import app, say_what
+from regard.demo import TASKS
 from regard.errors import DataError
 from tests.toy import toy_config, toy_settings, write_corpus
 
@@ -107,6 +108,9 @@ def test_help_keeps_what_stands_in_brackets() -> None:
     assert "Any other setting of [search], such as search.no_repeat=3." in told["generate"]
     assert "Any other setting of [search], or of [source], such as source.size=96." in told["evaluate"]
     assert "of a .tsv or .jsonl file, its source column" in told["generate"]
+    for corpus in ("scenes", "spoken"):
+        for task in TASKS[corpus]:
+            assert re.search(rf"{corpus} for [^;(]*\b{task}\b", told["new"])
     for name, usage in {
         "generate": "{MODEL} [FILE]",
         "evaluate": "{MODEL} [DATA]...",

@@ -401,7 +401,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "encoder alone": ({"preset": "bert-mini"}, r"model.decoder.kind is none"),
     "pictures": (
         {"preset": "xu2015-hard"},
-        r"model.encoder.kind is stem, and CTranslate2 runs Transformers alone",
+        r"source.kind is image, and CTranslate2 runs models that read text",
     ),
 }
 

@@ -387,6 +387,32 @@ def test_the_same_data_in_every_form_are_the_same_examples(asked: regard.System)
     assert [x.source for x in found[0].examples] == [x.source for x in found[1].examples]
 
 
+def test_the_encoder_of_a_picture_is_that_of_a_captioner_or_a_classifier(asked: regard.System, tmp_path: Path) -> None:
+    """Which has no words to bring along: those of questions are learnt, and those of captions."""
+    data = dict.fromkeys(("train", "valid"), str(asked.folder.parent / "all.jsonl"))
+    picture, stem = {"kind": "image", "size": 48}, {"kind": "stem", "stem": {"kind": "convolution", "channels": 8}}
+
+    def begun(run: str, start: str | None, **changes: Any) -> dict[str, torch.Tensor]:
+        found = {} if start is None else {"start": {"encoder": str(tmp_path / start)}}
+        training = {**FEW, "learning_rate": 1e-12}
+        regard.train(toy_config(tmp_path, run=run, data={**data, "test": None}, training=training, **found, **changes))
+        return load_tensors(tmp_path / run / WEIGHTS)
+
+    head = begun("head", None, source=picture, target="label",
+                 model={"d_model": 32, "encoder": stem, "decoder": {"kind": "none"}})  # fmt: skip
+    captioner = begun("captioner", "head", source=picture, model={"d_model": 32, "encoder": stem})
+    both = [picture, {"tokens": {"kind": "word"}}]
+    vqa = begun("vqa", "captioner", source=both, model={"d_model": 32, "encoder": [stem, {"kind": "gru"}]})
+    names = [name for name in head if name.startswith("encoder.")]
+    assert len(names) > 8
+    for name in names:
+        torch.testing.assert_close(captioner[name], head[name])
+        torch.testing.assert_close(vqa[name.replace("encoder.", "encoder.encoders.0.", 1)], head[name])
+    assert "which" in (tmp_path / "vqa" / "source2.json").read_text()
+    with pytest.raises(ConfigError, match=r"captioner fits none of the 2 encoders of this config's \[model\]"):
+        begun("wide", "captioner", source=both, model={"d_model": 16, "encoder": [stem, {"kind": "gru"}]})
+
+
 def test_an_image_that_is_not_there_leaves_the_others_their_answers(asked: regard.System, tmp_path: Path) -> None:
     (first, _), *_ = answers(asked)
     heard: list[tuple[int, str]] = []

@@ -28,7 +28,7 @@ from regard.training.trainer import Update, Watcher
 from regard.training.update import Updater, learning_rate, make_optimizer
 from regard.training_settings import Training
 from tests.conftest import FULL, crossed, whole
-from tests.toy import toy_config, toy_pairs, toy_settings, write_corpus
+from tests.toy import WORDS, toy_config, toy_pairs, toy_settings, write_corpus
 
 ENCODER_DECODERS = {
     "attentive": {},
@@ -133,6 +133,19 @@ def test_early_stopping_and_best(folder: Path) -> None:
     assert losses[scores["step"]] == min(losses.values()) < list(losses.values())[-1]
     validated = system.task.validate(valid_examples(folder, system.task))
     assert validated["loss"] == pytest.approx(min(losses.values()), rel=1e-4)
+
+
+def test_of_models_that_score_alike_the_one_of_least_loss_is_kept(folder: Path) -> None:
+    """BLEU counts up to four words, so that it is 0 of any outputs of one."""
+    words = [word for _ in range(20) for word in WORDS]
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.tsv").write_text("".join(f"{word}\t{word.upper()}\n" for word in words))
+    regard.train(toy_config(folder, training={"steps": 40, "validate_every": 10}))
+    records = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    losses = {x["step"]: x["valid_loss"] for x in records if "valid_loss" in x}
+    assert {x["valid_bleu"] for x in records if "valid_loss" in x} == {0.0}
+    assert losses[10] > min(losses.values())
+    assert json.loads((folder / "run" / "scores.json").read_text())["step"] == min(losses, key=losses.__getitem__)
 
 
 def valid_examples(folder: Path, task: Task) -> Encoded:

@@ -157,7 +157,7 @@ def test_the_class_token_is_a_piece_and_no_word() -> None:
     ("settings", "message"),
     [
         ({"source": {"kind": "image", "size": 30}, "model": {"encoder": {"kind": "stem", "stem": "patches"}}},
-         r"source.size \(30\) is not divisible by model.encoder.stem.size \(16\); try 15"),
+         r"source.size \(30\) is not divisible by model.encoder.stem.size \(16\); try a source.size of 32, or"),
         ({"model": {"d_model": 6, "encoder": {"stem": {"kind": "patches", "positions": "sine2d"}}}},
          "positions 'sine2d' needs a d_model that 4 divides, not 6"),
         ({"source": "image", "model": {"encoder": {"stem": {"kind": "resnet", "depth": 19}}}}, "'depth' in"),
@@ -487,7 +487,7 @@ def test_a_trained_model_reads_pictures_of_another_size(folder: Path, vit: Syste
         * np.mean([larger.generate([str(folder / f"{i}.png")])[0] == ("red" if i % 2 else "blue") for i in range(8)])
     )
     said = refused("evaluate", folder / "vit", folder / "valid.tsv", "--set", "source.size=25")
-    assert "source.size (25) is not divisible by model.encoder.stem.size (4); try 5" in said
+    assert "source.size (25) is not divisible by model.encoder.stem.size (4); try a source.size of 24" in said
     with pytest.raises(ConfigError, match=r"\[model\] is set in training; of a trained model \[source\] alone"):
         regard.load(folder / "vit", settings={"model": {"d_model": 8}})
 

@@ -35,8 +35,8 @@ def new(
     task: Annotated[
         str | None,
         typer.Option(
-            help="What to do on the corpus: scenes for caption, classify, vqa or video; spoken for transcribe or "
-            "translate (the first of them)."
+            help="What to do on the corpus: scenes for caption, classify, vqa, video or paint; spoken for transcribe, "
+            "commands or translate (the first of them)."
         ),
     ] = None,
     language: Language = "de",

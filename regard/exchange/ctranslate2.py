@@ -159,6 +159,9 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")
     if config.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    first = system.config.sources[0]
+    if first.given and not first.text:
+        raise ConfigError(f"source.kind is {first.kind}, and CTranslate2 runs models that read text")
     for name, part in (("encoder", config.encoders[0]), ("decoder", config.decoder)):
         if not isinstance(part, TransformerSettings):
             runs = "encoders with decoders" if part.kind == "none" else "Transformers"
@@ -168,8 +171,6 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         found.append(part)
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
-    if system.task.source.tokenizer is None:
-        raise ConfigError(f"source.kind is {system.config.sources[0].kind}, and CTranslate2 runs models that read text")
     return found
 
 

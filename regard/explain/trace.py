@@ -199,7 +199,8 @@ class Explanation:
         any, rollout over what there is to draw on; else the first."""
         if not self.layers:
             raise ConfigError(
-                "this model has no attention, so there is none to show; train one with context: attention"
+                "this model has no attention, so there is none to show; train one with a decoder that attends "
+                "(context: attention) or a Transformer"
             )
         first = ROLLOUT if self.canvas is not None and self.encoder_layers else self.layers[0].name
         wanted = name or self.best or first

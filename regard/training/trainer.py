@@ -256,7 +256,8 @@ class Trainer:
         shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
         progress = self.progress
         usable = math.isfinite(value) and math.isfinite(scores["loss"])
-        if usable and (progress.best is None or better > progress.best):
+        # Of two that score alike, the one of less loss: BLEU is 0 of all answers of one word, right or wrong.
+        if usable and (progress.best is None or (better, -scores["loss"]) > (progress.best, -progress.scores["loss"])):
             progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
             save_tensors(self.folder / WEIGHTS, weights(self.model), {"step": progress.step})
             self._write_scores()

@@ -65,11 +65,15 @@ class AugmentSettings(Section):
     erase: Fraction = Setting(0.0, description="share of which a rectangle is made grey (Zhong et al. 2020)")
 
 
+# What captions are scored by, of pictures and of videos.
+CAPTIONED = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
+
+
 class ImageSettings(SideSettings):
     """An image, whose path (relative to the data file) stands in the record."""
 
     stem = "convolution"
-    scored_by = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
+    scored_by = CAPTIONED
 
     size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
     augment: AugmentSettings | None = Setting(

@@ -16,7 +16,7 @@ from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
 from regard.data.modalities.clips import check_clip, chosen, clip_digest, count_frames, read_clip
-from regard.data.modalities.image import AugmentSettings, reached, read_boxes
+from regard.data.modalities.image import CAPTIONED, AugmentSettings, reached, read_boxes
 from regard.data.modality import Canvas, Modality
 from regard.data.side import Field, Item
 from regard.errors import DataError
@@ -49,6 +49,7 @@ class VideoSettings(SideSettings):
     name; an .npz file with an array 'frames'; or a video file."""
 
     stem = "frames"
+    scored_by = CAPTIONED
 
     size: int = Setting(64, ge=8, le=1024, description="frames are brought to so many pixels a side")
     frames: int = Setting(16, ge=1, le=1024, description="how many are taken, evenly spaced; of a shorter video, all")
