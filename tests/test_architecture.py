@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from tests.conftest import whole
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
@@ -67,6 +68,7 @@ def test_every_room_is_there() -> None:
     assert {room(path) for path in MODULES} == set(ROOMS)
 
 
+@whole
 def test_listing_models_is_light() -> None:
     """Models are counted on torch's meta device, where much of what makes one imports torch's compiler."""
     code = "import sys; from regard.cli import app; app(['models'], standalone_mode=False); print(*sys.modules)"

@@ -382,8 +382,8 @@ def count(model: torch.nn.Module) -> int:
 COMMANDS = {
     "train-gpu": ["--device", "cpu", "--precisions", "float32", "bfloat16"],
     "vision-gpu": ["--device", "cpu", "--peers", "torch", "regard-sdpa"],
-    "decode-cpu": ["--precisions", "float32", "bfloat16", "int8"],
     **({"train-cpu": ["--models", "tiny-lstm"], "decode-gpu": ["--device", "cpu"]} if FULL else {}),
+    **({"decode-cpu": ["--precisions", "float32", "bfloat16", "int8"]} if FULL else {}),
     **({"speech-gpu": ["--device", "cpu", "--peers", "torch"]} if FULL else {}),
     **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
 }

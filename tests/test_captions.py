@@ -249,8 +249,8 @@ def test_presets_on_tasks_they_were_not_made_for() -> None:
 @pytest.mark.usefixtures("few_scenes")
 @pytest.mark.parametrize(
     ("corpus", "task"),
-    [("scenes", "vqa"), ("spoken", "translate"),
-     *([("scenes", "classify"), ("scenes", "video"), ("scenes", "paint"), ("spoken", "transcribe")] if FULL else [])],
+    [("scenes", "vqa"), *([("scenes", "classify"), ("scenes", "video"), ("scenes", "paint"),
+                           ("spoken", "transcribe"), ("spoken", "translate")] if FULL else [])],
 )  # fmt: skip
 def test_new_makes_a_corpus_for_a_task(tmp_path: Path, corpus: str, task: str) -> None:
     settings = demo.corpus_settings(corpus, task)

@@ -79,6 +79,7 @@ def test_a_norm_alone(kind: str) -> None:
     agree(half, expected, HALF)
 
 
+@pytest.mark.skipif(not (FULL or torch.cuda.is_available()), reason="takes long; make test-all")
 def test_many_rows_add_up_in_the_gradients_of_a_norm() -> None:
     module, x = make("layer", 16), randn(3001, 16)
     inputs = list(module.parameters())
