@@ -52,3 +52,8 @@ class Bundle:
 
 
 Source = Any  # what a model reads: a `Ragged` or, of several sources, a `Bundle`
+
+
+def parts_of(source: Source) -> tuple[Ragged, ...]:
+    """Of several sources each, of one itself."""
+    return source.parts if isinstance(source, Bundle) else (source,)

@@ -269,14 +269,21 @@ class Ragged:
         return both
 
     def joined(self, other: Ragged) -> tuple[Ragged, Tensor]:
-        """Each sequence with that of `other` after it, and where the values of `other` now stand."""
+        """Each sequence with that of `other` after it, and where the values of `other` now stand. What fills either of
+        them up comes last. Where shapes do not follow from lengths, nothing waits for the device."""
         total = self.values.shape[0] + other.values.shape[0]
-        own = self.offsets.long()[:-1][self.row] + other.offsets.long()[:-1][self.row] + self.position
-        new = other.offsets.long()[:-1][other.row] + self.offsets.long()[1:][other.row] + other.position
+        ends = F.pad(self.offsets[1:], (0, 1), value=self.values.shape[0])  # the last is that of all values
+        own = self.offsets.long()[self.row] + other.offsets.long()[self.row] + self.position
+        new = other.offsets.long()[other.row] + ends.long()[other.row] + other.position
         values = self.values.new_empty((total, *self.values.shape[1:]))
         values = values.index_copy(0, own, self.values).index_copy(0, new, other.values)
-        longest = int((self.lengths + other.lengths).max()) if len(self) else 0
-        return Ragged(values, self.offsets + other.offsets, longest), new
+        spare = self.spare or other.spare
+        uniform = self.uniform and other.uniform
+        if spare or uniform:
+            longest = self.longest + other.longest
+        else:
+            longest = int((self.lengths + other.lengths).max()) if len(self) else 0
+        return Ragged(values, self.offsets + other.offsets, longest, uniform, spare), new
 
     def reversed(self) -> Ragged:
         """Each sequence back to front."""

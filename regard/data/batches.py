@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.bundle import Source
+from regard.bundle import Bundle, Source, parts_of
 from regard.data.modality import Modality
 from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
 from regard.data.target import HeadTarget, Target
 from regard.data.tokens import BOS, EOS, MARKS, MASK
-from regard.ragged import Ragged, Slices
+from regard.ragged import Ragged, Slices, round_up
 
 IGNORED = -100  # an output that does not count, as in torch
+FILLED = 10  # so many times as much may a side become that is filled up for the sake of one of pictures
 WINDOW_BYTES = 2**26  # of text that is tokenised at once
 Index = NDArray[np.int64]
 Tokens = Sequence[int] | NDArray[Any]
@@ -33,13 +34,14 @@ Tokens = Sequence[int] | NDArray[Any]
 
 @dataclass(frozen=True)
 class Room:
-    """What a batch holds at most: elements of the source, tokens of the target, rows, and tokens of one target (0:
-    nobody asks)."""
+    """What a batch holds at most: elements of the source, tokens of the target, rows, tokens of one target (0: nobody
+    asks), and elements of one of each source."""
 
     source: int
     target: int
     rows: int
     longest: int
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,35 @@ class Batch:
             side.filled(room.target, room.rows, fill, room.longest) for side, fill in ((inputs, 0), (outputs, IGNORED))
         )
         return Batch(source, inputs, outputs, more)
+
+    def evened(self, room: Room, *, written: bool) -> Batch | None:
+        """Where a source has all rows of one length, such as pictures: with the others, and with a target that is
+        `written`, filled up to what as many rows have at most, so that all batches of as many rows are of one shape.
+
+        None if no source is such, if there is more than that, or if nearly all would be there to fill up.
+        """
+        rows, parts = len(self.inputs), parts_of(self.source)
+        longest = [*room.sources, *[room.longest] * written]
+        totals = [round_up(rows * each, 64) for each in longest]
+        sides = [*parts, *[self.outputs] * written]
+        own = [len(side.values) for side in sides]
+        fits = [
+            side.uniform or (count <= total <= FILLED * count and side.longest <= each)
+            for side, count, total, each in zip(sides, own, totals, longest, strict=True)
+        ]
+        if not all(fits) or not any(part.uniform for part in parts):
+            return None
+        made = tuple(
+            part if part.uniform else part.filled(total, rows, longest=each)
+            for part, total, each in zip(parts, totals, longest, strict=False)
+        )
+        inputs, outputs, filler = self.inputs, self.outputs, 0
+        if written:
+            filler = totals[-1] - own[-1]
+            inputs, outputs = (
+                side.filled(totals[-1], rows, fill, room.longest) for side, fill in ((inputs, 0), (outputs, IGNORED))
+            )
+        return Batch(Bundle(made) if isinstance(self.source, Bundle) else made[0], inputs, outputs, filler)
 
     def pinned(self) -> Batch:
         """In memory from which a GPU can fetch it by itself."""
@@ -185,9 +216,14 @@ class Batches:
     @property
     def room(self) -> Room:
         """What each of them holds at most, unless one example alone is more."""
-        store, part = self.examples.stores[-1], self._parts[-1]
-        longest = part.longest if part.sampled else store.longest()
-        return Room(self.budgets[0], self.budgets[-1], self.budgets[-1], 0 if longest is None else longest + 1)
+        each = [
+            part.longest if part.sampled else store.longest()
+            for store, part in zip(self.examples.stores, self._parts, strict=True)
+        ]
+        # A target has a mark before or after it, a text at most both.
+        *sources, target = [0 if longest is None else longest + 1 for longest in each]
+        marked = tuple(longest + 1 for longest in sources)
+        return Room(self.budgets[0], self.budgets[-1], self.budgets[-1], target, marked)
 
     @property
     def _parts(self) -> list[Modality | Target]:

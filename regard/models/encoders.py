@@ -221,6 +221,21 @@ class SeveralEncoders(nn.Module):
         return Memory(Ragged(states.values, states.offsets[::count].contiguous(), longest), summary, carry)
 
 
+def steady(encoder: nn.Module) -> bool:
+    """Whether on a GPU nothing in an encoder waits for the device, where each source has all rows of one length or is
+    filled up, and one at least the former."""
+    match encoder:
+        case Body():
+            return encoder.steady and encoder.stem.steady
+        case SeveralEncoders():
+            each, joint = list(encoder.encoders), encoder.joint
+            one_each = len({id(part) for part in each}) == len(each)
+            own = all(isinstance(part, Body) and (part.packed or steady(part)) for part in each)
+            return one_each and own and (joint is None or bool(joint.packed))
+        case _:
+            return False
+
+
 def transformer_parts(
     part: TransformerSettings, d_model: int, dropout: float, longest: int, block: Callable[..., B], causal: bool = False
 ) -> tuple[nn.Module | None, list[B], nn.Module]:

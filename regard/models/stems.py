@@ -68,6 +68,9 @@ class Stem(nn.Module, ABC):
 class VectorStem(Stem):
     """Vectors of width `d_model` as they are, for a body over what other encoders made."""
 
+    fills = 1
+    steady = True
+
     def vectors(self, source: Ragged) -> Ragged:
         return source
 

@@ -30,9 +30,14 @@ from regard.ragged import Ragged
 def takes_filled(model: nn.Module, device: torch.device) -> bool:
     """Whether a model reads batches that are filled up with values of no sequence (`Batch.filled`), on a device: if
     only attention relates positions to each other (`packed`), and all of it in Triton kernels."""
+    return bool(getattr(model, "packed", False)) and all_kernels(model, device)
+
+
+def all_kernels(model: nn.Module, device: torch.device) -> bool:
+    """Whether all self- and cross-attention of Transformers in a model is in Triton kernels on a device."""
     dtype = next(model.parameters()).dtype
     layers = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    return bool(getattr(model, "packed", False)) and all(layer.has_kernels(device, dtype) for layer in layers)
+    return all(layer.has_kernels(device, dtype) for layer in layers)
 
 
 @dataclass

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.bundle import parts_of
 from regard.data.batches import IGNORED, Batch, Room
 from regard.errors import ConfigError
 from regard.models.decoding import changed
-from regard.models.encoders import Body
+from regard.models.encoders import SeveralEncoders, steady
+from regard.models.model import EncoderDecoder
 from regard.models.stems import Stem
 from regard.nn import ctc_loss
-from regard.nn.attention import takes_filled
+from regard.nn.attention import all_kernels, takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, exclusive, signature
 from regard.nn.statistics import statistics
@@ -53,7 +55,8 @@ class Updater:
         self.frozen = _frozen(model, settings.freeze)
         self.statistics = [buffer for _, buffer in statistics(model)]
         self.room = filled_room(model, objective, settings, device, room)
-        self.even = takes_even(model, objective, settings, device)
+        self.even, self.most = takes_even(model, objective, settings, device), room
+        self.written = not isinstance(objective, HeadLoss)
         self.forget()
         if device.type == "cuda" and settings.compile:
             for module in model.modules():
@@ -66,6 +69,8 @@ class Updater:
         """What can be done to a batch before its turn, in another thread."""
         if self.room is not None:
             batch = batch.filled(self.room) or batch
+        elif self.even and self.most is not None:
+            batch = batch.evened(self.most, written=self.written) or batch
         return batch.pinned() if self.device.type == "cuda" else batch
 
     def forget(self) -> None:
@@ -117,16 +122,20 @@ class Updater:
 
     def _kind(self, batch: Batch) -> Hashable:
         """What batches have in common that one recording serves; None: there is none for such a batch."""
-        if batch.inputs.spare:
-            return "filled"
-        return signature(batch) if self.even and batch.source.uniform else None
+        if self.room is not None:
+            return "filled" if batch.inputs.spare else None
+        parts = parts_of(batch.source)
+        shaped = all(part.uniform or part.spare for part in parts) and any(part.uniform for part in parts)
+        if not self.even or not shaped or (self.written and not batch.outputs.spare):
+            return None
+        return signature((*parts, batch.inputs, batch.outputs))
 
     def _update(self, batches: Sequence[Batch], done: float) -> Updated:
         settings = self.settings
         before = [(buffer, buffer.clone()) for buffer in self.statistics]
         total = torch.zeros((), device=self.device)
         count: Tensor | int = sum(batch.tokens for batch in batches)
-        if self.room is not None and len(batches) == 1:  # a number would be the same in every replay
+        if batches[0].outputs.spare:  # a number would be the same in every replay
             count = (batches[0].outputs.values != IGNORED).sum()
         for batch in batches:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
@@ -145,12 +154,19 @@ class Updater:
 
 
 def takes_even(model: nn.Module, objective: Objective, settings: Training, device: torch.device) -> bool:
-    """Whether an update is recorded for batches of sources that are all of one length, such as pictures: under a head,
-    and where nothing in the model waits for the device."""
-    alike = isinstance(objective, HeadLoss) and not objective.settings.language and settings.accumulate == 1
-    encoder = getattr(model, "encoder", None)
-    steady = isinstance(encoder, Body) and encoder.steady and encoder.stem.steady
-    return alike and steady and settings.compile and device.type == "cuda"
+    """Whether an update is recorded for batches in which some sources are all of one length, such as pictures, and
+    others, and a target that is written, are filled up (`Batch.evened`): where nothing in the model waits for the
+    device."""
+    alike = settings.accumulate == 1 and settings.compile and device.type == "cuda"
+    if not alike or not steady(getattr(model, "encoder", model)):
+        return False
+    if isinstance(objective, HeadLoss):
+        filled = isinstance(model.encoder, SeveralEncoders)
+        return not objective.settings.language and (not filled or all_kernels(model, device))
+    # Two passes that should agree want an empty row at the end of each.
+    plain = type(objective) is Likelihood and not objective.settings.agreement
+    written = isinstance(model, EncoderDecoder) and model.decoder.packed and model.ctc is None
+    return plain and written and all_kernels(model, device)
 
 
 def filled_room(
@@ -167,7 +183,7 @@ def filled_room(
         return None
     fills = [module.fills for module in model.modules() if isinstance(module, Stem)] or [1]
     source, target = (round_up(number, 64) for number in (room.source, room.target))
-    return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest)
+    return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest, room.sources)
 
 
 def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
