@@ -62,6 +62,11 @@ class ConvolutionStemSettings(StemSettings):
     halvings: int = Field(3, ge=1, le=12, description="how often sides are halved: 3 make 8 x 8 cells of 64 pixels")
     channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
     coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
+    pooled: bool = Field(
+        False,
+        description="halve by the largest of 3 x 3, behind a convolution of every pixel (Hassani et al. 2021), not by "
+        "a convolution of every other one: slower, better on small pictures",
+    )
 
     @model_validator(mode="after")
     def _channels_bearable(self) -> ConvolutionStemSettings:

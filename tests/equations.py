@@ -369,6 +369,16 @@ def convolve(w: Weights, x: Array, stride: int) -> Array:
     return y
 
 
+def pool(x: Array) -> Array:
+    """Hassani et al. 2021, eq. 2: of every other place of `(channels, height, width)` the largest of the 3 x 3 around
+    it."""
+    _, height, width = x.shape
+    rows = [
+        [x[:, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2] for j in range(0, width, 2)] for i in range(0, height, 2)
+    ]
+    return np.stack([np.stack([around.max((1, 2)) for around in row], -1) for row in rows], -2)
+
+
 def group_norm(w: Weights, x: Array) -> Array:
     """Wu and He 2018, eq. 1 and 2, with one group: over all channels and places; a gain and a shift a channel."""
     normed = (x - x.sum() / x.size) / math.sqrt(((x - x.sum() / x.size) ** 2).sum() / x.size + 1e-5)

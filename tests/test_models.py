@@ -336,9 +336,11 @@ def eye(**options: Any) -> StemEncoder:
     return model.encoder
 
 
-@pytest.mark.parametrize("coordinates", [False, True], ids=["plain", "coordinates"])
-def test_convolutions_follow_their_definition(coordinates: bool) -> None:
-    encoder, source = eye(coordinates=coordinates), images(2, 8)
+@pytest.mark.parametrize(
+    ("coordinates", "pooled"), [(False, False), (True, False), (False, True)], ids=["plain", "coordinates", "pooled"]
+)
+def test_convolutions_follow_their_definition(coordinates: bool, pooled: bool) -> None:
+    encoder, source = eye(coordinates=coordinates, pooled=pooled), images(2, 8)
     w = arrays(encoder.stem)
     memory = encoder(source)
     assert memory.states.lengths.tolist() == [4, 4]
@@ -349,10 +351,12 @@ def test_convolutions_follow_their_definition(coordinates: bool) -> None:
             line = np.array([-1 + 2 * i / 7 for i in range(8)])
             down, across = np.repeat(line[:, None], 8, 1), np.repeat(line[None], 8, 0)
             x = np.concatenate([x, down[None], across[None]])
-        for i in (0, 3):
-            x = eq.convolve(eq.under(w, f"layers.{i}"), x, stride=2)
+        size = 4 if pooled else 3
+        for i in (0, size):
+            x = eq.convolve(eq.under(w, f"layers.{i}"), x, stride=1 if pooled else 2)
             x = np.maximum(eq.group_norm(eq.under(w, f"layers.{i + 1}"), x), 0.0)
-        x = eq.convolve(eq.under(w, "layers.6"), x, stride=1)
+            x = eq.pool(x) if pooled else x
+        x = eq.convolve(eq.under(w, f"layers.{2 * size}"), x, stride=1)
         assert x.shape == (D_MODEL, 2, 2)
         cells = [eq.layer_norm(eq.under(w, "norm"), x[:, i, j]) for i in range(2) for j in range(2)]  # row by row
         agree(rows_of(memory.states)[row], cells, 1e-10)

@@ -120,9 +120,10 @@ class TokenStem(Stem):
 class ConvolutionStem(Stem):
     """Convolutions over images, to a grid of vectors, as Show, Attend and Tell reads them (Xu et al. 2015, 3.1.1).
 
-    A source is a sequence of scanlines `(height, 3 width)` of bytes. Each halving is a convolution of stride 2; one
-    more, of stride 1, looks around at the end. With `coordinates` two more channels say where a pixel is. The vectors
-    are the cells of the grid, row by row.
+    A source is a sequence of scanlines `(height, 3 width)` of bytes. Each halving is a convolution of stride 2, or, if
+    `pooled`, one of stride 1 and a max-pooling of stride 2 (Hassani et al. 2021, eq. 2); one more convolution looks
+    around at the end. With `coordinates` two more channels say where a pixel is. The vectors are the cells of the grid,
+    row by row.
     """
 
     steady = True
@@ -133,7 +134,9 @@ class ConvolutionStem(Stem):
         widths = [3 + 2 * settings.coordinates, *(settings.channels * 2**i for i in range(settings.halvings))]
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU(inplace=True)]
+            stride = 1 if settings.pooled else 2
+            layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.GroupNorm(1, after), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(3, stride=2, padding=1)] if settings.pooled else []
         self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], d_model, 3, padding=1))
         self.norm = nn.LayerNorm(d_model)
 

@@ -22,7 +22,7 @@ from regard.models.stems import Stem
 from regard.nn import ctc_loss
 from regard.nn.attention import all_kernels, takes_filled
 from regard.nn.blocks import Block
-from regard.nn.graphs import Graphs, Looped, Recording, exclusive, signature
+from regard.nn.graphs import Graphs, Looped, Recording, cloned, exclusive, signature
 from regard.nn.statistics import statistics
 from regard.ragged import round_up
 from regard.training.objectives import HeadLoss, Likelihood, Objective
@@ -115,7 +115,8 @@ class Updater:
             return self.recording()
         if self.warm[kind] < WARM:
             self.warm[kind] += 1
-            return self.graphs.warm(lambda: self._update([batches[0].to(self.device)], done))
+            # Cloned as the recording's own inputs are: what is compiled depends on what a batch has worked out so far.
+            return self.graphs.warm(lambda: self._update([cloned(batches[0], self.device)], done))
         self.recorded = kind
         self.recording = Recording(lambda batch: self._update([batch], done), batches[0], self.graphs, warm=False)
         return self.recording()
