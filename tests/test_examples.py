@@ -7,7 +7,9 @@ import io
 import json
 import os
 import runpy
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -526,6 +528,23 @@ def test_lines_of_multi30k_find_their_photographs(tmp_path: Path) -> None:
     (tmp_path / "val.de").write_text("eins\n")
     with pytest.raises(SystemExit, match="val has 3 photographs, 3 and 1 lines; as many will do"):
         made["joined"](tmp_path, "val", known)
+
+
+def test_lines_like_those_of_an4_are_made_of_its_words(tmp_path: Path) -> None:
+    made = runpy.run_path(str(Path(__file__).parent.parent / "recipes" / "an4.py"))
+    with pytest.raises(SystemExit, match=r"cannot read .*train\.tsv"):
+        made["recordings"](tmp_path, "train")
+    (tmp_path / "train.tsv").write_text("utt\tseconds\ttext\nan1\t0.7\tGO\nan2\t2.1\tERASE C Q\n")
+    found = made["recordings"](tmp_path, "train")
+    assert found == [(str(tmp_path / f"flac/train/{n}.flac"), t) for n, t in (("an1", "go"), ("an2", "erase c q"))]
+    texts = [text for _, text in found]
+    lines = made["similar"](texts, 40)
+    assert len(lines) == len(set(lines)) == 40
+    assert set(texts) < set(lines)
+    assert {word for line in lines for word in line.split()} == {"go", "erase", "c", "q"}
+    follows = Counter(pair for line in lines for pair in pairwise(line.split()))
+    assert follows["erase", "c"] > follows["erase", "q"]  # as in the transcripts
+    assert made["similar"](texts, 40) == lines
 
 
 def test_a_picture_itself_is_no_list_of_pictures(tmp_path: Path) -> None:
