@@ -245,13 +245,13 @@ def _bias(attention: MultiHeadAttention, relative: Relative, longest: int) -> Te
     """
     device = attention.output.weight.device
     behind = -torch.arange(2 * longest, device=device).clamp(max=longest - 1)
-    queries = torch.zeros(1, attention.heads, 1, attention.d_model // attention.heads, device=device)
+    queries = torch.zeros(1, attention.heads, 1, attention.d_head, device=device)
     sides = [behind] if attention.causal else [behind, -behind]
     return torch.cat([_copy(relative.scores(queries, side[None])[0, :, 0].mT) for side in sides])
 
 
 def _cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
-    width, inputs = attention.d_model, attention.inputs
+    width, inputs = attention.width, attention.inputs
     _norm(spec.layer_norm, norm)
     _linear(spec.linear[0], inputs.weight[:width], inputs.bias[:width])
     _linear(spec.linear[1], inputs.weight[width:], inputs.bias[width:])
