@@ -34,11 +34,7 @@ class EncoderAlone(Family):
 
     @property
     def labels(self) -> list[str]:
-        if self.head == "masked":
-            return []
-        named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        by_number = {int(number): str(label) for number, label in named.items()}
-        return [by_number[i] for i in range(len(by_number))]
+        return [] if self.head == "masked" else self.label_names()
 
 
 HEADS = {
