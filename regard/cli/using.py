@@ -350,7 +350,9 @@ def space(
 
 @app.command("import", short_help="Make a model folder of one that Hugging Face's transformers wrote.")
 def import_(
-    place: Annotated[str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")],
+    place: Annotated[
+        str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     force: Force = False,
     as_json: Json = False,

@@ -30,7 +30,33 @@ USUAL: dict[str, dict[str, str]] = {
 ALIKE = {
     "distilbert": "bert", "roberta": "bart", "xlm-roberta": "bart", "mbart": "bart", "mt5": "t5", "whisper": "gpt2",
 }  # fmt: skip  # which of these others have
-LANGUAGES = ["ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"]  # of mBART (Liu et al. 2020), in the order of its vocabulary
+LANGUAGES = [
+    "ar_AR",
+    "cs_CZ",
+    "de_DE",
+    "en_XX",
+    "es_XX",
+    "et_EE",
+    "fi_FI",
+    "fr_XX",
+    "gu_IN",
+    "hi_IN",
+    "it_IT",
+    "ja_XX",
+    "kk_KZ",
+    "ko_KR",
+    "lt_LT",
+    "lv_LV",
+    "my_MM",
+    "ne_NP",
+    "nl_XX",
+    "ro_RO",
+    "ru_RU",
+    "si_LK",
+    "tr_TR",
+    "vi_VN",
+    "zh_CN",
+]  # of mBART (Liu et al. 2020), in the order of its vocabulary
 
 
 @dataclass(frozen=True)
@@ -262,6 +288,14 @@ def sentencepiece_charsmap(model: bytes) -> bytes:
         if number == 3:
             return bytes(dict(_fields(message)).get(2, b""))
     return b""
+
+
+def sentencepiece_kind(model: bytes) -> int:
+    """How a SentencePiece model cuts: 1 is Unigram, 2 BPE."""
+    for number, message in _fields(model):
+        if number == 2:
+            return int(dict(_fields(message)).get(3, 1))
+    return 1
 
 
 # Marks
