@@ -74,6 +74,11 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
+    for part in system.config.model.encoders:
+        if segments := getattr(part.stem, "segments", 0):
+            raise ConfigError(
+                f"model.encoder.stem.segments is {segments}: ONNX graphs do not count separators; set it to 0"
+            )
     require("onnx", "onnxscript", "onnxruntime")
     with new_folder(folder, KIND, force=force) as new:
         model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
