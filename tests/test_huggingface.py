@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import family_of, read_network
@@ -64,7 +64,8 @@ def comes_back(network: Family, folder: Path, without: Set[str] = frozenset()) -
     file = {name: tensor for name, tensor in file.items() if name not in without}
     assert back.keys() == file.keys()
     for name, tensor in file.items():
-        assert torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype, name
+        assert back[name].dtype == tensor.dtype, name
+        assert torch.equal(back[name], tensor), name
 
 
 def ids(vocabulary: int, lengths: list[int] = LENGTHS, seed: int = 1) -> Ragged:
@@ -173,7 +174,7 @@ def test_an_encoder_under_a_head_computes_the_same(name: str, tmp_path: Path) ->
     model, source = here(network), ids(network.vocabulary)
     source.values[[3, 6, 8, 12]] = SEPARATOR  # also at the end of a row, and at the start of one
     places = [[0]] * source.rows if name.endswith("SequenceClassification") else [list(range(n)) for n in LENGTHS]
-    at = Ragged.from_lengths(torch.tensor(sum(places, [])), [len(row) for row in places])
+    at = Ragged.from_lengths(torch.tensor([place for row in places for place in row]), [len(row) for row in places])
     with torch.no_grad():
         wanted = []
         for row, chosen in zip(source.tolist(), places, strict=True):
@@ -331,7 +332,8 @@ def test_a_captioner_computes_the_same(width: int, tmp_path: Path) -> None:
 @whole
 def test_whisper_computes_the_same_from_samples_on(tmp_path: Path) -> None:
     options = {
-        **SMALL, "max_source_positions": 50, "max_target_positions": 20, "num_mel_bins": 80, "begin_suppress_tokens": None,
+        **SMALL, "max_source_positions": 50, "max_target_positions": 20, "num_mel_bins": 80,
+        "begin_suppress_tokens": None,
     }  # fmt: skip
     del options["max_position_embeddings"]
     theirs = drawn(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**options)))

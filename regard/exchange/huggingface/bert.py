@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import BOTH, both
@@ -46,13 +46,17 @@ HEADS = {
 class Bert(EncoderAlone):
     """BERT: post-norm, learned positions, a vector for each of two segments, a norm over the embeddings."""
 
-    model_types = ("bert",)
-    architectures = (
+    model_types: ClassVar[tuple[str, ...]] = ("bert",)
+    architectures: ClassVar[tuple[str, ...]] = (
         "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification", "BertForTokenClassification",
     )  # fmt: skip
     base = "bert."
     first_position: ClassVar[int] = 0
-    fixed = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "tie_word_embeddings": (True,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),
+        "tie_word_embeddings": (True,),
+    }
     # Of a masked language model the pooler and the next sentence are left out.
     ignored = r".*\.position_ids|bert\.pooler\..*|cls\.seq_relationship\..*"
 

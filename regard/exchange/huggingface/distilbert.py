@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import BOTH, both
 from regard.exchange.huggingface.bert import EncoderAlone
@@ -18,7 +18,7 @@ class DistilBert(EncoderAlone):
         "DistilBertForMaskedLM", "DistilBertForSequenceClassification", "DistilBertForTokenClassification",
     )  # fmt: skip
     base = "distilbert."
-    fixed = {"tie_word_embeddings": (True,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,)}
     ignored = r".*\.position_ids"
 
     def network(self) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import both
-from regard.exchange.huggingface.family import TRANSPOSED, Family, Move
+from regard.exchange.huggingface.family import SAME, TRANSPOSED, Family, Move
 
 
 def block_moves(theirs: str, ours: str, *, cross: bool) -> Iterator[Move]:
@@ -15,9 +15,9 @@ def block_moves(theirs: str, ours: str, *, cross: bool) -> Iterator[Move]:
     pairs += [("mlp.c_fc", "feed_forward.inner"), ("mlp.c_proj", "feed_forward.outer")]
     if cross:
         pairs.append(("crossattention.c_proj", "cross_attention.output"))
-        for kind, form in (("weight", (TRANSPOSED,)), ("bias", ())):
+        for kind, form in (("weight", TRANSPOSED), ("bias", SAME)):
             parts = (f"{theirs}.crossattention.q_attn.{kind}", f"{theirs}.crossattention.c_attn.{kind}")
-            yield Move(f"{ours}.cross_attention.inputs.{kind}", parts, *form, shares=(1, 2))
+            yield Move(f"{ours}.cross_attention.inputs.{kind}", parts, form, shares=(1, 2))
         yield from both(f"{theirs}.ln_cross_attn", f"{ours}.around_cross.norm")
     for there, here in pairs:
         yield Move(f"{ours}.{here}.weight", (f"{theirs}.{there}.weight",), TRANSPOSED)
@@ -38,10 +38,10 @@ def decoder_moves(config: Mapping[str, Any], begin: str, *, cross: bool) -> Iter
 class GPT2(Family):
     """GPT-2: pre-norm, learned positions, an output layer that is the embedding and has no bias."""
 
-    model_types = ("gpt2",)
-    architectures = ("GPT2LMHeadModel",)
+    model_types: ClassVar[tuple[str, ...]] = ("gpt2",)
+    architectures: ClassVar[tuple[str, ...]] = ("GPT2LMHeadModel",)
     base = "transformer."
-    fixed = {
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
         "tie_word_embeddings": (True,),
     }  # fmt: skip

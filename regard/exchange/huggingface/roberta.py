@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import both
 from regard.exchange.huggingface.bert import Bert
@@ -20,7 +21,7 @@ class Roberta(Bert):
     )
     base = "roberta."
     first_position = 2
-    fixed = {**Bert.fixed, "pad_token_id": (1,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {**Bert.fixed, "pad_token_id": (1,)}
     ignored = r".*\.position_ids|roberta\.pooler\..*"
 
     def head_moves(self) -> Iterator[Move]:
