@@ -113,9 +113,9 @@ def run_fingerprint(config: Config) -> Fingerprint:
     parts: dict[str, Any] = settings_of(
         config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "start.")
     )
-    form = Sides.of(config).form
-    parts[CONTENT + "data.train"] = data_content(data.train, form)
-    parts[CONTENT + "data.valid"] = data_content(data.valid, form)
+    sides = Sides.of(config)
+    parts[CONTENT + "data.train"] = data_content(data.train, sides.form)
+    parts[CONTENT + "data.valid"] = data_content(data.valid, sides.judged_form)
     for name in ("model", "encoder", "decoder"):
         if (folder := getattr(start, name)) is not None:
             weights = Path(folder) / WEIGHTS

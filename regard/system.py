@@ -230,7 +230,7 @@ class System:
         """The examples of some files. A line that gives none is raised if `strict`, as it is where the lines of another
         file go with these; else `warn` hears of all of them."""
         data, sides, report = self.config.data, self.task.sides, Report(file_names(files))
-        for example in read_files(files, sides.form, None if strict else report.add):
+        for example in read_files(files, sides.judged_form, None if strict else report.add):
             if data.bad_lines == "error" and (fault := sides.find_fault(example)):
                 raise BadLine(example.place, cast(BadKind, fault[0]), fault[1])
             report.lines += 1

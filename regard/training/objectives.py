@@ -245,16 +245,17 @@ class HeadLoss(Objective):
 
     def _mixed(self, batch: Batch, mixing: Mixing) -> Tensor:
         source, share = mixing(batch.source)
-        found, right = self.model(source, batch.inputs).values, batch.outputs.values
+        found, right = self.model(source, batch.inputs), batch.outputs
+        other = right.like(right.values.roll(1))
         own = self.target.loss(found, right, self.smoothing, share)
-        return own + self.target.loss(found, right.roll(1), self.smoothing, 1.0 - share)
+        return own + self.target.loss(found, other, self.smoothing, 1.0 - share)
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.mixing is not None:
             return self._mixed(batch, self.mixing)
         memory = self.model.encode(batch.source)
-        found = self.model.predict_at(batch.source, batch.inputs, memory).values
-        loss = self.target.loss(found, batch.outputs.values, self.smoothing)
+        found = self.model.predict_at(batch.source, batch.inputs, memory)
+        loss = self.target.loss(found, batch.outputs, self.smoothing)
         if not self.settings.language:
             return loss
         texts = batch.source

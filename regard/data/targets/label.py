@@ -104,12 +104,13 @@ class Label(HeadTarget):
 
         return Ragged.of([[int(y) if y < self.size else IGNORED for y in target] for target in targets])
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+    def loss(self, found: Ragged, right: Ragged, smoothing: float, share: Tensor | None = None) -> Tensor:
         from torch.nn.functional import cross_entropy
 
+        logits, labels = found.values.float(), right.values
         if share is None:
-            return cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="sum")
-        return (share * cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="none")).sum()
+            return cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        return (share * cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")).sum()
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
         top = found[0].float().log_softmax(-1).topk(min(count, self.size))
@@ -121,8 +122,8 @@ class Label(HeadTarget):
         rows = found.float().log_softmax(-1)
         return [float(row[y]) if y < self.size else -math.inf for row, y in zip(rows, target, strict=True)]
 
-    def hits(self, found: Tensor, right: Tensor) -> float | None:
-        return float((found.argmax(-1) == right).sum())
+    def hits(self, found: Ragged, right: Ragged) -> float | None:
+        return float((found.values.argmax(-1) == right.values).sum())
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
         """Also whether the right label is among the best five, where there are more; and, where several people gave an
