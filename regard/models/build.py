@@ -27,6 +27,7 @@ from regard.models.stems import Elements, Embedding, Stem, VectorStem
 from regard.models.transformer import TransformerDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
+from regard.nn.crf import Chain
 from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
@@ -50,11 +51,13 @@ def build(
                 pool = "class"
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
+        pool = target.pool or pool
         if causal:
             body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
         else:
             body = build_encoders(settings, given, longest)
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
+        chain = Chain(outputs) if target.chained else None
+        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal, chain=chain)
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only and settings.ctc:

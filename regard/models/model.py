@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from regard.bundle import Source
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
+from regard.nn.crf import Chain
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
@@ -202,17 +203,22 @@ class EncoderWithHead(nn.Module):
     et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
     2018), or the encoder's summary. For a word, from the vector at one of its pieces. The body has the name that it has
     in other models, so that it can be pretrained.
+
+    With a `chain` (`regard/nn/crf.py`) what is said of a word depends on what is said of the one before. Without
+    `outputs` there is no head: what is found is the vector itself.
     """
 
     def __init__(
-        self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool
-    ) -> None:
+        self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool,
+        chain: Chain | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder: nn.Module | None = None if causal else body
         self.decoder: nn.Module | None = body if causal else None
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
-        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None)
+        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None) if outputs else None
+        self.chain = chain
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
@@ -220,16 +226,23 @@ class EncoderWithHead(nn.Module):
 
     def predict_at(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
         """Like `forward`, from what the body has made of the source."""
-        states = memory.states.values
-        match self.pool:
-            case "each":
-                x = states[source.offsets.long()[inputs.row] + inputs.values]
-            case "first" | "class":
-                x = states[memory.states.offsets[:-1].long()]
-            case _:
-                x = memory.summary
+        if self.pool == "each":
+            x = memory.states.values[source.offsets.long()[inputs.row] + inputs.values]
+        else:
+            x = self.whole(memory)
         x = x if self.transform is None else torch.tanh(self.transform(x))
-        return inputs.like(self.head(self.dropout(x)))
+        found = inputs.like(x if self.head is None else self.head(self.dropout(x)))
+        return found if self.chain is None else self.chain(found)
+
+    def whole(self, memory: Memory) -> Tensor:
+        """The vector that stands for each source, `(rows, d_model)`."""
+        match self.pool:
+            case "first" | "class":
+                return memory.states.values[memory.states.offsets[:-1].long()]
+            case "mean":
+                return memory.states.mean()
+            case _:
+                return memory.summary
 
     def encode(self, source: Source) -> Memory:
         if self.encoder is not None:
@@ -244,5 +257,5 @@ class EncoderWithHead(nn.Module):
         return self.decoder is not None
 
 
-Pool = Literal["first", "class", "last", "summary", "each"]
+Pool = Literal["first", "class", "last", "summary", "mean", "each"]
 Model = AutoregressiveModel | MaskedLanguageModel | EncoderWithHead

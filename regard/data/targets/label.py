@@ -117,8 +117,7 @@ class Label(HeadTarget):
         return [Answer([i], x) for x, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
 
     def log_probs(self, found: Tensor, target: Item) -> list[float]:
-        if len(found) != len(target):
-            raise DataError(f"a source of {len(found)} words cannot have {len(target)} tags; each word needs one")
+        check_length(found, target)
         rows = found.float().log_softmax(-1)
         return [float(row[y]) if y < self.size else -math.inf for row, y in zip(rows, target, strict=True)]
 
@@ -138,6 +137,12 @@ class Label(HeadTarget):
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])
+
+
+def check_length(found: Sequence[Any] | Tensor, target: Item) -> None:
+    """Refuse as many labels as are not predicted."""
+    if len(found) != len(target):
+        raise DataError(f"a source of {len(found)} words cannot have {len(target)} tags; each word needs one")
 
 
 def _some(labels: Sequence[str]) -> str:
