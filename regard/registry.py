@@ -69,7 +69,11 @@ MODALITIES = Family(
     "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video")}
 )
 TARGETS = Family(
-    "target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number", "image")}
+    "target", 
+    {
+        kind: f"regard.data.targets.{kind}"
+        for kind in ("text", "label", "tags", "number", "choice", "contrast", "image")
+    },
 )
 STEMS = Family(
     "stem",

@@ -115,6 +115,8 @@ class TargetSettings(SideSettings):
 
     written: ClassVar[bool] = False  # a token at a time; else predicted at once
     of_words: ClassVar[bool] = False  # one prediction for each word of the source
+    of_texts: ClassVar[bool] = False  # predicted from several texts of one source
+    wanted: ClassVar[bool] = True  # False: training data have none
     vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them
     best: ClassVar[str] = "loss"  # the metric that training steers by, by default
     usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default
@@ -124,6 +126,11 @@ class TargetSettings(SideSettings):
     def chained(self) -> bool:
         """Whether what is predicted of a word depends on what is of the word before."""
         return False
+
+    @property
+    def projects(self) -> bool:
+        """Whether the dense layer over the first vector, where there is one, is there in use as well."""
+        return True
 
     @property
     def pool(self) -> str | None:

@@ -278,6 +278,14 @@ class Config(Section):
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
             yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
+        if self.target.of_texts and (len(self.sources) > 1 or not self.sources[0].text):
+            yield f"target.kind '{kind}' is predicted from texts of one source of kind text; name their columns there"
+        if self.target.of_texts and (self.sources[0].own_tokens or self.tokens).sampling:
+            yield f"target.kind '{kind}' is for tokens that stay the same; set tokens.sampling to 0"
+        if self.target.pool == "first" and model.decoder_only:
+            yield "target.pooling first is for encoders: the first vector of a decoder has seen nothing; leave it out"
+        if self.target.vectors and objective.language:
+            yield f"training.objective.language goes with a head, and target.kind '{kind}' has none; set it to 0"
         one_picture = [side.kind for side in self.sources] == ["image"]
         if (objective.mixup or objective.cutmix) and not (one_picture and kind == "label"):
             yield MIXED

@@ -77,6 +77,8 @@ class Form:
     format: str | None = None  # a layout of `readers/`; None: it is recognised
     root: Path | None = None  # where files are that data name, if not beside them
     wanted: Side | None = None  # the target, which may name files too
+    answered: bool = True  # False: files have no target
+    pairs: bool = False  # a source is a pair of sentences, and the target how alike they are
 
     @staticmethod
     def of(source: Modality, target: Side, data: Data) -> Form:
@@ -86,8 +88,9 @@ class Form:
         root = None if data.root is None else Path(data.root)
         settings = target.settings
         return Form(
-            source, tuple(columns), settings.column, data.alignment, settings.written, data.format, root, target
-        )
+            source, tuple(columns), settings.column, data.alignment, settings.written, data.format, root, target,
+            answered=settings.wanted,
+        )  # fmt: skip
 
     @property
     def given(self) -> list[Modality]:
@@ -118,7 +121,11 @@ class Form:
             for i, own in enumerate(self.columns[:count], 1)
         ]
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
-        if self.alignment is False or not count:
+        if self.pairs:
+            sources = [list(self.columns[0] or ([1, 2] if table else ["sentence1", "sentence2"]))]
+            target = self.target if self.target is not None else 3 if table else "score"
+            return sources, target, None
+        if self.alignment is False or not count or not self.answered:
             return sources, target, None
         if self.alignment is not None and self.alignment is not True:  # column 1 equals True
             return sources, target, self.alignment
@@ -132,7 +139,7 @@ class Form:
 
     def answer(self, text: str, folder: Path, place: str) -> str:
         """The target as it stands in a record, brought to what its kind reads."""
-        return text if self.wanted is None else _read(self.wanted, text, folder, place)
+        return text if self.wanted is None or not self.answered else _read(self.wanted, text, folder, place)
 
     def digest(self, example: Example) -> str:
         """What tells the content apart of files that an example names; empty if it names none."""
@@ -167,7 +174,7 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
     another layout that pictures and recordings come in (`readers/`)."""
     if (reader := _layout(files, form)) is not None:
         return reader.examples(on_bad)
-    sides = len(form.given) + 1
+    sides = len(form.given) + form.answered
     if not isinstance(files, str | PathLike):
         if len(files) != sides:
             what = f"or {sides} text files, one a side" if sides > 1 else "or one text file"
@@ -178,7 +185,10 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
         lines = numbered(path)
         return each_line(path, lines, _parser(path, lines, form), on_bad)
     if sides == 1:
-        return each_line(path, numbered(path), lambda line, place: Example("", line, place), on_bad)
+        def alone(line: str, place: str) -> Example:
+            return Example("", line, place) if form.answered else Example(form.fields([line], path.parent, place), "", place)
+
+        return each_line(path, numbered(path), alone, on_bad)
     if path.is_dir():
         raise DataError(
             f"cannot tell how to read the folder {path}; it should hold folders, one a label, or wav.scp and text, "
@@ -266,7 +276,8 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
         number = rows[0][0]
         place = f"{paths[0]}:{number}"
         try:
-            *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
+            texts = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
+            *sources, target = texts if form.answered else [*texts, ""]
             folder = form.root or paths[0].parent
             example = Example(form.fields(sources, folder, place), form.answer(target, folder, place), place)
         except BadLine as bad:
@@ -278,10 +289,12 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
 def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
     """What makes an example of a line of a table or of records."""
     sources, target, gold = form.layout(ending(path))
-    read = record_reader(path, lines, [*sources, [target]], [*_side_names(sources), "target"], gold)
+    wanted = [[target]] if form.answered else []
+    read = record_reader(path, lines, [*sources, *wanted], [*_side_names(sources), "target"], gold)
 
     def parse(line: str, place: str) -> Example:
-        (*texts, text), links, record = read(line, place)
+        given, links, record = read(line, place)
+        *texts, text = given if form.answered else [*given, ""]
         found = None
         try:
             for part in form.given if record else ():

@@ -173,6 +173,10 @@ class HeadTarget(Target):
     def loss(self, found: Ragged, right: Ragged, smoothing: float, share: Tensor | None = None) -> Tensor:
         """The loss of what a head says, `(total, size)`, summed; each counts by its `share`, `(total,)`, if given."""
 
+    def judged_loss(self, found: Ragged, right: Ragged) -> Tensor:
+        """The loss of a validation."""
+        return self.loss(found, right, 0.0)
+
     @abstractmethod
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
         """The best answers for one source, best first, of `(positions, size)` outputs of the head."""

@@ -57,7 +57,7 @@ def build(
         else:
             body = build_encoders(settings, given, longest)
         chain = Chain(outputs) if target.chained else None
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal, chain=chain)
+        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal, chain=chain, projected=target.projects)
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only and settings.ctc:

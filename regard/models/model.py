@@ -205,12 +205,12 @@ class EncoderWithHead(nn.Module):
     in other models, so that it can be pretrained.
 
     With a `chain` (`regard/nn/crf.py`) what is said of a word depends on what is said of the one before. Without
-    `outputs` there is no head: what is found is the vector itself.
+    `outputs` there is no head: what is found is the vector itself, in use without the dense layer unless `projected`.
     """
 
     def __init__(
         self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool,
-        chain: Chain | None = None,
+        chain: Chain | None = None, projected: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.encoder: nn.Module | None = None if causal else body
@@ -218,7 +218,7 @@ class EncoderWithHead(nn.Module):
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None) if outputs else None
-        self.chain = chain
+        self.chain, self.projected = chain, projected
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
@@ -230,7 +230,8 @@ class EncoderWithHead(nn.Module):
             x = memory.states.values[source.offsets.long()[inputs.row] + inputs.values]
         else:
             x = self.whole(memory)
-        x = x if self.transform is None else torch.tanh(self.transform(x))
+        if self.transform is not None and (self.projected or self.training):
+            x = torch.tanh(self.transform(x))
         found = inputs.like(x if self.head is None else self.head(self.dropout(x)))
         return found if self.chain is None else self.chain(found)
 

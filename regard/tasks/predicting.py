@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batches import Batch, Predicted
@@ -161,6 +162,19 @@ class HeadPrediction(Task):
             found = self.model(source, inputs).values.float()
         return list(found.cpu().split([len(row) for row in places]))
 
+    def sentence_embeddings(self, fields: Sequence[Field]) -> NDArray[np.float32]:
+        """What the encoder makes of the whole; where vectors are what was learnt, those."""
+        if not self.config.target.vectors:
+            return super().sentence_embeddings(fields)
+        items = self.source.encode_many(fields)
+        found = np.zeros((len(fields), self.config.model.d_model), np.float32)
+        for group in self.groups(items, self.config.training.batch_tokens):
+            source, inputs = self.source.pack([items[i] for i in group]), Ragged.of([[0]] * len(group))
+            with self.inference():
+                vectors = self.model(source.to(self.device), inputs.to(self.device)).values
+            found[group] = vectors.float().cpu().numpy()
+        return found
+
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
         """`log p` of each right answer, as its target has it."""
         results: list[PairScore] = [PairScore(0.0, [])] * len(sources)
@@ -218,7 +232,7 @@ class HeadPrediction(Task):
         for _, batch in self.batches(examples.sources, examples.targets):
             with self.inference():
                 found = self.model(batch.source, batch.inputs)
-                loss += float(self.target.loss(found, batch.outputs, 0.0))
+                loss += float(self.target.judged_loss(found, batch.outputs))
                 hits = self.target.hits(found, batch.outputs)
             right, count = right + (hits or 0.0), count + batch.tokens
         steering: dict[str, float] = {"loss": loss / count, **({} if hits is None else {"accuracy": 100.0 * right / count})}

@@ -10,6 +10,7 @@ from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
+from regard.data.records import BETWEEN
 from regard.data.side import Field, Item
 from regard.data.tokens import EOS, MARKS, SEP, Tokenizer
 from regard.registry import register
@@ -68,15 +69,14 @@ class Text(Modality):
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         if not self.several:
             return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
-        parts = [text.replace("\t", MARKS[SEP]).split(MARKS[SEP]) for text in fields]
+        parts = [texts_in(text) for text in fields]
         flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
-        found = []
-        for row in parts:
-            ids = next(flat)
-            for _ in row[1:]:
-                ids = [*ids, SEP, *next(flat)]
-            found.append(ids)
-        return found
+        return [self.joined([next(flat) for _ in row]) for row in parts]
+
+    def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """The token ids of several texts as one text."""
+        first, *others = texts
+        return [*first, *(token for text in others for token in (SEP, *text))]
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
@@ -123,3 +123,8 @@ class Text(Modality):
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
         return [draw.integers(len(MARKS), self.vocabulary, size=length).tolist() for length in lengths]
+
+
+def texts_in(field: str) -> list[str]:
+    """The texts that a field holds, with a tab or `<sep>` between them; one blank at each side of that is its own."""
+    return field.replace("\t", MARKS[SEP]).replace(BETWEEN, MARKS[SEP]).split(MARKS[SEP])
