@@ -115,6 +115,7 @@ class TargetSettings(SideSettings):
 
     written: ClassVar[bool] = False  # a token at a time; else predicted at once
     of_words: ClassVar[bool] = False  # one prediction for each word of the source
+    of_places: ClassVar[bool] = False  # one prediction for each place of the source that may be the answer
     of_texts: ClassVar[bool] = False  # predicted from several texts of one source
     wanted: ClassVar[bool] = True  # False: training data have none
     vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them

@@ -29,11 +29,11 @@ class Data(Section):
         description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
         "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
         "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
-        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
+        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset; of questions and answers the JSON of SQuAD",
     )
     valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="examples to report on when training ends")
-    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
+    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset", "squad"] | None = Field(
         None, description="the layout of the data, where it is not recognised by itself"
     )
     root: str | None = Field(

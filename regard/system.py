@@ -142,12 +142,12 @@ class System:
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
         task = self.task
+        x = task.item(source)
         y: Sequence[int]
         if target is None:
             y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
             y = task.forced(source, target)
-        x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
         pieces = vars(task.shown(source, x, y)).copy()

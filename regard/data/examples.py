@@ -71,7 +71,7 @@ class Form:
 
     source: Modality
     columns: tuple[tuple[Name, ...] | None, ...]  # of each source; None: the usual one
-    target: Name | None
+    target: Name | tuple[Name, ...] | None  # several: read as one, with <sep> between
     alignment: int | str | bool | None
     written: bool = True  # the target is a text, and no label
     format: str | None = None  # a layout of `readers/`; None: it is recognised
@@ -88,7 +88,7 @@ class Form:
         root = None if data.root is None else Path(data.root)
         settings = target.settings
         return Form(
-            source, tuple(columns), settings.column, data.alignment, settings.written, data.format, root, target,
+            source, tuple(columns), tuple(own) if isinstance(own := settings.column, list) else own, data.alignment, settings.written, data.format, root, target,
             answered=settings.wanted,
         )  # fmt: skip
 
@@ -113,7 +113,7 @@ class Form:
             )
         return self.fields(cells, Path(), place)
 
-    def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
+    def layout(self, ending: str) -> tuple[list[list[Name]], list[Name], Name | None]:
         """The columns of each source, of the target, and of the alignment."""
         table, count = ending == "tsv", len(self.given)
         sources = [
@@ -124,13 +124,13 @@ class Form:
         if self.pairs:
             sources = [list(self.columns[0] or ([1, 2] if table else ["sentence1", "sentence2"]))]
             target = self.target if self.target is not None else 3 if table else "score"
-            return sources, target, None
-        if self.alignment is False or not count or not self.answered:
-            return sources, target, None
+        wanted: list[Name] = list(target) if isinstance(target, tuple) else [target]
+        if self.alignment is False or not count or not self.answered or self.pairs:
+            return sources, wanted, None
         if self.alignment is not None and self.alignment is not True:  # column 1 equals True
-            return sources, target, self.alignment
+            return sources, wanted, self.alignment
         plain = not any(self.columns) and self.target is None
-        return sources, target, "alignment" if not table else count + 2 if plain else None
+        return sources, wanted, "alignment" if not table else count + 2 if plain else None
 
     def fields(self, texts: Sequence[str], folder: Path, place: str) -> Field:
         """The sources as they stand in a record, brought to what their modality reads."""
@@ -289,7 +289,7 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
 def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
     """What makes an example of a line of a table or of records."""
     sources, target, gold = form.layout(ending(path))
-    wanted = [[target]] if form.answered else []
+    wanted = [target] if form.answered else []
     read = record_reader(path, lines, [*sources, *wanted], [*_side_names(sources), "target"], gold)
 
     def parse(line: str, place: str) -> Example:
@@ -313,7 +313,7 @@ def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -
     if ending(path) not in ("tsv", "jsonl"):
         return form.line
     sources, target, _ = form.layout(ending(path))
-    sources = sources or [[target]]
+    sources = sources or [target]
     read = record_reader(path, lines, sources, _side_names(sources))
 
     def parse(line: str, place: str) -> Field:

@@ -126,6 +126,8 @@ def record_text(record: dict[str, Any], key: str, place: str) -> str:
 def record_texts(record: dict[str, Any], key: str, place: str, several: bool) -> list[str]:
     """The text under a key of a record or, where `several` may be one source, a list of them."""
     found = record.get(key)
+    if several and isinstance(found, int) and not isinstance(found, bool):
+        return [str(found)]
     if not several or not isinstance(found, list):
         return [record_text(record, key, place)]
     return [record_text({f"{key}[{i}]": text}, f"{key}[{i}]", place) for i, text in enumerate(found)]

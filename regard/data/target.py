@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from regard.data.lines import BLANKS
 from regard.data.side import Field, Item, Side
 from regard.errors import ConfigError
-from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
+from regard.evaluation.bootstrap import interval, is_resampled, statistics
 from regard.evaluation.metrics import Bleu, Metric, References, Score
 from regard.registry import METRICS, TARGETS, Family
 
@@ -54,6 +54,7 @@ class Target(Side):
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all outputs that are written, where they are of one length
+    located = False  # in data it may say at which character of the source it stands: `answer <sep> 17`
     paired = False  # its numbers depend on the source (`numbers`)
     comparable = True  # a source has one right output, or few; False: many, which no reference stands for
 
@@ -158,7 +159,7 @@ class HeadTarget(Target):
 
     explained = True  # its answers have probabilities, and others may be forced
     ranked = 1  # how many answers its scores look at
-    several_rows = False  # a model reads several sequences of one item (`rows`)
+    wrapped = False  # an item holds more than a model reads of it (`rows`)
     several_references = False  # examples of one source are one input with several references, when evaluated
 
     def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
@@ -222,7 +223,7 @@ def measure(name: str, outputs: Sequence[str], references: Sequence[str], scorin
     scoring = scoring or Scoring()
     metric: Metric = Bleu(scoring.tokenize) if name == "bleu" else METRICS.get(name)()
     score = metric(outputs, references, *scoring.references)
-    if scoring.confidence and name in BOOTSTRAPPED:
+    if scoring.confidence and is_resampled(name):
         rows = statistics(name, outputs, [references, *scoring.references], tokenize=scoring.tokenize)
         return replace(score, interval=interval(name, rows))
     return score

@@ -45,7 +45,7 @@ def build(
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
-        pool: Pool = "each" if target.of_words else "last" if causal else "summary"
+        pool: Pool = "each" if target.of_words or target.of_places else "last" if causal else "summary"
         if pool == "summary" and len(given) == 1:
             if _stem_settings(settings, 0, given[0]).has_whole:
                 pool = "class"

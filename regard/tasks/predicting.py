@@ -61,23 +61,31 @@ class HeadPrediction(Task):
         return self.layout(sources, targets, np.random.default_rng(0))
 
     def length(self, side: str, source: Item, target: Tokens) -> int:
-        return self.source.places(source)
+        return self.source.places(self.target.rows(source)[0])
+
+    def item(self, field: Field) -> Item:
+        read = super().item(field)
+        first, *more = self.target.parts(self.source, field, read)
+        if len(self.target.rows(first)) > 1:
+            raise ConfigError(
+                f"target.kind '{self.config.target.kind}' is predicted from several texts, each read by itself; what a "
+                "model attends to is shown where it reads one"
+            )
+        if more:
+            raise DataError(f"the source is read in {len(more) + 1} windows; give one that fits into source.max_length")
+        return first
 
     def _positions(self, source: Item) -> list[int]:
         return self.target.positions(self.source, source, last=self.model.causal)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source, and what is predicted of it; where answers have no probability, none is shown beside them."""
-        if self.target.several_rows:
-            raise ConfigError(
-                f"target.kind '{self.config.target.kind}' is predicted from several texts, each read by itself; what a "
-                "model attends to is shown of one that reads one"
-            )
-        pieces, of_words = self.source.pieces(source), self.config.target.of_words
+        row, of_words = self.target.rows(source)[0], self.config.target.of_words
+        pieces = self.source.pieces(row)
         log_probs = self.score_items([source], [target])[0].tokens if self.target.explained else []
         return Shown(
             source=pieces,
-            source_word=self.source.words(source),
+            source_word=self.source.words(row),
             target=self.target.pieces(target) if of_words else [self.target.text(self.source, field, target)],
             target_word=self.target.words(target) if of_words else [0],
             inputs=pieces if self.model.causal else [],
@@ -91,7 +99,7 @@ class HeadPrediction(Task):
             raise ConfigError("a number that is predicted has no probability to explain; leave out the target")
         if not self.target.paired:
             return super().forced(field, target)
-        return self._numbers(field, self.source.encode_many([field])[0], target)[0][1]
+        return self._numbers(field, super().item(field), target)[0][1]
 
     def _numbers(self, field: Field, item: Item, target: str) -> list[tuple[Item, Tokens]]:
         """Both sides of an example as they are trained on."""

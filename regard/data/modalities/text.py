@@ -78,6 +78,11 @@ class Text(Modality):
         first, *others = texts
         return [*first, *(token for text in others for token in (SEP, *text))]
 
+    @property
+    def lead(self) -> int:
+        """How many marks stand before it."""
+        return int(self.before is not None)
+
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 

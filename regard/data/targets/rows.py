@@ -14,7 +14,7 @@ from regard.data.target import HeadTarget
 class RowsTarget(HeadTarget):
     """A target whose items hold several sequences: how many there are, the length of each, and then all of them."""
 
-    several_rows = True
+    wrapped = True
     paired = True
 
     def rows(self, item: Item) -> list[Item]:

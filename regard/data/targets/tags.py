@@ -20,6 +20,7 @@ from regard.data.targets.label import Label, LabelSettings, check_length, read_l
 from regard.data.tokens import clean, texts_of
 from regard.errors import ConfigError
 from regard.registry import register
+from regard.section import TargetSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +34,10 @@ SCHEMES: dict[Scheme, str] = {"bio": "O|[BI]-.+", "bioes": "O|[BIES]-.+"}  # wha
 MOST = 256  # tags of a CRF, which has a number for each two of them at each word
 
 
-class TagsSettings(LabelSettings):
+class TagsSettings(TargetSettings):
     """A tag of each word of the source, separated by blanks."""
 
+    best, usual, steering = LabelSettings.best, LabelSettings.usual, LabelSettings.steering
     of_words = True
 
     crf: bool = Setting(
@@ -71,6 +73,7 @@ class Tags(Label):
     Settings = TagsSettings
     kind, per = "tags", "word"
     ranked = 1
+    positive = None
     scheme: Scheme = "none"
 
     def cut(self, text: str) -> list[str]:
