@@ -226,6 +226,12 @@ class Config(Section):
                 yield f"model.ctc reads text off a source, and target.kind is '{self.target.kind}'; set it to false"
             if objective.kind == "minimum_risk":
                 yield f"training.objective.kind 'minimum_risk' compares texts, and target.kind is '{self.target.kind}'"
+        if objective.agreement and (model.output != "full" or objective.sampled):
+            yield "training.objective.agreement compares softmaxes over all tokens; set it to 0, or output: full, sampled: 0"
+        if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
+            yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
+        if objective.sampled and getattr(model.decoder, "hard", False):
+            yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:
             yield "training.objective.agreement does not go with model.ctc; set it to 0"
         if getattr(model.decoder, "hard", False) and model.ctc:
@@ -289,6 +295,9 @@ class Config(Section):
         one_picture = [side.kind for side in self.sources] == ["image"]
         if (objective.mixup or objective.cutmix) and not (one_picture and kind == "label"):
             yield MIXED
+        if objective.sampled or model.output != "full":
+            what = "training.objective.sampled" if objective.sampled else "model.output adaptive"
+            yield f"{what} is for many tokens that are written; target.kind is '{kind}'"
         if objective.doubly_stochastic:
             yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:

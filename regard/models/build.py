@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.errors import ConfigError
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
@@ -21,10 +22,20 @@ from regard.model_settings import (
 )
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
-from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
+from regard.models.model import (
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    Head,
+    MaskedLanguageModel,
+    Model,
+    OutputLayer,
+    Pool,
+)
 from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem, VectorStem
 from regard.models.transformer import TransformerDecoder
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
 from regard.nn.crf import Chain
@@ -59,7 +70,7 @@ def build(
         chain = Chain(outputs) if target.chained else None
         return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal, chain=chain, projected=target.projects)
     embedding = Embedding(outputs, d_model, dropout)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None)
+    head = build_output(settings, outputs, embedding)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs))
     if settings.encoder_only:
@@ -75,6 +86,18 @@ def build(
     if settings.share_layers:
         share(encoder, decoder)
     return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs) if settings.ctc else None)
+
+
+def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> OutputLayer:
+    """The output layer over so many tokens."""
+    if settings.output == "full":
+        return Head(settings.d_model, outputs, embedding if settings.tie_output else None)
+    cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
+    if cutoffs[-1] >= outputs:
+        raise ConfigError(
+            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; every cluster needs some, so lower it"
+        )
+    return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:

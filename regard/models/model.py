@@ -9,6 +9,7 @@ rows of one source stand together, as many for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from regard.bundle import Source
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
+from regard.nn.adaptive import AdaptiveHead, Softmax
 from regard.nn.crf import Chain
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
@@ -73,12 +75,19 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)
 
+    def softmaxes(self, x: Tensor, targets: Tensor) -> Iterator[Softmax]:
+        """The softmaxes whose `-log p` add up to that of the targets: here one."""
+        yield Softmax(x, self.linear.weight, self.linear.bias, targets)
+
+
+OutputLayer = Head | AdaptiveHead  # to logits, or to what is as good: log-probabilities
+
 
 class AutoregressiveModel(nn.Module, ABC):
     """A decoder and an output layer, which write a token at a time."""
 
     decoder: Decoder
-    head: Head
+    head: OutputLayer
     graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
 
     @property
@@ -124,7 +133,7 @@ class AutoregressiveModel(nn.Module, ABC):
 class EncoderDecoder(AutoregressiveModel):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head, ctc: nn.Module | None = None) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: OutputLayer, ctc: nn.Module | None = None) -> None:
         super().__init__()
         self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
         self.ctc: Any = ctc  # an output layer over the encoder's states (`CTCHead`), if there is one
@@ -151,7 +160,7 @@ class DecoderOnly(AutoregressiveModel):
     """A decoder alone. Without a source, a language model, `p(y) = Π_t p(y_t given y_<t)`; with one, that of source,
     `<sep>` and target as one text, of which the target is predicted: the state at `<sep>` is the encoding."""
 
-    def __init__(self, decoder: nn.Module, head: Head) -> None:
+    def __init__(self, decoder: nn.Module, head: OutputLayer) -> None:
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
@@ -177,7 +186,7 @@ class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
-    def __init__(self, encoder: nn.Module, d_model: int, head: Head) -> None:
+    def __init__(self, encoder: nn.Module, d_model: int, head: OutputLayer) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
         self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model)
