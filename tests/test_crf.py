@@ -20,6 +20,7 @@ from regard.evaluation.labels import spans
 from regard.nn.crf import Chain, best_paths, crf_loss, log_partition, path_score, tag_log_probs
 from regard.ragged import Ragged
 from regard.training.checkpoint import WEIGHTS, load_tensors
+from tests.conftest import FULL
 from tests.test_targets import BODIES, DECODER, ENCODER, config
 
 TAGS = 3
@@ -176,7 +177,7 @@ def test_settings_and_data_that_do_not_fit_a_chain_are_told(tmp_path: Path) -> N
 CRF: dict[str, Any] = {"target": {"crf": True}}
 
 
-@pytest.mark.parametrize("body", ["transformer", "lstm-alone"])
+@pytest.mark.parametrize("body", ["lstm-alone", *(["transformer"] if FULL else [])])
 def test_a_tagger_with_a_chain_learns_and_is_loaded_as_it_was(body: str, tmp_path: Path) -> None:
     made = config(tmp_path, "tags", BODIES[body], **CRF, training={"steps": 60, "validate_every": 60})
     system = regard.train(made)
