@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
-from regard.section import Kind, Section, Share, Small
+from regard.section import Kind, Section, Share, Size, Small
 from regard.stem_settings import StemSettings
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -224,6 +224,20 @@ class ModelSettings(Section):
     dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     output_bias: bool = Field(True, description="the output layer has a bias (T5, GPT-2 and Whisper have none)")
+    output: Literal["full", "adaptive"] = Field(
+        "full",
+        description="the output layer of what is written: one softmax over all tokens, or adaptive (Grave et al. "
+        "2017): frequent tokens at once, rare ones in clusters, which costs less where there are many",
+    )
+    cutoffs: list[Size] | None = Field(
+        None,
+        min_length=1,
+        description="output adaptive: how many of the most frequent tokens stand before each cluster, rising (default: "
+        "a tenth and a third of all)",
+    )
+    reduction: float = Field(
+        4.0, ge=1, le=64, description="output adaptive: by how much vectors are narrower from cluster to cluster"
+    )
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     scale_embeddings: bool = Field(
         True, description="multiply token vectors by √d_model (Vaswani et al. 2017, 3.4); BERT, T5 and GPT-2 do not"
@@ -300,6 +314,10 @@ class ModelSettings(Section):
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
             yield "of several encoders none can be of kind none; leave the list out for a decoder alone"
+        if self.output == "adaptive" and self.tie_output:
+            yield "output adaptive has matrices of its own for rare tokens; set tie_output: false"
+        if self.cutoffs is not None and (self.output == "full" or sorted(set(self.cutoffs)) != self.cutoffs):
+            yield f"cutoffs ({self.cutoffs}) are for output: adaptive, and rise from one to the next"
         if self.ctc and self.decoder_only:
             yield "ctc reads off an encoder's states, but encoder.kind is none; set it to false"
         if self.encoder_only and self.decoder_only:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from regard.errors import ConfigError, DamagedError, DataError, OutputError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.statistics import statistics
 from regard.settings import Config
 from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
@@ -35,6 +37,7 @@ from regard.training.trainer import Trainer, Watcher
 
 RUN = "run"  # the kind of folder
 CACHE = "cache"
+COUNTED = 4096  # targets whose tokens are counted at once
 # What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.
 FREE = (
     "training.steps", "training.tokens", "training.seconds", "training.patience", "training.device",
@@ -67,6 +70,8 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     objective = make_objective(
         task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
     )
+    if settings.objective.sampled:
+        objective.use_counts(_token_counts(task, batches.examples))
     trainer = Trainer(
         task.model, objective, batches, settings, folder, task.device, lambda: task.validate(valid), config.metric,
         watcher, lower=task.lower_is_better(config.metric),
@@ -95,8 +100,26 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     _learn(sides, folder, watcher)
     task = new_task(sides, device)
     store = _stored(task, "train", made_from, watcher)
+    if config.model.output == "adaptive" or settings.objective.sampled:
+        counts = _token_counts(task, store)
+        for module in task.model.modules():
+            if isinstance(module, AdaptiveHead):
+                module.rank(counts)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
     return task, Batches(store, sides, task.layout, budgets, settings.seed)
+
+
+def _token_counts(task: Task, store: ExampleStore) -> Tensor:
+    """How often each token is written in the training data, the end of each target included, `(vocabulary,)`."""
+    target, targets = task.target, store.stores[-1]
+    counts = np.zeros(target.size, np.int64)
+    for start in range(0, len(targets), COUNTED):
+        some: Sequence[Any] = [targets[i] for i in range(start, min(start + COUNTED, len(targets)))]
+        if target.sampled:  # stored as it is written
+            some = target.encode_many([text.tobytes().decode() for text in some])
+        counts += np.bincount(np.concatenate([np.asarray(x, np.int64) for x in some]), minlength=target.size)
+    counts[target.marks.end] += len(targets)
+    return torch.from_numpy(counts)
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
@@ -113,9 +136,9 @@ def run_fingerprint(config: Config) -> Fingerprint:
     parts: dict[str, Any] = settings_of(
         config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "start.")
     )
-    form = Sides.of(config).form
-    parts[CONTENT + "data.train"] = data_content(data.train, form)
-    parts[CONTENT + "data.valid"] = data_content(data.valid, form)
+    sides = Sides.of(config)
+    parts[CONTENT + "data.train"] = data_content(data.train, sides.form)
+    parts[CONTENT + "data.valid"] = data_content(data.valid, sides.judged_form)
     for name in ("model", "encoder", "decoder"):
         if (folder := getattr(start, name)) is not None:
             weights = Path(folder) / WEIGHTS

@@ -117,9 +117,28 @@ class TargetSettings(SideSettings):
 
     written: ClassVar[bool] = False  # a token at a time; else predicted at once
     of_words: ClassVar[bool] = False  # one prediction for each word of the source
+    of_places: ClassVar[bool] = False  # one prediction for each place of the source that may be the answer
+    of_texts: ClassVar[bool] = False  # predicted from several texts of one source
+    wanted: ClassVar[bool] = True  # False: training data have none
+    vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them
     best: ClassVar[str] = "loss"  # the metric that training steers by, by default
     usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default
     steering: ClassVar[tuple[str, ...]] = ()  # those of them that a validation takes
+
+    @property
+    def chained(self) -> bool:
+        """Whether what is predicted of a word depends on what is of the word before."""
+        return False
+
+    @property
+    def projects(self) -> bool:
+        """Whether the dense layer over the first vector, where there is one, is there in use as well."""
+        return True
+
+    @property
+    def pool(self) -> str | None:
+        """Which vector stands for the whole source; None: the one that is usual for the body."""
+        return None
 
     metrics: list[str] | None = Field(
         None, description="what `regard evaluate` reports (default: all that are usual for this kind of target)"

@@ -29,11 +29,11 @@ class Data(Section):
         description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
         "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
         "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
-        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
+        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset; of questions and answers the JSON of SQuAD",
     )
     valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="examples to report on when training ends")
-    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
+    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset", "squad"] | None = Field(
         None, description="the layout of the data, where it is not recognised by itself"
     )
     root: str | None = Field(
@@ -226,6 +226,12 @@ class Config(Section):
                 yield f"model.ctc reads text off a source, and target.kind is '{self.target.kind}'; set it to false"
             if objective.kind == "minimum_risk":
                 yield f"training.objective.kind 'minimum_risk' compares texts, and target.kind is '{self.target.kind}'"
+        if objective.agreement and (model.output != "full" or objective.sampled):
+            yield "training.objective.agreement compares softmaxes over all tokens; set it to 0, or output: full, sampled: 0"
+        if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
+            yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
+        if objective.sampled and getattr(model.decoder, "hard", False):
+            yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:
             yield "training.objective.agreement does not go with model.ctc; set it to 0"
         if getattr(model.decoder, "hard", False) and model.ctc:
@@ -278,9 +284,20 @@ class Config(Section):
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
             yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
+        if self.target.of_texts and (len(self.sources) > 1 or not self.sources[0].text):
+            yield f"target.kind '{kind}' is predicted from texts of one source of kind text; name their columns there"
+        if self.target.of_texts and (self.sources[0].own_tokens or self.tokens).sampling:
+            yield f"target.kind '{kind}' is for tokens that stay the same; set tokens.sampling to 0"
+        if self.target.pool == "first" and model.decoder_only:
+            yield "target.pooling first is for encoders: the first vector of a decoder has seen nothing; leave it out"
+        if self.target.vectors and objective.language:
+            yield f"training.objective.language goes with a head, and target.kind '{kind}' has none; set it to 0"
         one_picture = [side.kind for side in self.sources] == ["image"]
         if (objective.mixup or objective.cutmix) and not (one_picture and kind == "label"):
             yield MIXED
+        if objective.sampled or model.output != "full":
+            what = "training.objective.sampled" if objective.sampled else "model.output adaptive"
+            yield f"{what} is for many tokens that are written; target.kind is '{kind}'"
         if objective.doubly_stochastic:
             yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:

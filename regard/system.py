@@ -142,12 +142,12 @@ class System:
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
         task = self.task
+        x = task.item(source)
         y: Sequence[int]
         if target is None:
             y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
             y = task.forced(source, target)
-        x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
         pieces = vars(task.shown(source, x, y)).copy()
@@ -230,7 +230,7 @@ class System:
         """The examples of some files. A line that gives none is raised if `strict`, as it is where the lines of another
         file go with these; else `warn` hears of all of them."""
         data, sides, report = self.config.data, self.task.sides, Report(file_names(files))
-        for example in read_files(files, sides.form, None if strict else report.add):
+        for example in read_files(files, sides.judged_form, None if strict else report.add):
             if data.bad_lines == "error" and (fault := sides.find_fault(example)):
                 raise BadLine(example.place, cast(BadKind, fault[0]), fault[1])
             report.lines += 1

@@ -58,6 +58,16 @@ class ObjectiveSettings(Section):
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
+    sampled: int = Field(
+        0,
+        ge=0,
+        le=10**6,
+        description="likelihood over a large vocabulary: tokens drawn for each batch, over which alone the softmax of "
+        "an update is taken (Jean et al. 2015); 0: over all; without label smoothing, and in use over all tokens",
+    )
+    proposal: Literal["log_uniform", "unigram"] = Field(
+        "log_uniform", description="sampled: drawn by rank in frequency, as Zipf's law has it, or by frequency"
+    )
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
     language: Weight = Field(
         0.0,

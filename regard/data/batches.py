@@ -195,7 +195,8 @@ class Predicted:
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         places = [self.target.positions(self.source, item, last=self.last) for item in sources]
-        return Batch(self.source.pack(sources), Ragged.of(places), self.target.pack(targets))
+        read = [row for item in sources for row in self.target.rows(item)] if self.target.wrapped else sources
+        return Batch(self.source.pack(read), Ragged.of(places), self.target.pack(targets))
 
 
 @dataclass(frozen=True)

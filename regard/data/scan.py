@@ -89,7 +89,8 @@ def scan(data: Data, split: str, sides: Sides) -> Report:
 
 def usable_examples(data: Data, split: str, sides: Sides, on_bad: OnBad) -> Iterator[Example]:
     """The examples of a split that have what they need; each line that gives none is handed to `on_bad`."""
-    for example in read_examples(data, split, sides.form, on_bad):
+    form = sides.form if split == "train" else sides.judged_form
+    for example in read_examples(data, split, form, on_bad):
         if fault := sides.find_fault(example):
             on_bad(BadLine(example.place, cast(BadKind, fault[0]), fault[1]))
         else:

@@ -50,6 +50,11 @@ class Sides:
         """How examples stand in files."""
         return Form.of(self.source, self.target, self.config.data)
 
+    @cached_property
+    def judged_form(self) -> Form:
+        """How examples stand in files to validate and to evaluate on."""
+        return self.target.judged(self.form)
+
     @property
     def texts(self) -> dict[str, Text | TextTarget]:
         """The sides that are text, by name: `source`, `source2` and so on, `target`."""

@@ -144,6 +144,12 @@ class Tokenizer(ABC):
         """Ids of many lines; with `sampling`, subwords are drawn, the same ones for the same seed."""
         return [self.encode(text) for text in texts]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of a clean line that each of its tokens stands for, from one to before another; those of its
+        word, where tokens do not say it more closely."""
+        words = [match.span() for match in re.finditer("[^ ]+", text)]
+        return [words[word] for word in self.words(self.encode(text))]
+
 
 class Subwords(Tokenizer):
     """SentencePiece (Kudo and Richardson 2018): unigram or BPE, any character by way of its bytes."""
@@ -204,6 +210,20 @@ class Subwords(Tokenizer):
                 for start in range(0, len(cleaned), DRAWN)
             ]
             return [ids for part in parts for ids in part.result()]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        found, at, waiting = [], -1, 0  # a blank is put before the first word
+        for i in self.encode(text):
+            piece = str(self.processor.id_to_piece(i))
+            if self.processor.is_byte(i):
+                waiting = waiting or len(text[at].encode())
+                found.append((at, at + 1))
+                waiting -= 1
+                at += not waiting
+            else:
+                found.append((at + piece.startswith("▁"), at + len(piece)))
+                at += len(piece)
+        return found if at == len(text) else super().offsets(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([int(i) for i in ids]))
@@ -270,6 +290,9 @@ class Symbols(Tokenizer):
         known = (self.ids.get(symbol, UNK) for symbol in symbols)
         return [i if i >= len(MARKS) else UNK for i in known]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return super().offsets(text) if self.kind == "word" else [(i, i + 1) for i in range(len(text))]
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.joint.join(self.symbols[i] for i in ids if i >= len(MARKS) or i == UNK)
 
@@ -295,6 +318,9 @@ class Bytes(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return [byte + len(MARKS) for byte in clean(text).encode("utf-8")]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode("utf-8")]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - len(MARKS) for i in ids if i >= len(MARKS)).decode("utf-8", errors="replace")

@@ -167,6 +167,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")
     if config.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    if config.output != "full":
+        raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     first = system.config.sources[0]
     if first.given and not first.text:
         raise ConfigError(f"source.kind is {first.kind}, and CTranslate2 runs models that read text")

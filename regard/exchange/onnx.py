@@ -68,6 +68,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
     if system.config.model.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    if system.config.model.output != "full":
+        raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
     if task.source.export() is None:

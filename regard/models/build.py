@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.data.tokens import NATIVE, Marks
+from regard.errors import ConfigError
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
@@ -22,12 +23,23 @@ from regard.model_settings import (
 )
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
-from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
+from regard.models.model import (
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    Head,
+    MaskedLanguageModel,
+    Model,
+    OutputLayer,
+    Pool,
+)
 from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem, VectorStem
 from regard.models.transformer import TransformerDecoder
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
+from regard.nn.crf import Chain
 from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
@@ -46,22 +58,25 @@ def build(
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
-        pool: Pool = "each" if target.of_words else "last" if causal else "summary"
+        pool: Pool = "each" if target.of_words or target.of_places else "last" if causal else "summary"
         if pool == "summary" and len(given) == 1:
             if _stem_settings(settings, 0, given[0]).has_whole:
                 pool = "class"
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
+        pool = target.pool or pool
         if causal:
             read = Embedding(given[0].vocabulary, d_model, dropout, scaled=settings.scale_embeddings)
             body = build_decoder(settings, read, longest)
         else:
             body = build_encoders(settings, given, longest)
+        chain = Chain(outputs) if target.chained else None
         return EncoderWithHead(
-            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias
-        )
+            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias,
+            chain=chain, projected=target.projects,
+        )  # fmt: skip
     embedding = Embedding(outputs, d_model, dropout, scaled=settings.scale_embeddings)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
+    head = build_output(settings, outputs, embedding)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
@@ -78,6 +93,18 @@ def build(
     if settings.share_layers:
         share(encoder, decoder)
     return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
+
+
+def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> OutputLayer:
+    """The output layer over so many tokens."""
+    if settings.output == "full":
+        return Head(settings.d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
+    cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
+    if cutoffs[-1] >= outputs:
+        raise ConfigError(
+            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; every cluster needs some, so lower it"
+        )
+    return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:

@@ -104,6 +104,11 @@ class Task(ABC):
         """The tokens of a target to be explained in place of the model's own output for `field`."""
         return self.target.encode(target)
 
+    def item(self, field: Field) -> Item:
+        """A source as it is explained."""
+        found: Item = self.source.encode_many([field])[0]
+        return found
+
     def checked(self, examples: Iterable[Example], on_bad: OnBad | None = None) -> Iterator[Example]:
         """Examples whose sides go together; the first that does not is raised, or with `on_bad` each is handed over."""
         for example in examples:

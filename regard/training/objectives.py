@@ -17,6 +17,7 @@ from regard.data.target import HeadTarget, Target
 from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
 from regard.models.model import EncoderWithHead
+from regard.nn.adaptive import PROPOSALS, log_included, sampled_loss
 from regard.nn.augment import Mixing
 from regard.nn.coverage import looking
 from regard.nn.hard import HardAttention, choices
@@ -25,7 +26,7 @@ from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
 from regard.search.stepper import begun
-from regard.training.losses import cross_entropy, linear_cross_entropy
+from regard.training.losses import cross_entropy, linear_cross_entropy, output_loss
 from regard.training_settings import ObjectiveSettings as Settings
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
@@ -46,6 +47,12 @@ class Objective(ABC):
         self.model, self.settings, self.smoothing, self.longest, self.marks = model, settings, smoothing, longest, marks
         self.first = marks.first if first is None else first
         self.memory: dict[str, float] = {}
+        self.log_q = torch.zeros(0)  # of each token, where some are drawn
+
+    def use_counts(self, counts: Tensor) -> None:
+        """Hear how often the training data hold each token of the target, `(vocabulary,)`."""
+        if self.settings.sampled:
+            self.log_q = PROPOSALS[self.settings.proposal](counts)
 
     @abstractmethod
     def __call__(self, batch: Batch, done: float) -> Tensor:
@@ -76,8 +83,18 @@ class Likelihood(Objective):
         return self._plain(batch)
 
     def _plain(self, batch: Batch) -> Tensor:
-        states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
-        return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states = self.model.states(batch.source, batch.inputs).values
+        if self.settings.sampled:
+            return self._sampled(states, batch.outputs.values)
+        return output_loss(self.model.head, states, batch.outputs.values, self.smoothing)
+
+    def _sampled(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Jean et al. 2015: over the right tokens, and others that are drawn for the batch."""
+        if self.log_q.device != states.device:
+            self.log_q = self.log_q.to(states.device)
+        draws, output = self.settings.sampled, self.model.head.linear
+        drawn = torch.multinomial(self.log_q.exp(), draws, replacement=True).unique()
+        return sampled_loss(states, output.weight, output.bias, targets, log_included(self.log_q, draws), drawn)
 
     def _with_ctc(self, batch: Batch) -> Tensor:
         """`(1 - λ) Σ_t -log p(y_t given y_<t, x) - λ log p_ctc(y given x)` (Watanabe et al. 2017, eq. 11); without a
@@ -86,18 +103,16 @@ class Likelihood(Objective):
         ctc: Tensor = model.ctc.loss(memory.states, batch.outputs)
         if isinstance(model, CTCModel):
             return ctc
-        states, output, weight = model.decoder(batch.inputs, memory).values, model.head.linear, self.settings.ctc
-        loss = linear_cross_entropy(states, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states, weight = model.decoder(batch.inputs, memory).values, self.settings.ctc
+        loss = output_loss(model.head, states, batch.outputs.values, self.smoothing)
         return (1.0 - weight) * loss + weight * ctc
 
     def _agreeing(self, batch: Batch) -> Tensor:
         """R-Drop (Liang et al. 2021, eq. 4, the mean over both passes): what two passes say under different dropout
         should be right, and the same: `½ Σ_i -log p_i(y) + α/4 (KL(p_1, p_2) + KL(p_2, p_1))`."""
         both = self.model.states(batch.source.twice(), batch.inputs.twice()).values
-        states, output, agreement = both.unflatten(0, (2, -1)), self.model.head.linear, self.settings.agreement
-        return linear_cross_entropy(
-            states, output.weight, output.bias, batch.outputs.values, self.smoothing, agreement=agreement
-        )
+        states, agreement = both.unflatten(0, (2, -1)), self.settings.agreement
+        return output_loss(self.model.head, states, batch.outputs.values, self.smoothing, agreement)
 
     def _hard(self, batch: Batch, done: float) -> Tensor:
         """Xu et al. 2015, 4.1: the places drawn are credited with `log p` of the tokens they bear on.
@@ -252,16 +267,17 @@ class HeadLoss(Objective):
 
     def _mixed(self, batch: Batch, mixing: Mixing) -> Tensor:
         source, share = mixing(batch.source)
-        found, right = self.model(source, batch.inputs).values, batch.outputs.values
+        found, right = self.model(source, batch.inputs), batch.outputs
+        other = right.like(right.values.roll(1))
         own = self.target.loss(found, right, self.smoothing, share)
-        return own + self.target.loss(found, right.roll(1), self.smoothing, 1.0 - share)
+        return own + self.target.loss(found, other, self.smoothing, 1.0 - share)
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.mixing is not None:
             return self._mixed(batch, self.mixing)
         memory = self.model.encode(batch.source)
-        found = self.model.predict_at(batch.source, batch.inputs, memory).values
-        loss = self.target.loss(found, batch.outputs.values, self.smoothing)
+        found = self.model.predict_at(batch.source, batch.inputs, memory)
+        loss = self.target.loss(found, batch.outputs, self.smoothing)
         if not self.settings.language:
             return loss
         texts = batch.source

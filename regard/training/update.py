@@ -20,6 +20,7 @@ from regard.models.encoders import SeveralEncoders, steady
 from regard.models.model import EncoderDecoder
 from regard.models.stems import Stem
 from regard.nn import ctc_loss
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.attention import all_kernels, takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, cloned, exclusive, signature
@@ -165,7 +166,7 @@ def takes_even(model: nn.Module, objective: Objective, settings: Training, devic
         filled = isinstance(model.encoder, SeveralEncoders)
         return not objective.settings.language and (not filled or all_kernels(model, device))
     # Two passes that should agree want an empty row at the end of each.
-    plain = type(objective) is Likelihood and not objective.settings.agreement
+    plain = type(objective) is Likelihood and not objective.settings.agreement and not _waits(model, objective)
     written = isinstance(model, EncoderDecoder) and model.decoder.packed and model.ctc is None
     return plain and written and all_kernels(model, device)
 
@@ -176,7 +177,7 @@ def filled_room(
     """What every batch is filled up to, so that a whole update is recorded; None: it is not. `room` is what batches
     have at most, by default tokens as `settings` say."""
     alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
-    if not alike or not takes_filled(model, device):
+    if not alike or not takes_filled(model, device) or _waits(model, objective):
         return None
     tokens = settings.batch_tokens
     room = room or Room(tokens, tokens, tokens, 0)
@@ -185,6 +186,11 @@ def filled_room(
     fills = [module.fills for module in model.modules() if isinstance(module, Stem)] or [1]
     source, target = (round_up(number, 64) for number in (room.source, room.target))
     return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest, room.sources)
+
+
+def _waits(model: nn.Module, objective: Objective) -> bool:
+    """Whether the output layer asks the device which tokens it has to do with, or draws some."""
+    return bool(objective.settings.sampled) or any(isinstance(module, AdaptiveHead) for module in model.modules())
 
 
 def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:

@@ -10,8 +10,9 @@ from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
+from regard.data.records import BETWEEN
 from regard.data.side import Field, Item
-from regard.data.tokens import NATIVE, Frame, Tokenizer
+from regard.data.tokens import MARKS, NATIVE, SEP, Frame, Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
@@ -75,17 +76,21 @@ class Text(Modality):
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         if not self.several:
             return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
-        marks, between = self.tokenizer.marks, self.frame.between
-        written = marks.names[between[0]] if len(between) == 1 else "\t"
-        parts = [text.replace("\t", written).split(written) for text in fields]
+        between = self.frame.between
+        mark = self.tokenizer.marks.names[between[0]] if len(between) == 1 else MARKS[SEP]
+        parts = [texts_in(text, mark) for text in fields]
         flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
-        found = []
-        for row in parts:
-            ids = next(flat)
-            for _ in row[1:]:
-                ids = [*ids, *between, *next(flat)]
-            found.append(ids)
-        return found
+        return [self.joined([next(flat) for _ in row]) for row in parts]
+
+    def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """The token ids of several texts as one text."""
+        first, *others = texts
+        return [*first, *(token for text in others for token in (*self.frame.between, *text))]
+
+    @property
+    def lead(self) -> int:
+        """How many marks stand before it."""
+        return len(self.frame.before)
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
@@ -130,3 +135,9 @@ class Text(Modality):
         ids = self.tokenizer.marks.text_ids(self.vocabulary)
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
         return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
+
+
+def texts_in(field: str, mark: str = MARKS[SEP]) -> list[str]:
+    """The texts that a field holds, with a tab, `<sep>` or a tokenizer's own `mark` between them; one blank at each side
+    of that is its own."""
+    return field.replace(BETWEEN, "\t").replace(mark, "\t").split("\t")
