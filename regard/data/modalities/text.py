@@ -12,12 +12,14 @@ from regard.data.lines import BLANKS
 from regard.data.modality import Modality
 from regard.data.records import BETWEEN
 from regard.data.side import Field, Item
-from regard.data.tokens import MARKS, NATIVE, SEP, Frame, Tokenizer
+from regard.data.tokens import NATIVE, Frame, Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
 if TYPE_CHECKING:
     from regard.ragged import Ragged
+
+SEPARATOR = BETWEEN.strip()  # as a field has it, whatever its tokens
 
 
 class TextSettings(SideSettings):
@@ -77,7 +79,7 @@ class Text(Modality):
         if not self.several:
             return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
         between = self.frame.between
-        mark = self.tokenizer.marks.names[between[0]] if len(between) == 1 else MARKS[SEP]
+        mark = self.tokenizer.marks.names[between[0]] if len(between) == 1 else SEPARATOR
         parts = [texts_in(text, mark) for text in fields]
         flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
         return [self.joined([next(flat) for _ in row]) for row in parts]
@@ -137,7 +139,7 @@ class Text(Modality):
         return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
 
 
-def texts_in(field: str, mark: str = MARKS[SEP]) -> list[str]:
+def texts_in(field: str, mark: str = SEPARATOR) -> list[str]:
     """The texts that a field holds, with a tab, `<sep>` or a tokenizer's own `mark` between them; one blank at each side
     of that is its own."""
     return field.replace(BETWEEN, "\t").replace(mark, "\t").split("\t")
