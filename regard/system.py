@@ -308,17 +308,7 @@ def load(
     With `others`, models of any kind over the same tokens, an ensemble of all of them.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
-    if not (folder / CONFIG).exists():
-        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
-    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
-    config = _read_otherwise(config, settings) if settings else config
-    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
-    place = choose_device(device)
-    sides = Sides.of(config)
-    sides.load(folder)
-    task = new_task(sides, place)
+    task = new_task(load_sides(folder, settings), choose_device(device))
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
     more = [load(other, device=device).task for other in others]
@@ -326,6 +316,20 @@ def load(
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
     return System(together([task, *more]), folder)
+
+
+def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides:
+    """Both sides of a trained model, with its tokens and labels; `settings` as in `load`."""
+    if not folder.is_dir():
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
+    if not (folder / CONFIG).exists():
+        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
+    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    config = _read_otherwise(config, settings) if settings else config
+    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
+    sides = Sides.of(config)
+    sides.load(folder)
+    return sides
 
 
 def _read_otherwise(config: Config, settings: Mapping[str, Any]) -> Config:

@@ -39,6 +39,7 @@ class Sides:
                 part.several |= not config.target.written or isinstance(settings.column, list)
                 part.begins = not config.target.written
                 part.ends = part.begins or not config.model.decoder_only
+                part.by_word = config.target.of_words
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):

@@ -53,6 +53,7 @@ class Text(Modality):
     begins = False  # whether the model asks for a mark before it
     ends = True  # and for one after it
     several = False
+    by_word = False  # whether something is said of each of its words, which ids have to tell apart
 
     @property
     def frame(self) -> Frame:
@@ -66,7 +67,7 @@ class Text(Modality):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.tokenizer.dtype
+        return "uint32" if self.by_word and 2 * self.tokenizer.size > 2**16 else self.tokenizer.dtype
 
     @property
     def sampled(self) -> float:
@@ -76,12 +77,13 @@ class Text(Modality):
         return None if field.strip(BLANKS) else ("blank", "has an empty source")
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        encode = self.tokenizer.encode_words if self.by_word else self.tokenizer.encode_many
         if not self.several:
-            return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
+            return encode(fields, sampling=sampling, seed=seed)
         between = self.frame.between
         mark = self.tokenizer.marks.names[between[0]] if len(between) == 1 else SEPARATOR
         parts = [texts_in(text, mark) for text in fields]
-        flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
+        flat = iter(encode([part for row in parts for part in row], sampling=sampling, seed=seed))
         return [self.joined([next(flat) for _ in row]) for row in parts]
 
     def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
@@ -97,7 +99,8 @@ class Text(Modality):
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
-        return Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        packed = Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        return packed.like(packed.values % self.tokenizer.size) if self.by_word else packed
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -131,7 +134,8 @@ class Text(Modality):
 
     def export(self) -> dict[str, Any] | None:
         frame = self.frame
-        return None if frame.before else {"kind": "text", "end": list(frame.after)}
+        begin = {"begin": list(frame.before)} if frame.before else {}
+        return {"kind": "text", **begin, "end": list(frame.after)}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
         ids = self.tokenizer.marks.text_ids(self.vocabulary)
