@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
+
 from regard.exchange.huggingface.family import ROW, Family, Move
 
 ENCODER, DECODER = "encoder", "decoder"
@@ -51,6 +53,11 @@ class Bart(Family):
         "normalize_before": (False,), "normalize_embedding": (True,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (False,), "tie_word_embeddings": (True,),
     }  # fmt: skip
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if self.tensors:  # a checkpoint without an output layer has no bias of it, which is that of nothing
+            self.tensors.setdefault("final_logits_bias", torch.zeros(1, self.outputs))
 
     def sections(self) -> dict[str, Any]:
         config = self.config

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import both
-from regard.exchange.huggingface.bert import Bert
+from regard.exchange.huggingface.bert import HEADS, Bert
 from regard.exchange.huggingface.family import Move
 
 
@@ -15,9 +15,7 @@ class Roberta(Bert):
 
     model_types = ("roberta", "xlm-roberta")
     architectures = tuple(
-        f"{name}For{head}"
-        for name in ("Roberta", "XLMRoberta")
-        for head in ("MaskedLM", "SequenceClassification", "TokenClassification")
+        f"{name}{ending}" for name in ("Roberta", "XLMRoberta") for ending in HEADS if ending != "ForPreTraining"
     )
     base = "roberta."
     first_position = 2
@@ -33,7 +31,7 @@ class Roberta(Bert):
             yield from both("classifier.dense", "transform")
             yield from both("classifier.out_proj", "head.linear")
         else:
-            yield from both("classifier", "head.linear")
+            yield from super().head_moves()
 
     def aliases(self) -> dict[str, str]:
         return {
