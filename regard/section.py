@@ -134,7 +134,7 @@ class TargetSettings(SideSettings):
         return True
 
     @property
-    def pool(self) -> str | None:
+    def pool(self) -> Literal["first", "mean"] | None:
         """Which vector stands for the whole source; None: the one that is usual for the body."""
         return None
 

@@ -87,8 +87,9 @@ class Form:
         columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
         root = None if data.root is None else Path(data.root)
         settings = target.settings
+        wanted = tuple(settings.column) if isinstance(settings.column, list) else settings.column
         return Form(
-            source, tuple(columns), tuple(own) if isinstance(own := settings.column, list) else own, data.alignment, settings.written, data.format, root, target,
+            source, tuple(columns), wanted, data.alignment, settings.written, data.format, root, target,
             answered=settings.wanted,
         )  # fmt: skip
 
@@ -185,8 +186,13 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
         lines = numbered(path)
         return each_line(path, lines, _parser(path, lines, form), on_bad)
     if sides == 1:
+
         def alone(line: str, place: str) -> Example:
-            return Example("", line, place) if form.answered else Example(form.fields([line], path.parent, place), "", place)
+            return (
+                Example("", line, place)
+                if form.answered
+                else Example(form.fields([line], path.parent, place), "", place)
+            )
 
         return each_line(path, numbered(path), alone, on_bad)
     if path.is_dir():

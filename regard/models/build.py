@@ -68,7 +68,9 @@ def build(
         else:
             body = build_encoders(settings, given, longest)
         chain = Chain(outputs) if target.chained else None
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal, chain=chain, projected=target.projects)
+        return EncoderWithHead(
+            body, d_model, outputs, dropout, pool, causal=causal, chain=chain, projected=target.projects
+        )
     embedding = Embedding(outputs, d_model, dropout)
     head = build_output(settings, outputs, embedding)
     if settings.encoder_only and settings.ctc:
@@ -95,7 +97,7 @@ def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) ->
     cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
     if cutoffs[-1] >= outputs:
         raise ConfigError(
-            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; every cluster needs some, so lower it"
+            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; each cluster needs some, so lower it"
         )
     return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
 
