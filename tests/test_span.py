@@ -206,7 +206,8 @@ def test_answers_in_columns(tmp_path: Path) -> None:
     (found,) = read_files(str(tmp_path / "a.jsonl"), sides_of(*made).form)
     assert found.target == "Rome <sep> 9"
     (tmp_path / "a.tsv").write_text("q\tin Rome\tRome\n")
-    (found,) = read_files(str(tmp_path / "a.tsv"), sides_of({"column": [1, 2]}, {"kind": "span", "column": 3}).form)
+    (found,) = read_files(str(tmp_path / "a.tsv"), sides_of("text", "span").form)
+    assert found.source == "q <sep> in Rome"
     assert Span(SpanSettings()).mismatch(None, found.source, found.target) is None  # type: ignore[arg-type]
 
 

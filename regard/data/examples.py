@@ -78,7 +78,7 @@ class Form:
     root: Path | None = None  # where files are that data name, if not beside them
     wanted: Side | None = None  # the target, which may name files too
     answered: bool = True  # False: files have no target
-    pairs: bool = False  # a source is a pair of sentences, and the target how alike they are
+    keys: tuple[tuple[str, ...], str] | None = None  # usual ones of a source's texts and of the target in .jsonl
 
     @staticmethod
     def of(source: Modality, target: Side, data: Data) -> Form:
@@ -90,7 +90,7 @@ class Form:
         wanted = tuple(settings.column) if isinstance(settings.column, list) else settings.column
         return Form(
             source, tuple(columns), wanted, data.alignment, settings.written, data.format, root, target,
-            answered=settings.wanted,
+            answered=settings.wanted, keys=settings.keys,
         )  # fmt: skip
 
     @property
@@ -122,11 +122,12 @@ class Form:
             for i, own in enumerate(self.columns[:count], 1)
         ]
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
-        if self.pairs:
-            sources = [list(self.columns[0] or ([1, 2] if table else ["sentence1", "sentence2"]))]
-            target = self.target if self.target is not None else 3 if table else "score"
+        if self.keys is not None:
+            texts, answer = self.keys
+            sources = [list(self.columns[0] or (range(1, len(texts) + 1) if table else texts))]
+            target = self.target if self.target is not None else len(texts) + 1 if table else answer
         wanted: list[Name] = list(target) if isinstance(target, tuple) else [target]
-        if self.alignment is False or not count or not self.answered or self.pairs:
+        if self.alignment is False or not count or not self.answered or self.keys is not None:
             return sources, wanted, None
         if self.alignment is not None and self.alignment is not True:  # column 1 equals True
             return sources, wanted, self.alignment

@@ -106,6 +106,13 @@ class HeadPrediction(Task):
         found: list[tuple[Item, Tokens]] | None = self.target.numbers(self.source, field, item, target)
         return found or [(item, self.target.encode(target))]
 
+    def unfit_pairs(self, sources: Sequence[Field], targets: Sequence[str]) -> list[str | None]:
+        if not self.target.paired:
+            return super().unfit_pairs(sources, targets)
+        found: dict[int, str] = {}
+        self._usable(sources, found.__setitem__)
+        return [found.get(i) for i in range(len(sources))]
+
     def score(self, sources: Sequence[Field], targets: Sequence[str]) -> list[PairScore]:
         if not self.target.paired:
             return super().score(sources, targets)

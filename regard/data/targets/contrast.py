@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from regard.ragged import Ragged
 
 
+KEYS = (("sentence1", "sentence2"), "score")  # of pairs in .jsonl
+
+
 class ContrastSettings(TargetSettings):
     """Vectors of sentences. A line of training data is a sentence alone, which is its own positive under another
     dropout, or a sentence, a positive and, if there is one, a hard negative (source.column). Validation and test data
@@ -95,7 +98,7 @@ class Contrast(RowsTarget):
         """Pairs, and how alike they are."""
         pair = self.settings.pair
         return replace(
-            form, columns=((tuple(pair) if pair else None),), target=self.settings.column, answered=True, pairs=True
+            form, columns=((tuple(pair) if pair else None),), target=self.settings.column, answered=True, keys=KEYS
         )
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[float]]:
