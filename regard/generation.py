@@ -218,11 +218,10 @@ def score_lines(
         return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
     def work(window: list[Example]) -> list[str]:
-        items = task.source.encode_many([x.source for x in window])
-        targets = task.target.encode_many([x.target for x in window])
         fitting = []
-        for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
-            if what := task.unfit(item, target):
+        unfit = task.unfit_pairs([x.source for x in window], [x.target for x in window])
+        for i, (example, what) in enumerate(zip(window, unfit, strict=True)):
+            if what:
                 warn(f"{example.place} {what}; its line of output is empty")
             else:
                 fitting.append(i)

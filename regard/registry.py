@@ -69,7 +69,7 @@ MODALITIES = Family(
     "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video")}
 )
 TARGETS = Family(
-    "target", 
+    "target",
     {
         kind: f"regard.data.targets.{kind}"
         for kind in ("text", "label", "tags", "number", "choice", "span", "contrast", "image")

@@ -120,6 +120,7 @@ class TargetSettings(SideSettings):
     of_places: ClassVar[bool] = False  # one prediction for each place of the source that may be the answer
     of_texts: ClassVar[bool] = False  # predicted from several texts of one source
     wanted: ClassVar[bool] = True  # False: training data have none
+    keys: ClassVar[tuple[tuple[str, ...], str] | None] = None  # usual ones of a source's texts and of it, in .jsonl
     vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them
     best: ClassVar[str] = "loss"  # the metric that training steers by, by default
     usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default
@@ -136,7 +137,7 @@ class TargetSettings(SideSettings):
         return True
 
     @property
-    def pool(self) -> str | None:
+    def pool(self) -> Literal["first", "mean"] | None:
         """Which vector stands for the whole source; None: the one that is usual for the body."""
         return None
 

@@ -227,7 +227,7 @@ class Config(Section):
             if objective.kind == "minimum_risk":
                 yield f"training.objective.kind 'minimum_risk' compares texts, and target.kind is '{self.target.kind}'"
         if objective.agreement and (model.output != "full" or objective.sampled):
-            yield "training.objective.agreement compares softmaxes over all tokens; set it to 0, or output: full, sampled: 0"
+            yield "training.objective.agreement compares softmaxes over all tokens: output full, sampled 0; set it to 0"
         if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
             yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
         if objective.sampled and getattr(model.decoder, "hard", False):

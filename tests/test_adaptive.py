@@ -46,9 +46,9 @@ def test_an_adaptive_softmax_is_that_of_torch(ranked: bool) -> None:
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(D_MODEL, VOCABULARY, CUTOFFS, div_value=4.0).double()
     with torch.no_grad():
         theirs.head.weight.copy_(head.first.weight)
-        for own, other in zip(head.tails, theirs.tail, strict=True):
-            for a, b in zip(own, other, strict=True):  # type: ignore[call-overload]
-                b.weight.copy_(a.weight)
+        for own, number in zip(head.tails, range(2), strict=True):
+            theirs.get_submodule(f"tail.{number}.0").weight.copy_(own.narrow.weight)  # type: ignore[operator, union-attr]
+            theirs.get_submodule(f"tail.{number}.1").weight.copy_(own.wide.weight)  # type: ignore[operator, union-attr]
     x = states(30).requires_grad_(True)
     rank = head.ranks
     log_p = head(x)
@@ -71,7 +71,7 @@ def test_a_token_of_a_cluster_is_predicted_in_two_steps() -> None:
     head, x = adaptive(), states(1)
     first = np.exp(x[0].numpy() @ head.first.weight.detach().numpy().T)
     first /= first.sum()
-    narrow, wide = (layer.weight.detach().numpy() for layer in head.tails[1])  # type: ignore[union-attr]
+    narrow, wide = (layer.weight.detach().numpy() for layer in (head.tails[1].narrow, head.tails[1].wide))
     inside = np.exp(wide @ (narrow @ x[0].numpy()))
     inside /= inside.sum()
     log_p = head(x).detach()[0].numpy()

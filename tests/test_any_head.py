@@ -1,5 +1,5 @@
-"""Any body takes any fitting head: two updates, predictions, a copy that is saved and loaded, what is explained and what
-is refused."""
+"""Any body takes any fitting head: two updates, predictions, a copy that is saved and loaded, what is explained and
+what is refused."""
 
 from __future__ import annotations
 

@@ -111,9 +111,7 @@ def test_candidates_from_columns_from_lists_and_by_letter_or_text(tmp_path: Path
     assert target.candidates(found.source) == (["x", "y"], ["a", "b"])
     assert target.reference(sides.source, found.source, "b") == "b"
     assert target.rows(bind([[7, 8], [9]])) == [[7, 8], [9]]
-    assert target.mismatch(sides.source, found.source, "c") == (
-        "has the answer 'c', which is none of its 2 candidates"
-    )
+    assert target.mismatch(sides.source, found.source, "c") == ("has the answer 'c', which is none of its 2 candidates")
 
 
 @pytest.mark.parametrize(
@@ -221,5 +219,5 @@ def test_training_data_are_sentences_and_others_are_pairs_with_a_number(tmp_path
     target = Contrast(ContrastSettings())
     with pytest.raises(DataError, match="has 1 texts, of which none may be empty; what is read is a pair of sentences"):
         target.parts(sides.source, "alone", [])
-    with pytest.raises(ConfigError, match="target.pooling first is for encoders"):
+    with pytest.raises(ConfigError, match=r"target\.pooling first is for encoders"):
         regard.Config.parse({"target": {"kind": "contrast", "pooling": "first"}, "model": DECODER})

@@ -4,7 +4,7 @@ and taggers that are trained, resumed, saved and loaded."""
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def scores(made: Chain, rows: np.ndarray[Any, Any]) -> dict[tuple[int, ...], flo
     found = {}
     for tags in product(range(rows.shape[1]), repeat=len(rows)):
         score = start[tags[0]] + end[tags[-1]] + sum(row[tag] for row, tag in zip(rows, tags, strict=True))
-        found[tags] = float(score + sum(moves[a, b] for a, b in zip(tags, tags[1:], strict=False)))
+        found[tags] = float(score + sum(moves[a, b] for a, b in pairwise(tags)))
     return found
 
 
@@ -85,7 +85,7 @@ def test_a_chain_equals_all_sequences_written_out() -> None:
 def test_the_gradient_is_what_is_expected_less_what_is_right() -> None:
     made, given = chain(), emissions(3)
     given.values.requires_grad_(True)
-    crf_loss(made(given), torch.tensor([0, 1, 2])).backward()  # type: ignore[no-untyped-call]
+    crf_loss(made(given), torch.tensor([0, 1, 2])).backward()
     every = scores(made, given.values.detach().numpy())
     total = math.fsum(map(math.exp, every.values()))
     for word, right in enumerate([0, 1, 2]):
@@ -157,7 +157,7 @@ def test_the_scheme_is_what_the_training_data_keep_to(given: list[str], scheme: 
 
 
 def test_settings_and_data_that_do_not_fit_a_chain_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="target.scheme is for tags that are scored together; set crf: true"):
+    with pytest.raises(ConfigError, match=r"target\.scheme is for tags that are scored together; set crf: true"):
         regard.Config.parse({"target": {"kind": "tags", "scheme": "bio"}, "model": ENCODER})
     heard: list[str] = []
     target = Tags(TagsSettings(crf=True, scheme="bio"))

@@ -78,7 +78,7 @@ class Form:
     root: Path | None = None  # where files are that data name, if not beside them
     wanted: Side | None = None  # the target, which may name files too
     answered: bool = True  # False: files have no target
-    pairs: bool = False  # a source is a pair of sentences, and the target how alike they are
+    keys: tuple[tuple[str, ...], str] | None = None  # usual ones of a source's texts and of the target in .jsonl
 
     @staticmethod
     def of(source: Modality, target: Side, data: Data) -> Form:
@@ -87,9 +87,10 @@ class Form:
         columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
         root = None if data.root is None else Path(data.root)
         settings = target.settings
+        wanted = tuple(settings.column) if isinstance(settings.column, list) else settings.column
         return Form(
-            source, tuple(columns), tuple(own) if isinstance(own := settings.column, list) else own, data.alignment, settings.written, data.format, root, target,
-            answered=settings.wanted,
+            source, tuple(columns), wanted, data.alignment, settings.written, data.format, root, target,
+            answered=settings.wanted, keys=settings.keys,
         )  # fmt: skip
 
     @property
@@ -121,11 +122,12 @@ class Form:
             for i, own in enumerate(self.columns[:count], 1)
         ]
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
-        if self.pairs:
-            sources = [list(self.columns[0] or ([1, 2] if table else ["sentence1", "sentence2"]))]
-            target = self.target if self.target is not None else 3 if table else "score"
+        if self.keys is not None:
+            texts, answer = self.keys
+            sources = [list(self.columns[0] or (range(1, len(texts) + 1) if table else texts))]
+            target = self.target if self.target is not None else len(texts) + 1 if table else answer
         wanted: list[Name] = list(target) if isinstance(target, tuple) else [target]
-        if self.alignment is False or not count or not self.answered or self.pairs:
+        if self.alignment is False or not count or not self.answered or self.keys is not None:
             return sources, wanted, None
         if self.alignment is not None and self.alignment is not True:  # column 1 equals True
             return sources, wanted, self.alignment
@@ -185,8 +187,13 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
         lines = numbered(path)
         return each_line(path, lines, _parser(path, lines, form), on_bad)
     if sides == 1:
+
         def alone(line: str, place: str) -> Example:
-            return Example("", line, place) if form.answered else Example(form.fields([line], path.parent, place), "", place)
+            return (
+                Example("", line, place)
+                if form.answered
+                else Example(form.fields([line], path.parent, place), "", place)
+            )
 
         return each_line(path, numbered(path), alone, on_bad)
     if path.is_dir():

@@ -54,7 +54,6 @@ class Target(Side):
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all outputs that are written, where they are of one length
-    located = False  # in data it may say at which character of the source it stands: `answer <sep> 17`
     paired = False  # its numbers depend on the source (`numbers`)
     comparable = True  # a source has one right output, or few; False: many, which no reference stands for
 

@@ -102,7 +102,7 @@ def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) ->
     cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
     if cutoffs[-1] >= outputs:
         raise ConfigError(
-            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; every cluster needs some, so lower it"
+            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; each cluster needs some, so lower it"
         )
     return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
 

@@ -19,6 +19,17 @@ class Softmax(NamedTuple):
     targets: Tensor  # (some,)
 
 
+class Cluster(nn.Module):
+    """The output layer of some rare tokens, by way of narrower vectors."""
+
+    def __init__(self, d_model: int, width: int, tokens: int) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(d_model, width, bias=False), nn.Linear(width, tokens, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wide(self.narrow(x))
+
+
 class AdaptiveHead(nn.Module):
     """Adaptive softmax (Grave et al. 2017, 4): frequent tokens are predicted at once, rare ones in two steps.
 
@@ -34,12 +45,9 @@ class AdaptiveHead(nn.Module):
         super().__init__()
         self.bounds = [*cutoffs, vocabulary]
         self.first = nn.Linear(d_model, cutoffs[0] + len(cutoffs), bias=False)
-        self.tails = nn.ModuleList(
-            nn.ModuleList(
-                [nn.Linear(d_model, width, bias=False), nn.Linear(width, end - start, bias=False)]
-            )
+        self.tails: Sequence[Cluster] = nn.ModuleList(  # type: ignore[assignment]
+            Cluster(d_model, max(1, int(d_model / reduction**number)), end - start)
             for number, (start, end) in enumerate(pairwise(self.bounds), 1)
-            for width in [max(1, int(d_model / reduction**number))]
         )
         for parameter in self.parameters():
             nn.init.xavier_uniform_(parameter)
@@ -61,8 +69,8 @@ class AdaptiveHead(nn.Module):
         short, kind = self.bounds[0], torch.promote_types(x.dtype, torch.float32)
         first = self.first(x).log_softmax(-1, dtype=kind)
         parts = [first[..., :short]]
-        for number, (narrow, wide) in enumerate(self.tails):  # type: ignore[misc]
-            parts.append(wide(narrow(x)).log_softmax(-1, dtype=kind) + first[..., short + number, None])
+        for number, cluster in enumerate(self.tails):
+            parts.append(cluster(x).log_softmax(-1, dtype=kind) + first[..., short + number, None])
         return torch.cat(parts, -1).index_select(-1, self.ranks)
 
     def softmaxes(self, x: Tensor, targets: Tensor) -> Iterator[Softmax]:
@@ -74,13 +82,15 @@ class AdaptiveHead(nn.Module):
         for number, start in enumerate(self.bounds[:-1]):
             first = torch.where(rank >= start, short + number, first)
         yield Softmax(x, self.first.weight, None, first)
-        for (start, end), (narrow, wide) in zip(pairwise(self.bounds), self.tails, strict=True):  # type: ignore[misc]
+        for (start, end), cluster in zip(pairwise(self.bounds), self.tails, strict=True):
             some = ((rank >= start) & (rank < end)).nonzero().squeeze(1)
             if len(some):
-                yield Softmax(narrow(x[some]), wide.weight, None, rank[some] - start)
+                yield Softmax(cluster.narrow(x[some]), cluster.wide.weight, None, rank[some] - start)
 
 
-def sampled_loss(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, log_q: Tensor, drawn: Tensor) -> Tensor:
+def sampled_loss(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, log_q: Tensor, drawn: Tensor
+) -> Tensor:
     """Sampled softmax (Jean et al. 2015, eq. 9; Bengio and Senécal 2008), summed over tokens:
     `-log exp(s_y - log Q(y)) / (exp(s_y - log Q(y)) + Σ_k exp(s_k - log Q(k)))` with `s = x Wᵀ + b`, over the tokens
     `k` that were `drawn` for all of `x` together, `(samples,)`, each once; `y` itself is left out of them. `Q` is how

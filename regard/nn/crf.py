@@ -56,7 +56,9 @@ def path_score(tables: Ragged, tags: Tensor) -> Tensor:
 
 def crf_loss(tables: Ragged, tags: Tensor) -> Tensor:
     """`Σ -log p(y given x)` over rows. A row with a tag that is none, which is below 0, costs nothing."""
-    unknown = torch.zeros(tables.rows, dtype=torch.int64, device=tags.device).index_add(0, tables.row, (tags < 0).long())
+    unknown = torch.zeros(tables.rows, dtype=torch.int64, device=tags.device).index_add(
+        0, tables.row, (tags < 0).long()
+    )
     each = log_partition(tables) - path_score(tables, tags.clamp(min=0))
     return torch.where(unknown > 0, 0.0, each).sum()
 
@@ -65,12 +67,14 @@ def best_paths(table: Tensor, count: int = 1) -> list[tuple[list[int], float]]:
     """The `count` best sequences of one row, `(words, tags, tags)`, with `log p`, best first: Viterbi's algorithm with
     so many ways to each tag."""
     tags = table.shape[-1]
-    scores, back = table[0, 0][:, None], []  # (tags, ways)
+    scores = table[0, 0][:, None]  # (tags, ways)
+    back: list[tuple[Tensor, Tensor]] = []
     for step in table[1:]:
         ways = scores.shape[1]
         further = (scores[:, :, None] + step[:, None]).reshape(tags * ways, tags)  # (before and way, tag)
         top = further.topk(min(count, len(further)), dim=0)
-        scores, back = top.values.T, [*back, (top.indices.T // ways, top.indices.T % ways)]
+        scores = top.values.T
+        back.append((top.indices.T // ways, top.indices.T % ways))
     flat = scores.flatten()
     best = flat.topk(min(count, len(flat)))
     total = float(log_partition(Ragged.from_lengths(table, [len(table)])))

@@ -103,7 +103,15 @@ class HeadPrediction(Task):
 
     def _numbers(self, field: Field, item: Item, target: str) -> list[tuple[Item, Tokens]]:
         """Both sides of an example as they are trained on."""
-        return self.target.numbers(self.source, field, item, target) or [(item, self.target.encode(target))]
+        found: list[tuple[Item, Tokens]] | None = self.target.numbers(self.source, field, item, target)
+        return found or [(item, self.target.encode(target))]
+
+    def unfit_pairs(self, sources: Sequence[Field], targets: Sequence[str]) -> list[str | None]:
+        if not self.target.paired:
+            return super().unfit_pairs(sources, targets)
+        found: dict[int, str] = {}
+        self._usable(sources, found.__setitem__)
+        return [found.get(i) for i in range(len(sources))]
 
     def score(self, sources: Sequence[Field], targets: Sequence[str]) -> list[PairScore]:
         if not self.target.paired:
@@ -243,7 +251,10 @@ class HeadPrediction(Task):
                 loss += float(self.target.judged_loss(found, batch.outputs))
                 hits = self.target.hits(found, batch.outputs)
             right, count = right + (hits or 0.0), count + batch.tokens
-        steering: dict[str, float] = {"loss": loss / count, **({} if hits is None else {"accuracy": 100.0 * right / count})}
+        steering: dict[str, float] = {
+            "loss": loss / count,
+            **({} if hits is None else {"accuracy": 100.0 * right / count}),
+        }
         if wanted := [name for name in self.config.target.steering if name not in steering]:
             scores = self.evaluate(examples.some, self.config.search, lambda text: None).scores
             steering |= {name: scores[name].value for name in wanted}

@@ -134,6 +134,11 @@ class Task(ABC):
             return f"has {length} tokens, more than a model of {self.longest} positions can read"
         return None
 
+    def unfit_pairs(self, sources: Sequence[Field], targets: Sequence[str]) -> list[str | None]:
+        """`unfit` of each pair of texts."""
+        items, tokens = self.source.encode_many(sources), self.target.encode_many(targets)
+        return [self.unfit(item, own) for item, own in zip(items, tokens, strict=True)]
+
     def lower_is_better(self, metric: str) -> bool:
         """Whether less of what `validate` gives under this name is better."""
         if metric in ("loss", "perplexity"):

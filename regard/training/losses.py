@@ -19,8 +19,11 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
 def output_loss(head: Any, x: Tensor, targets: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
     """`Σ -log p(y_t)` of an output layer over packed `(tokens, d_model)`, by each of its softmaxes, smoothed within
     it; see `linear_cross_entropy`."""
-    each = [linear_cross_entropy(*one, smoothing, agreement=agreement) for one in head.softmaxes(x, targets)]
-    return sum(each[1:], each[0])
+    first, *more = [
+        linear_cross_entropy(one.x, one.weight, one.bias, one.targets, smoothing, agreement=agreement)
+        for one in head.softmaxes(x, targets)
+    ]
+    return sum(more, first)
 
 
 def linear_cross_entropy(

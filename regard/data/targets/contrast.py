@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from regard.ragged import Ragged
 
 
+KEYS = (("sentence1", "sentence2"), "score")  # of pairs in .jsonl
+
+
 class ContrastSettings(TargetSettings):
     """Vectors of sentences. A line of training data is a sentence alone, which is its own positive under another
     dropout, or a sentence, a positive and, if there is one, a hard negative (source.column). Validation and test data
@@ -60,7 +63,7 @@ class ContrastSettings(TargetSettings):
         return self.projected
 
     @property
-    def pool(self) -> str | None:
+    def pool(self) -> Literal["first", "mean"] | None:
         return self.pooling
 
 
@@ -94,7 +97,9 @@ class Contrast(RowsTarget):
     def judged(self, form: Form) -> Form:
         """Pairs, and how alike they are."""
         pair = self.settings.pair
-        return replace(form, columns=((tuple(pair) if pair else None),), target=self.settings.column, answered=True, pairs=True)
+        return replace(
+            form, columns=((tuple(pair) if pair else None),), target=self.settings.column, answered=True, keys=KEYS
+        )
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[float]]:
         return [[parse_number(text) if clean(text) else 0.0] for text in fields]
@@ -168,6 +173,8 @@ class Contrast(RowsTarget):
         """Correlations times 100, as STS is reported."""
         found = number_scores([float(x) for x in outputs], [parse_number(x) for x in references])
         return {
-            name: replace(found[name], value=100.0 * found[name].value, signature=f"percent|cosine|{found[name].signature}")
+            name: replace(
+                found[name], value=100.0 * found[name].value, signature=f"percent|cosine|{found[name].signature}"
+            )
             for name in ("spearman", "pearson")
         }

@@ -30,12 +30,13 @@ LEAST = 8  # tokens of the context that have to fit beside a question
 
 class SpanSettings(TargetSettings):
     """A span of a text: the source is a question and a context, two columns of a text; the target is the answer as it
-    stands in the context, with a second column, if there is one, the character it begins at, from 0. A context that
-    does not fit into source.max_length is read in windows."""
+    stands in the context, with a second column, if there is one, the character it begins at, from 0 (default: columns
+    1, 2 and 3; question, context and answer). A context that does not fit into source.max_length is read in windows."""
 
     joined = True
     of_texts = True
     of_places = True
+    keys = (("question", "context"), "answer")
     best = "squad_f1"
     usual = ("squad_em", "squad_f1")
     steering = ("squad_em", "squad_f1")

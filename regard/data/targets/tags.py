@@ -168,8 +168,8 @@ class Tags(Label):
         if self.settings.crf:
             from regard.nn.crf import FORBIDDEN, best_paths
 
-            best, *more = best_paths(self._tables(found.float()), count)
-            return [Answer(*best), *(Answer(*path) for path in more if path[1] > FORBIDDEN / 2)]
+            first, *more = best_paths(self._tables(found.float()), count)
+            return [Answer(*first), *(Answer(*path) for path in more if path[1] > FORBIDDEN / 2)]
         best = found.float().log_softmax(-1).max(-1)
         return [Answer(best.indices.tolist(), math.fsum(best.values.tolist()))]
 
