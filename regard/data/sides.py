@@ -13,7 +13,7 @@ from regard.data.modalities.text import Text
 from regard.data.modality import Modality
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import BOS, EOS, Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokens import BOS, EOS, Prefixed, Tokenizer, load_tokenizer, train_tokenizer
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
 from regard.settings import Config
@@ -106,7 +106,10 @@ class Sides:
             if vocabulary not in found:
                 settings = self.token_settings(vocabulary)
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
-                found[vocabulary] = train_tokenizer(self._texts_of(names, examples()), settings.kind, settings.size)
+                texts = self._texts_of(names, examples())
+                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size)
+                if self.config.data.prefixes and "source" in names:
+                    found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
         self.use(found)
         if known is not None:
             self.target.load(known)
@@ -119,9 +122,11 @@ class Sides:
         several = len(self.source.parts) > 1
         wanted = [int(name.removeprefix("source") or 1) - 1 for name in names if name != "target"]
         target = "target" in names
+        prefixes = [f"{corpus.prefix} " if corpus.prefix else "" for corpus in self.config.data.corpora or ()] or [""]
         for example in examples:
             for number in wanted:
-                yield example.source[number] if several else example.source
+                text = example.source[number] if several else example.source
+                yield text.removeprefix(prefixes[example.corpus]) if number == 0 else text
             if target:
                 yield example.target
 
