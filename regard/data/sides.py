@@ -13,7 +13,8 @@ from regard.data.modalities.text import Text
 from regard.data.modality import Modality
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import BOS, EOS, Prefixed, Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokens import Prefixed, Tokenizer, load_tokenizer, train_tokenizer
+from regard.errors import ConfigError
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
 from regard.settings import Config
@@ -37,10 +38,8 @@ class Sides:
             part: Modality = MODALITIES.get(settings.kind)(settings, config.stem(number))
             if isinstance(part, Text):  # the marks that a model wants around it
                 part.several |= not config.target.written or isinstance(settings.column, list)
-                if not config.target.written:
-                    part.before, part.after = BOS, EOS
-                elif config.model.decoder_only:
-                    part.after = None
+                part.begins = not config.target.written
+                part.ends = part.begins or not config.model.decoder_only
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):
@@ -88,7 +87,9 @@ class Sides:
         for vocabulary, names in self.vocabularies.items():
             for name in names:
                 side = self.texts[name]
-                side.tokenizer, side.sampling = tokenizers[vocabulary], self.token_settings(vocabulary).sampling
+                given = tokenizers[vocabulary]
+                side.tokenizer = given.for_target if name == "target" else given
+                side.sampling = self.token_settings(vocabulary).sampling
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -110,6 +111,8 @@ class Sides:
                 found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size)
                 if self.config.data.prefixes and "source" in names:
                     found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
+            elif "source" in names:
+                self._check_prefixes(found[vocabulary])
         self.use(found)
         if known is not None:
             self.target.load(known)
@@ -117,6 +120,15 @@ class Sides:
         if not self.config.target.written:
             say(f"collecting what there is to predict ({self.config.target.kind})")
         self.target.learn(examples(), seed=self.config.training.seed, say=say)
+
+    def _check_prefixes(self, given: Tokenizer) -> None:
+        """Refuse tokens to start from that lack a prefix."""
+        known = given.prefixes if isinstance(given, Prefixed) else []
+        if lacking := [prefix for prefix in self.config.data.prefixes if prefix not in known]:
+            raise ConfigError(
+                f"data.corpora has the prefix {lacking[0]}, which the tokens of the model to start from do not have"
+                f"{' (they have ' + ', '.join(known) + ')' if known else ''}; leave it out, or train without start"
+            )
 
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
         several = len(self.source.parts) > 1
