@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from regard.data.examples import Example, Form
+from regard.data.forms import Casing, formed
 from regard.data.modalities.several import Several
 from regard.data.modalities.text import Text
 from regard.data.modality import Modality
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokens import Prefixed, Tokenizer, load_tokenizer, train_tokenizer
+from regard.errors import ConfigError
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
 from regard.settings import Config
@@ -56,6 +58,10 @@ class Sides:
         """How examples stand in files to validate and to evaluate on."""
         return self.target.judged(self.form)
 
+    def form_of(self, split: str) -> Form:
+        """How the examples of a split stand in files."""
+        return self.form if split == "train" else self.judged_form
+
     @property
     def texts(self) -> dict[str, Text | TextTarget]:
         """The sides that are text, by name: `source`, `source2` and so on, `target`."""
@@ -93,7 +99,7 @@ class Sides:
             for name in names:
                 side = self.texts[name]
                 given = tokenizers[vocabulary]
-                side.tokenizer = given.for_target if name == "target" else given
+                side.tokenizer = formed(given.for_target if name == "target" else given, side.form)
                 side.sampling = self.token_settings(vocabulary).sampling
 
     @property
@@ -112,7 +118,15 @@ class Sides:
             if vocabulary not in found:
                 settings = self.token_settings(vocabulary)
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
-                found[vocabulary] = train_tokenizer(self._texts_of(names, examples()), settings.kind, settings.size)
+                texts = self._texts_of(names, examples())
+                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size, compose=False)
+                if self.config.data.prefixes and "source" in names:
+                    found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
+            elif "source" in names:
+                self._check_prefixes(found[vocabulary])
+        if isinstance(self.target, TextTarget) and self.target.settings.case == "recase":
+            say("counting how words are written (target.case)")
+            self.target.casing = Casing.learn(example.target for example in examples())
         self.use(found)
         if known is not None:
             self.target.load(known)
@@ -121,24 +135,40 @@ class Sides:
             say(f"collecting what there is to predict ({self.config.target.kind})")
         self.target.learn(examples(), seed=self.config.training.seed, say=say)
 
+    def _check_prefixes(self, given: Tokenizer) -> None:
+        """Refuse tokens to start from that lack a prefix."""
+        known = given.prefixes if isinstance(given, Prefixed) else []
+        if lacking := [prefix for prefix in self.config.data.prefixes if prefix not in known]:
+            raise ConfigError(
+                f"data.corpora has the prefix {lacking[0]}, which the tokens of the model to start from do not have"
+                f"{' (they have ' + ', '.join(known) + ')' if known else ''}; leave it out, or train without start"
+            )
+
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
+        """The texts of some sides, in the form that the model reads and writes, without prefixes."""
         several = len(self.source.parts) > 1
-        wanted = [int(name.removeprefix("source") or 1) - 1 for name in names if name != "target"]
-        target = "target" in names
+        wanted = [(int(name.removeprefix("source") or 1) - 1, name) for name in names if name != "target"]
+        forms = {name: side.form for name, side in self.texts.items()}
+        prefixes = [f"{corpus.prefix} " if corpus.prefix else "" for corpus in self.config.data.corpora or ()] or [""]
         for example in examples:
-            for number in wanted:
-                yield example.source[number] if several else example.source
-            if target:
-                yield example.target
+            for number, name in wanted:
+                text = example.source[number] if several else example.source
+                yield forms[name].prepare(text.removeprefix(prefixes[example.corpus]) if number == 0 else text)
+            if "target" in names:
+                yield forms["target"].prepare(example.target)
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads."""
         for vocabulary, tokenizer in self.tokenizers.items():
             tokenizer.save(folder, vocabulary)
+        if isinstance(self.target, TextTarget) and self.target.casing is not None:
+            self.target.casing.save(folder, "target")
         self.target.save(folder)
 
     def load(self, folder: Path) -> None:
         """Read tokens and labels that were saved."""
+        if isinstance(self.target, TextTarget) and self.target.settings.case == "recase":
+            self.target.casing = Casing.load(folder, "target")
         self.use({vocabulary: load_tokenizer(folder, vocabulary) for vocabulary in self.vocabularies})
         self.target.load(folder)
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,9 @@ NATIVE = Marks(
 )  # fmt: skip
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, compose: bool = True) -> str:
     """Composed Unicode, with runs of blanks as one space and none at the ends."""
-    return re.sub(r"[ \t\r\n\f\v]+", " ", unicodedata.normalize("NFC", text)).strip(" ")
+    return re.sub(r"[ \t\r\n\f\v]+", " ", unicodedata.normalize("NFC", text) if compose else text).strip(" ")
 
 
 class Tokenizer(ABC):
@@ -109,6 +109,7 @@ class Tokenizer(ABC):
 
     size: int
     marks: Marks = NATIVE  # of Regard's own, which never come from text, save `<unk>`
+    composes = True  # Unicode, where it cleans what it encodes (see `forms.py`)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -167,7 +168,7 @@ class Subwords(Tokenizer):
         self.size = self.processor.get_piece_size()
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int) -> Subwords:
+    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Subwords:
         """Learn subwords from lines, which are read once."""
         import sentencepiece
 
@@ -176,7 +177,7 @@ class Subwords(Tokenizer):
         def lines() -> Iterator[bytes]:
             try:
                 for text in texts:
-                    yield clean(text).encode()
+                    yield clean(text, compose=compose).encode()
             except UnicodeEncodeError as error:
                 failures.append(_not_learnt(str(error), kind, size))
             except BaseException as error:  # not for SentencePiece: versions of it differ in what they make of it
@@ -197,12 +198,12 @@ class Subwords(Tokenizer):
         return Subwords(written.getvalue())
 
     def encode(self, text: str) -> list[int]:
-        return list(self.processor.encode(clean(text)))
+        return list(self.processor.encode(clean(text, compose=self.composes)))
 
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         import sentencepiece
 
-        cleaned = [clean(text) for text in texts]
+        cleaned = [clean(text, compose=self.composes) for text in texts]
         if not sampling:
             return [list(ids) for ids in self.processor.encode(cleaned)]
         # SentencePiece seeds its generator once in each thread, so only a new thread draws from a new seed; and it lets
@@ -280,18 +281,20 @@ class Symbols(Tokenizer):
         self.joint = " " if kind == "word" else ""
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int) -> Symbols:
+    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Symbols:
         """Collect symbols from lines; of words, as many as fit into `size`."""
         counts: Counter[str] = Counter()
         for text in texts:
-            counts.update(clean(text).split() if kind == "word" else clean(text))
+            cleaned = clean(text, compose=compose)
+            counts.update(cleaned.split() if kind == "word" else cleaned)
         for mark in ("", *MARKS):
             counts.pop(mark, None)
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         return Symbols(kind, ranked[: size - len(MARKS)] if kind == "word" else ranked)
 
     def encode(self, text: str) -> list[int]:
-        symbols = clean(text).split() if self.kind == "word" else clean(text)
+        cleaned = clean(text, compose=self.composes)
+        symbols = cleaned.split() if self.kind == "word" else cleaned
         known = (self.ids.get(symbol, UNK) for symbol in symbols)
         return [i if i >= len(MARKS) else UNK for i in known]
 
@@ -322,7 +325,7 @@ class Bytes(Tokenizer):
     size = len(MARKS) + 256
 
     def encode(self, text: str) -> list[int]:
-        return [byte + len(MARKS) for byte in clean(text).encode("utf-8")]
+        return [byte + len(MARKS) for byte in clean(text, compose=self.composes).encode("utf-8")]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode("utf-8")]
@@ -344,17 +347,71 @@ class Bytes(Tokenizer):
         (folder / f"{name}.json").write_text(json.dumps({"kind": "byte"}), encoding="utf-8")
 
 
+class Prefixed(Tokenizer):
+    """Another tokenizer with a few tokens more (Johnson et al. 2017), which stand at the beginning of a text and say
+    what is wanted, such as `<2de>`. They come after the others in the vocabulary, and belong to no word."""
+
+    def __init__(self, inner: Tokenizer, prefixes: Sequence[str]) -> None:
+        if taken := next((one for one in prefixes if one in MARKS), None):
+            raise ConfigError(f"the prefix {taken} is a mark that every vocabulary has; take another, such as <2de>")
+        self.inner, self.prefixes = inner, list(prefixes)
+        self.ids = {prefix: inner.size + i for i, prefix in enumerate(self.prefixes)}
+        self.size = inner.size + len(self.prefixes)
+        names = {**inner.marks.names, **{i: prefix for prefix, i in self.ids.items()}}
+        self.marks = replace(inner.marks, names=names, unwritten=(*inner.marks.unwritten, *self.ids.values()))
+
+    def _cut(self, text: str) -> tuple[list[int], str]:
+        """The ids of the prefixes that a text begins with, and the rest."""
+        ids: list[int] = []
+        while True:
+            first, *rest = text.split(None, 1) or [""]
+            if first not in self.ids:
+                return ids, text
+            ids, text = [*ids, self.ids[first]], "".join(rest)
+
+    def encode(self, text: str) -> list[int]:
+        ids, rest = self._cut(text)
+        return [*ids, *self.inner.encode(rest)]
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        cut = [self._cut(text) for text in texts]
+        found = self.inner.encode_many([rest for _, rest in cut], sampling=sampling, seed=seed)
+        return [[*ids, *own] for (ids, _), own in zip(cut, found, strict=True)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.inner.decode([i for i in ids if i < self.inner.size])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        own = iter(self.inner.pieces([i for i in ids if i < self.inner.size]))
+        return [next(own) if i < self.inner.size else self.prefixes[i - self.inner.size] for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        own = iter(self.inner.words([i for i in ids if i < self.inner.size]))
+        return [next(own) if i < self.inner.size else -1 for i in ids]
+
+    @property
+    def for_target(self) -> Tokenizer:
+        inner = self.inner.for_target
+        return self if inner is self.inner else Prefixed(inner, self.prefixes)
+
+    def save(self, folder: Path, name: str) -> None:
+        self.inner.save(folder, name)
+        content = json.dumps(self.prefixes, ensure_ascii=False)
+        (folder / f"{name}.prefixes.json").write_text(content, encoding="utf-8")
+
+
 def _show(byte: int) -> str:
     return "▁" if byte == ord(" ") else chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
 
 
-def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
-    """A tokenizer of the given kind, learnt from lines that are read once."""
+def train_tokenizer(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Tokenizer:
+    """A tokenizer of the given kind, learnt from lines that are read once; whose Unicode is composed, if it is not to
+    stay as it is."""
     match kind:
         case "unigram" | "bpe":
-            return Subwords.train(texts, kind, size)
+            return Subwords.train(texts, kind, size, compose=compose)
         case "char" | "word":
-            return Symbols.train(texts, kind, size)
+            return Symbols.train(texts, kind, size, compose=compose)
         case "imported":
             raise ConfigError(
                 "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "
@@ -368,24 +425,32 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     """What `save` wrote."""
     model, listed = folder / f"{name}.model", folder / f"{name}.json"
     try:
-        if model.exists():
-            return _load_subwords(model.read_bytes())
-        content: Any = json.loads(listed.read_text(encoding="utf-8"))
-        if content["kind"] == "byte":
-            return Bytes()
-        if content["kind"] in PUBLISHED:
-            from regard.data.foreign import load_published
-
-            return load_published(folder, name, content)
-        if content["kind"] not in ("char", "word"):
-            raise ValueError(f"it is of kind {content['kind']!r}")
-        return Symbols(content["kind"], texts_of(content["symbols"]))
+        found = _load_plain(folder, name)
+        prefixes = folder / f"{name}.prefixes.json"
+        return Prefixed(found, texts_of(json.loads(prefixes.read_text("utf-8")))) if prefixes.exists() else found
     except FileNotFoundError:
         what = f"has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
         raise ModelError(f"{folder} {what}") from None
     except (RuntimeError, ValueError, LookupError, TypeError, OSError) as error:  # RecursionError is a RuntimeError
         what = f"cannot be read ({error}); the folder is damaged"
         raise ModelError(f"the tokenizer '{name}' in {folder} {what}") from None
+
+
+def _load_plain(folder: Path, name: str) -> Tokenizer:
+    """A tokenizer without prefixes."""
+    model = folder / f"{name}.model"
+    if model.exists():
+        return _load_subwords(model.read_bytes())
+    content: Any = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    if content["kind"] == "byte":
+        return Bytes()
+    if content["kind"] in PUBLISHED:
+        from regard.data.foreign import load_published
+
+        return load_published(folder, name, content)
+    if content["kind"] not in ("char", "word"):
+        raise ValueError(f"it is of kind {content['kind']!r}")
+    return Symbols(content["kind"], texts_of(content["symbols"]))
 
 
 def _load_subwords(model: bytes) -> Subwords:
