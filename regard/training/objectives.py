@@ -49,9 +49,12 @@ class Objective(ABC):
 
 
 @register("likelihood")
+@register("denoising")
+@register("span_corruption")
 class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing; and, where it is asked for, the penalty that makes soft
-    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14)."""
+    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14). In denoising
+    (Lewis et al. 2020; Raffel et al. 2020) `x` is what noise left of a text, and `y` the text, or what is missing."""
 
     @cached_property
     def hard(self) -> bool:
