@@ -361,7 +361,8 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     parts = elements(sides)
     sides.target.to(device)
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size), parts)
-    model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
+    marks, longest = sides.target.marks, longest_sequence(sides)
+    model = build(config.model, parts, sides.target.size, longest, config.target, marks).to(device)
     match model:
         case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
-from regard.data.tokens import BOS, EOS, MARKS, UNK
 from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
 from regard.exchange.parity import Report, compare
@@ -134,13 +133,17 @@ def specify(system: System) -> Any:
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.layer_norm_epsilon = one.norm_epsilon
     spec.config.add_source_eos = True
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = MARKS[UNK], MARKS[BOS], MARKS[EOS]
-    spec.config.decoder_start_token = MARKS[system.task.first]
     source, target = system.task.source.tokenizer, system.task.target.tokenizer
     assert source is not None, "exported models read text"
     assert target is not None, "exported models write text"
-    spec.register_source_vocabulary(names(source))
-    spec.register_target_vocabulary(names(target))
+    read, written, marks = names(source), names(target), target.marks
+    begin = marks.first[0] if marks.begin is None else marks.begin
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
+        written[i] for i in (begin if marks.unknown is None else marks.unknown, begin, marks.end)
+    )
+    spec.config.decoder_start_token = written[system.task.first[-1]]
+    spec.register_source_vocabulary(read)
+    spec.register_target_vocabulary(written)
     spec.validate()
     return spec
 

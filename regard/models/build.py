@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.data.tokens import NATIVE, Marks
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
@@ -37,10 +38,11 @@ PIXELS = 224  # a side of the pictures for which a model is counted that is not 
 
 def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
-    target: TargetSettings | None = None,
+    target: TargetSettings | None = None, marks: Marks = NATIVE,
 ) -> Model:  # fmt: skip
     """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
-    do) and has so many `outputs`: tokens, or classes of `target`. `longest` bounds learned positions."""
+    do) and has so many `outputs`: tokens, of which some are `marks`, or classes of `target`. `longest` bounds learned
+    positions."""
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
@@ -58,7 +60,7 @@ def build(
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only and settings.ctc:
-        return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs))
+        return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
         encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
         return MaskedLanguageModel(encoder, d_model, head)
@@ -71,7 +73,7 @@ def build(
     decoder = build_decoder(settings, embedding, longest)
     if settings.share_layers:
         share(encoder, decoder)
-    return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs) if settings.ctc else None)
+    return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:

@@ -79,6 +79,7 @@ class AutoregressiveModel(nn.Module, ABC):
     decoder: Decoder
     head: Head
     graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
+    reads_source_first = False  # whether source and target are one sequence to the decoder
 
     @property
     def packed(self) -> bool:
@@ -149,6 +150,8 @@ class EncoderDecoder(AutoregressiveModel):
 class DecoderOnly(AutoregressiveModel):
     """A decoder alone. Without a source, a language model, `p(y) = Π_t p(y_t given y_<t)`; with one, that of source,
     `<sep>` and target as one text, of which the target is predicted: the state at `<sep>` is the encoding."""
+
+    reads_source_first = True
 
     def __init__(self, decoder: nn.Module, head: Head) -> None:
         super().__init__()

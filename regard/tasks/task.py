@@ -24,7 +24,6 @@ from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
 from regard.data.target import Scoring, Target, measure
-from regard.data.tokens import BOS
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
 from regard.models.encoders import Memory
@@ -51,12 +50,15 @@ class Task(ABC):
     model: Model
     device: torch.device
 
-    first = BOS  # what the first token of an output is written after
-
     def __post_init__(self) -> None:
         self.config: Config = self.sides.config
         self.source: Modality = self.sides.source
         self.target: Target = self.sides.target
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """What the first token of an output is written after."""
+        return self.target.marks.first
 
     @property
     @abstractmethod
