@@ -258,8 +258,8 @@ class ModelSettings(Section):
         None,
         gt=0,
         le=1,
-        description="replaced-token detection over plain text, with decoder.kind none (ELECTRA, Clark et al. 2020): what "
-        "a generator has of the encoder's width, heads and d_ff (default: no generator, a masked language model)",
+        description="replaced-token detection over plain text, with decoder.kind none (ELECTRA, Clark et al. 2020): "
+        "what a generator has of the encoder's width, heads and d_ff (default: no generator, a masked language model)",
     )
     decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
         default_factory=RecurrentDecoderSettings, description="what writes the target (none: an encoder alone)"

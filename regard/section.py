@@ -113,8 +113,8 @@ class TokenSettings(Section):
         0,
         ge=0,
         le=10000,
-        description="tokens that stand for missing spans, <extra_id_0> and so on, as span_corruption wants them (T5 has "
-        "100)",
+        description="tokens that stand for missing spans, <extra_id_0> and so on, as span_corruption wants them (T5 "
+        "has 100)",
     )
 
 

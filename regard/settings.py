@@ -238,8 +238,8 @@ class Config(Section):
         extra = [name for name in ("mix", "over", "beside") if getattr(first, name, None)]
         if first.two_way and extra:
             yield (
-                f"model.encoder.{extra[0]} belongs to a task that uses the language models (start.encoder), and there is "
-                "none here to learn it; leave it out"
+                f"model.encoder.{extra[0]} belongs to a task that uses the language models (start.encoder), and there "
+                "is none here to learn it; leave it out"
             )
 
     def _noise_clashes(self) -> Iterator[str]:

@@ -76,8 +76,8 @@ class CharacterStemSettings(StemSettings):
             )
         if min(*self.widths, *self.filters) < 1 or max(self.widths) > self.characters or max(self.filters) > 10**5:
             raise ValueError(
-                f"widths are from 1 to characters ({self.characters}), filters from 1 to 100000 in a group; here widths "
-                f"{self.widths}, filters {self.filters}"
+                f"widths are from 1 to characters ({self.characters}), filters from 1 to 100000 in a group; here "
+                f"widths {self.widths}, filters {self.filters}"
             )
         return self
 

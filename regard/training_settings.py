@@ -44,8 +44,8 @@ class ObjectiveSettings(Section):
     kind: str = Field(
         "likelihood",
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
-        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016). Of plain text, "
-        "for an encoder and a decoder: denoising (Lewis et al. 2020) or span_corruption (Raffel et al. 2020)",
+        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016). Of plain "
+        "text, for an encoder and a decoder: denoising (Lewis et al. 2020) or span_corruption (Raffel et al. 2020)",
     )
     own_tokens: Fraction = Field(
         0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
@@ -64,8 +64,8 @@ class ObjectiveSettings(Section):
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
     masking: Literal["tokens", "words", "spans"] = Field(
         "tokens",
-        description="masked language model: what is drawn to be predicted: single tokens, whole words, or spans of words "
-        "(SpanBERT, Joshi et al. 2020)",
+        description="masked language model: what is drawn to be predicted: single tokens, whole words, or spans of "
+        "words (SpanBERT, Joshi et al. 2020)",
     )
     detection: Weight = Field(
         50.0, description="model.generator: weight of telling replaced tokens apart (Clark et al. 2020), beside the "

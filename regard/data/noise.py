@@ -1,7 +1,7 @@
 """Noise for pretraining: which tokens of a text are hidden, and what is left of it.
 
-All of it works on lists of token ids and draws from a NumPy generator, so that a batch that is made again, from the seed
-of its place in an epoch, has the same noise. A span is `(start, end)`, and spans stand in order.
+All of it works on lists of token ids and draws from a NumPy generator, so that a batch that is made again, from the
+seed of its place in an epoch, has the same noise. A span is `(start, end)`, and spans stand in order.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def choose_words(words: Sequence[Span], budget: int, draw: np.random.Generator) 
 def choose_spans(words: Sequence[Span], budget: int, draw: np.random.Generator) -> list[Span]:
     """Spans of whole words, of `budget` tokens at most, but of one word at least (SpanBERT, Joshi et al. 2020, 3.1).
 
-    How many words a span has is drawn from `p(l) ∝ (1 - p)^(l-1) p` with p = 0.2, up to 10 of them (3.8 on average), and
-    where it begins from all words that are left. It ends early where another begins, or where the budget does.
+    How many words a span has is drawn from `p(l) ∝ (1 - p)^(l-1) p` with p = 0.2, up to 10 of them (3.8 on average),
+    and where it begins from all words that are left. It ends early where another begins, or where the budget does.
     """
     lengths = np.arange(1, MOST_WORDS + 1)
     odds = STOP * (1.0 - STOP) ** (lengths - 1)
@@ -96,9 +96,9 @@ class Noise(Protocol):
 class Corruption:
     """The noise of BART (Lewis et al. 2020, 2.2): the decoder writes the whole text.
 
-    Text infilling takes spans out, of lengths drawn from a Poisson distribution, until a share of the tokens is gone, and
-    puts one mask in place of each; a span of length 0 is a mask where nothing is missing. Masking puts a mask in place of
-    single tokens, deletion puts nothing there. Before that, sentences may be put into any order.
+    Text infilling takes spans out, of lengths drawn from a Poisson distribution, until a share of the tokens is gone,
+    and puts one mask in place of each; a span of length 0 is a mask where nothing is missing. Masking puts a mask in
+    place of single tokens, deletion puts nothing there. Before that, sentences may be put into any order.
     """
 
     def __init__(self, settings: DenoisingSettings, tokenizer: Tokenizer) -> None:
@@ -106,8 +106,8 @@ class Corruption:
         mask = tokenizer.marks.mask
         if mask is None:
             raise ConfigError(
-                "training.objective.kind 'denoising' needs a vocabulary with a mark for what is missing, and this one has "
-                "none; use span_corruption"
+                "training.objective.kind 'denoising' needs a vocabulary with a mark for what is missing, and this one "
+                "has none; use span_corruption"
             )
         self.mask = mask
 
@@ -151,8 +151,8 @@ class SpanCorruption:
         self.settings, self.sentinels = settings, tokenizer.marks.sentinels
         if len(self.sentinels) < 2:
             raise ConfigError(
-                f"training.objective.kind 'span_corruption' needs sentinels, and this vocabulary has {len(self.sentinels)}; "
-                "set tokens.sentinels to 100, as T5 has"
+                f"training.objective.kind 'span_corruption' needs sentinels, and this vocabulary has "
+                f"{len(self.sentinels)}; set tokens.sentinels to 100, as T5 has"
             )
 
     def __call__(self, tokens: Ids, draw: np.random.Generator) -> tuple[list[int], list[int]]:

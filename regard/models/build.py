@@ -21,10 +21,12 @@ from regard.model_settings import (
     TransformerEncoderSettings,
 )
 from regard.models.ctc import CTCHead, CTCModel
+from regard.models.electra import NarrowStem, ReplacedTokenModel
+from regard.models.elmo import BidirectionalLanguageModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
-from regard.models.stems import Elements, Embedding, Stem, VectorStem
+from regard.models.stems import Elements, Embedding, Stem, TokenStem, VectorStem
 from regard.models.transformer import TransformerDecoder
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
@@ -33,13 +35,14 @@ from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
 from regard.stem_settings import StemSettings, TokenStemSettings
 
+AnyModel = Model | ReplacedTokenModel | BidirectionalLanguageModel
 PIXELS = 224  # a side of the pictures for which a model is counted that is not built
 
 
 def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
     target: TargetSettings | None = None, marks: Marks = NATIVE,
-) -> Model:  # fmt: skip
+) -> AnyModel:  # fmt: skip
     """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
     do) and has so many `outputs`: tokens, of which some are `marks`, or classes of `target`. `longest` bounds learned
     positions."""
@@ -57,13 +60,18 @@ def build(
         else:
             body = build_encoders(settings, given, longest)
         return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
+    if settings.encoder_only and not settings.ctc and settings.encoders[0].two_way:
+        width = settings.encoders[0].stem_width(d_model)
+        return BidirectionalLanguageModel(build_encoder(settings, 0, given[0], longest), Head(width, outputs, None))
     embedding = Embedding(outputs, d_model, dropout)
     head = Head(d_model, outputs, embedding if settings.tie_output else None)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
         encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
-        return MaskedLanguageModel(encoder, d_model, head)
+        if settings.generator is None:
+            return MaskedLanguageModel(encoder, d_model, head)
+        return ReplacedTokenModel(encoder, build_generator(settings, encoder.stem, head, longest), d_model)
     if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
@@ -93,12 +101,20 @@ def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> St
     return settings.encoder_of(number).stem or source.stem or TokenStemSettings()
 
 
-def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
+def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> Any:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
     chosen = _stem_settings(settings, number, source)
-    stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
+    stem: Stem = STEMS.get(chosen.kind)(chosen, source, part.stem_width(settings.d_model), settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
+
+
+def build_generator(settings: ModelSettings, wide: TokenStem, head: Head, longest: int) -> MaskedLanguageModel:
+    """A smaller masked language model over the embedding of another, and under its output layer."""
+    part, width = settings.generator_encoder, settings.generator_width
+    stem = NarrowStem(wide, settings.d_model, width)
+    body = BODIES.get(part.kind)(part, stem, width, settings.dropout, longest)
+    return MaskedLanguageModel(body, settings.d_model, head, width)
 
 
 def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -> nn.Module:

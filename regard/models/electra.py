@@ -28,8 +28,8 @@ class NarrowStem(Stem):
 
 class ReplacedTokenModel(nn.Module):
     """Clark et al. 2020, 2. A generator says what stood at `<mask>`, as a masked language model does; tokens that are
-    drawn from it go into the text, and the discriminator, `D(x, t) = σ(w · gelu(W h_t))`, says of every token whether it
-    is another than the text had.
+    drawn from it go into the text, and the discriminator, `D(x, t) = σ(w · gelu(W h_t))`, says of every token whether
+    it is another than the text had.
 
     The discriminator's encoder is `encoder`, so that other models begin from it. Both share the embedding of tokens.
     """

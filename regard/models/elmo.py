@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018): words by their characters, two language models over them, and a learnt mix of their layers."""
+"""ELMo (Peters et al. 2018): words by their characters, two language models over them, a learnt mix of layers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Highway(nn.Module):
 class CharacterStem(Stem):
     """A vector for each word, from its characters (Kim et al. 2016; Peters et al. 2018, 3.4).
 
-    `x_w = max_i relu(W_w c_i:i+w + b_w)` over the vectors `c` of a word's characters, for each width `w` of some filters;
-    all of them side by side go through highway layers, and a linear layer brings them to the width that is wanted. An
-    element of the source is a word, `(characters,)` bytes.
+    `x_w = max_i relu(W_w c_i:i+w + b_w)` over the vectors `c` of a word's characters, for each width `w` of some
+    filters; all of them side by side go through highway layers, and a linear layer brings them to the width that is
+    wanted. An element of the source is a word, `(characters,)` bytes.
     """
 
     def __init__(self, settings: CharacterStemSettings, elements: Elements, d_model: int, dropout: float) -> None:
@@ -115,9 +115,9 @@ class OneWay(nn.Module):
 class Elmo(Body):
     """Two language models over the same words, one that reads on and one that reads back (Peters et al. 2018, 3.1).
 
-    Each has half of `d_model`: `h_k = [h→_k; h←_k]`, and what the stem makes of a word is `h_0 = [x; x]`. The states are
-    those of the top layer or, with `mix`, `γ Σ_k softmax(s)_k h_k`. A body `over` them reads them as the paper's task
-    models do; with `beside` a vector of the task's own, `x'`, stands beside them: `W [x'; ELMo]`.
+    Each has half of `d_model`: `h_k = [h→_k; h←_k]`, and what the stem makes of a word is `h_0 = [x; x]`. The states
+    are those of the top layer or, with `mix`, `γ Σ_k softmax(s)_k h_k`. A body `over` them reads them as the paper's
+    task models do; with `beside` a vector of the task's own, `x'`, stands beside them: `W [x'; ELMo]`.
     """
 
     def __init__(self, settings: ElmoSettings, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
@@ -170,8 +170,8 @@ class BidirectionalLanguageModel(nn.Module):
         self.packed = False
 
     def forward(self, source: Ragged, inputs: Ragged) -> Ragged:
-        """Logits `(total, vocabulary)`: of the word after a position `k` of the source of `n`, where an input is `k`, of
-        the word before it, where it is `n + k`."""
+        """Logits `(total, vocabulary)`: of the word after a position `k` of the source of `n`, where an input is `k`,
+        of the word before it, where it is `n + k`."""
         return inputs.like(self.head(self.states(source, inputs).values))
 
     def states(self, source: Ragged, inputs: Ragged) -> Ragged:

@@ -42,7 +42,6 @@ class Words(Modality):
 
     Settings = WordsSettings
     dtype = "uint8"
-    of_target = False  # there is no source: the words are those of the target
 
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings, stem or CharacterStemSettings())
@@ -51,9 +50,7 @@ class Words(Modality):
     def find_fault(self, field: str) -> tuple[str, str] | None:
         return None if self.of_target or field.strip(BLANKS) else ("blank", "has an empty source")
 
-    def encode_many(
-        self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0
-    ) -> list[NDArray[np.uint8]]:
+    def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[NDArray[np.uint8]]:
         return [self._spelled([word.encode() for word in clean(field).split()]) for field in fields]
 
     def _spelled(self, words: Sequence[bytes]) -> NDArray[np.uint8]:
