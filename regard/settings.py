@@ -55,6 +55,7 @@ class Data(Section):
 
 
 Source = SerializeAsAny[SideSettings]
+NATIVE = ("unigram", "bpe", "char", "word", "byte")  # kinds of tokens that are learnt
 MIXED = "training.objective.mixup and cutmix are for one source of kind image and a target of kind label; set them to 0"
 
 
@@ -253,6 +254,13 @@ class Config(Section):
         if model.encoder_only or model.decoder_only:
             part = "decoder" if model.encoder_only else "encoder"
             yield f"{what}, for an encoder and a decoder, but model.{part}.kind is none"
+        tokens, start = self.target.own_tokens or self.tokens, self.start
+        anew = tokens.kind in NATIVE and not (start.model or start.encoder or start.decoder)
+        if objective.kind == "span_corruption" and anew and tokens.sentinels < 2:
+            yield (
+                f"training.objective.kind 'span_corruption' needs sentinels for what is missing, and tokens.sentinels "
+                f"is {tokens.sentinels}; set it to 100, as T5 has"
+            )
 
     def _text_clashes(self) -> Iterator[str]:
         """What is asked of a model that writes text."""

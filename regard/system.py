@@ -396,7 +396,7 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
     """What the sources are made of; a text of tokens that are yet to be learnt has this `vocabulary`."""
     return [
         Elements(
-            part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
+            part.vocabulary if vocabulary is None else vocabulary if part.has_tokens else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
         )
         for i, part in enumerate(sides.source.parts)

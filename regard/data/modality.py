@@ -70,6 +70,11 @@ class Modality(Side):
         super().__init__(settings)
         self.stem: Any = stem or TokenStemSettings()
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its elements are tokens of a vocabulary, which may have yet to be learnt."""
+        return bool(self.settings.text and not self.settings.spelled)
+
     # Reading
 
     def read_gold(self, record: dict[str, Any]) -> Any:

@@ -30,6 +30,10 @@ class Noised(Modality):
         super().__init__(settings, stem)
         self.target, self.objective = target, objective
 
+    @property
+    def has_tokens(self) -> bool:
+        return True
+
     @cached_property
     def noise(self) -> Noise:
         """What the model learns to undo."""
