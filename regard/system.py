@@ -23,7 +23,7 @@ from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import Tokenizer, clean
+from regard.data.tokens import SEP, Tokenizer, clean
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
@@ -398,6 +398,7 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
         Elements(
             part.vocabulary if vocabulary is None else vocabulary if part.has_tokens else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
+            separator=SEP,
         )
         for i, part in enumerate(sides.source.parts)
     ]  # fmt: skip

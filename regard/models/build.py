@@ -56,21 +56,25 @@ def build(
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
         if causal:
-            body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
+            read = Embedding(given[0].vocabulary, d_model, dropout, scaled=settings.scale_embeddings)
+            body = build_decoder(settings, read, longest)
         else:
             body = build_encoders(settings, given, longest)
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
+        return EncoderWithHead(
+            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias
+        )
     if settings.encoder_only and not settings.ctc and settings.encoders[0].two_way:
-        width = settings.encoders[0].stem_width(d_model)
-        return BidirectionalLanguageModel(build_encoder(settings, 0, given[0], longest), Head(width, outputs, None))
-    embedding = Embedding(outputs, d_model, dropout)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None)
+        narrow = Head(settings.encoders[0].stem_width(d_model), outputs, None, bias=settings.output_bias)
+        return BidirectionalLanguageModel(build_encoder(settings, 0, given[0], longest), narrow)
+    embedding = Embedding(outputs, d_model, dropout, scaled=settings.scale_embeddings)
+    head = Head(d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
-        encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
+        read_by = Elements(outputs, embedding=embedding, separator=given[0].separator if given else None)
+        encoder = build_encoder(settings, 0, read_by, longest)
         if settings.generator is None:
-            return MaskedLanguageModel(encoder, d_model, head)
+            return MaskedLanguageModel(encoder, d_model, head, _epsilon(settings))
         return ReplacedTokenModel(encoder, build_generator(settings, encoder.stem, head, longest), d_model)
     if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
@@ -104,7 +108,7 @@ def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> St
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> Any:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
-    chosen = _stem_settings(settings, number, source)
+    chosen, source = _stem_settings(settings, number, source), replace(source, scaled=settings.scale_embeddings)
     stem: Stem = STEMS.get(chosen.kind)(chosen, source, part.stem_width(settings.d_model), settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 
@@ -114,7 +118,12 @@ def build_generator(settings: ModelSettings, wide: TokenStem, head: Head, longes
     part, width = settings.generator_encoder, settings.generator_width
     stem = NarrowStem(wide, settings.d_model, width)
     body = BODIES.get(part.kind)(part, stem, width, settings.dropout, longest)
-    return MaskedLanguageModel(body, settings.d_model, head, width)
+    return MaskedLanguageModel(body, settings.d_model, head, _epsilon(settings), width)
+
+
+def _epsilon(settings: ModelSettings) -> float:
+    """What norms beside the encoder's add to the variance: as much as its own."""
+    return float(getattr(settings.encoder, "norm_epsilon", 1e-5))
 
 
 def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -> nn.Module:
@@ -134,7 +143,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
-            return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))
+            parts = transformer_parts(part, d_model, dropout, longest, block, True)
+            return TransformerDecoder(embedding, parts, d_model**-0.5 if part.scale_output else None)
     raise AssertionError("no decoder to build")
 
 

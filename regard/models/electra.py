@@ -16,14 +16,14 @@ from regard.ragged import Ragged
 
 
 class NarrowStem(Stem):
-    """The vectors of another stem, which learns with both, brought to another width by a linear layer."""
+    """The vectors of another stem, which is shared, brought to another width by a linear layer."""
 
     def __init__(self, wide: TokenStem, d_model: int, width: int) -> None:
         super().__init__(None, Elements(), width, 0.0)
-        self.embedding, self.linear = wide.embedding, nn.Linear(d_model, width)
+        self.wide, self.linear = wide, nn.Linear(d_model, width)
 
     def vectors(self, source: Ragged) -> Ragged:
-        return source.like(self.linear(self.embedding(source.values)))
+        return source.like(self.linear(self.wide.vectors(source).values))
 
 
 class ReplacedTokenModel(nn.Module):
