@@ -161,7 +161,7 @@ class Masked:
     vocabulary: int
     marks: Marks = NATIVE
     masking: str = "tokens"
-    words: Callable[[Tokens], Sequence[int]] = field(default=lambda tokens: range(len(tokens)))
+    words: Callable[[Any], Sequence[int]] = field(default=lambda tokens: range(len(tokens)))
     always: bool = False  # `<mask>` in place of all of them
 
     @cached_property

@@ -106,7 +106,7 @@ class OneWay(nn.Module):
         if not len(rows):
             return x.values.new_zeros(0, self.width)
         with torch.autocast(x.values.device.type, enabled=False):
-            values = gathered(x.values.to(layer.weight_ih_l0.dtype), index, x.in_steps)
+            values = gathered(x.values.to(layer.all_weights[0][0].dtype), index, x.in_steps)
             packed, _ = layer(PackedSequence(values, going))
         return gathered(packed.data, x.in_steps, index)
 
@@ -123,7 +123,7 @@ class Elmo(Body):
     def __init__(self, settings: ElmoSettings, stem: Stem, d_model: int, dropout: float, longest: int) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
         half, layers = d_model // 2, settings.layers
-        self.half = half
+        self.width = half
         self.lm = nn.ModuleList(OneWay(half, layers, settings.units, dropout) for _ in range(2))
         self.mix = LayerMix(layers + 1) if settings.mix else None
         self.dropout = Dropout(dropout)
@@ -156,7 +156,7 @@ class Elmo(Body):
         if self.over is not None:
             memory: Memory = self.over(states)
             return memory
-        end = torch.cat((states.last()[:, : self.half], states.reversed().last()[:, self.half :]), dim=-1)
+        end = torch.cat((states.last()[:, : self.width], states.reversed().last()[:, self.width :]), dim=-1)
         return Memory(states, end)
 
 

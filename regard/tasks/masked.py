@@ -35,7 +35,7 @@ class MaskedLanguageModeling(Task):
     always = False  # whether a mask stands in place of every token to be predicted, as it does in use
 
     @cached_property
-    def layout(self) -> Masked:  # type: ignore[override]
+    def layout(self) -> Masked:
         objective, target = self.config.training.objective, self.target
         return Masked(
             objective.masked, target.size, target.marks, objective.masking, target.words, always=self.always
