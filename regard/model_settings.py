@@ -155,6 +155,8 @@ class ElmoSettings(EncoderSettings):
                 f"encoder.units ({self.units}) are projected to half of d_model ({d_model // 2}), so there have to be "
                 "more; or leave it out"
             )
+        if self.over is not None and self.over.kind in ("none", "elmo"):
+            return f"encoder.over reads vectors; its kind cannot be '{self.over.kind}', but lstm or transformer, say"
         return None if self.over is None else self.over.check(d_model)
 
     def stem_width(self, d_model: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.tokens import Tokenizer
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.training_settings import DenoisingSettings, SpanCorruptionSettings
 
 Span = tuple[int, int]
@@ -143,8 +143,8 @@ class SpanCorruption:
     """The noise of T5 (Raffel et al. 2020, 3.1.4): the decoder writes what is missing.
 
     Spans of 3 tokens on average, 15 % of all, are taken out of a text, and a sentinel, each of them another, stands in
-    place of each: `a b c d e f` is read as `a <0> d <1> f`, of which is written `<0> b c <1> e <2>`. As published, kept
-    and missing stretches take turns, a kept one comes first, and how tokens are shared out among them is drawn.
+    place of each: `a b c d e f` is read as `a <0> d <1> f`, of which is written `<0> b c <1> e <2>`. No two of them
+    touch, and all ways to lay them out are as likely; T5's own code always has one at the end.
     """
 
     def __init__(self, settings: SpanCorruptionSettings, tokenizer: Tokenizer) -> None:
@@ -160,17 +160,18 @@ class SpanCorruption:
         missing = min(max(round(settings.corrupted * len(ids)), 1), len(ids) - 1)
         most = min(missing, len(ids) - missing, len(self.sentinels) - 1)  # the last one closes
         count = min(max(round(missing / settings.span), 1), most)
-        source, target, place = list[int](), list[int](), 0
-        lengths = zip(parted(len(ids) - missing, count, draw), parted(missing, count, draw), strict=True)
-        for sentinel, (kept, hidden) in zip(self.sentinels, lengths, strict=False):
-            source += [*ids[place : place + kept], sentinel]
-            target += [sentinel, *ids[place + kept : place + kept + hidden]]
-            place += kept + hidden
+        gaps = np.sort(draw.choice(len(ids) - missing + 1, count, replace=False)).tolist()  # kept tokens before each
+        source, target, place, before = list[int](), list[int](), 0, 0
+        for sentinel, gap, length in zip(self.sentinels, gaps, parted(missing, count, draw), strict=False):
+            start = place + gap - before
+            source += [*ids[place:start], sentinel]
+            target += [sentinel, *ids[start : start + length]]
+            place, before = start + length, gap
         return source + ids[place:], [*target, self.sentinels[count]]
 
     def blank(self, number: int) -> int:
         if number >= len(self.sentinels) - 1:
-            raise ConfigError(f"a source has {len(self.sentinels) - 1} blanks at most, as many as there are sentinels")
+            raise DataError(f"it has more than {len(self.sentinels) - 1} blanks, for which there are sentinels")
         return self.sentinels[number]
 
     def restored(self, source: Ids, target: Ids) -> list[int]:
