@@ -240,8 +240,11 @@ def test_both_language_models_learn(folder: Path) -> None:
     assert all(len(pair.tokens) == len(line.split()) + 1 for pair, line in zip(pairs, LINES, strict=False))
     assert pairs[-1].log_prob < min(pair.log_prob for pair in pairs[:-1]) - 2
     assert system.token_embeddings(["the cat"])[0].shape == (4, 24)
-    for command in (["generate", folder / "elmo"], ["explain", folder / "elmo", "the cat", "-o", folder / "x.html"]):
-        assert "write nothing; `score` and `evaluate` take them" in refused(*command, text="the cat\n")
+    for said in (
+        refused("generate", folder / "elmo", text="the cat\n"),
+        refused("explain", folder / "elmo", "the cat", "-o", folder / "x.html"),
+    ):
+        assert "write nothing; `score` and `evaluate` take them" in said
 
 
 def test_words_that_no_text_had_have_vectors_of_their_own(folder: Path) -> None:

@@ -274,6 +274,6 @@ def test_a_denoised_batch_has_the_marks_of_pairs() -> None:
             return list(items)
 
     batch = Denoised(Plain(side.settings), noise, tokens.marks)([[]], [[10, 11]], draws())
-    assert batch.source == [[10, 11]]  # type: ignore[comparison-overlap]
+    assert batch.source == [[10, 11]]
     assert batch.inputs.tolist() == [[2, 10, 11]]
     assert batch.outputs.tolist() == [[10, 11, 3]]

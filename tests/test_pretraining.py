@@ -325,7 +325,7 @@ def test_generator_and_discriminator_share_the_embedding() -> None:
     table = model.encoder.get_submodule("stem.embedding.table").weight
     assert model.head.linear.weight is table
     assert model.generator.get_submodule("encoder.stem.wide.embedding.table").weight is table
-    assert model.generator.get_submodule("encoder.stem.linear").weight.shape == (4, 8)  # type: ignore[union-attr]
+    assert model.generator.get_submodule("encoder.stem.linear").weight.shape == (4, 8)
     assert electra(tie=False).head.linear.weight is not table
 
 
