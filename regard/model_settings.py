@@ -101,6 +101,18 @@ class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
     """Blocks of self-attention over the source (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
+    width: int | None = Field(
+        None,
+        ge=2,
+        le=2**16,
+        description="the width of this encoder, where it is not d_model; a dense layer makes vectors of d_model of it",
+    )
+
+    def check(self, d_model: int) -> str | None:
+        return super().check(self.width or d_model)
+
+    def stem_width(self, d_model: int) -> int:
+        return self.width or d_model
 
 
 class ConformerSettings(EncoderSettings):
@@ -319,9 +331,8 @@ class ModelSettings(Section):
     def generator_encoder(self) -> EncoderSettings:
         """The settings of the generator's encoder: those of the encoder, with a share of its size."""
         part, share = self.encoders[0], self.generator or 1.0
-        smaller = {
-            name: max(1, round(getattr(part, name) * share)) for name in ("heads", "d_ff") if hasattr(part, name)
-        }
+        sizes = {name: getattr(part, name, None) for name in ("heads", "d_ff")}
+        smaller = {name: max(1, round(size * share)) for name, size in sizes.items() if size}
         return part.model_copy(update=smaller)
 
     @property
@@ -346,9 +357,14 @@ class ModelSettings(Section):
         for name, part in [*(("encoder", part) for part in self.encoders), *joint, ("decoder", decoder)]:
             if what := part.check(self.d_model):
                 yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
-        for stem in [part.stem for part in self.encoders if part.stem is not None]:
-            if what := stem.check(self.d_model):
+        for part in self.encoders:
+            if part.stem is not None and (what := part.stem.check(getattr(part, "width", None) or self.d_model)):
                 yield what
+            if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
+                yield (
+                    f"encoder.width ({part.width}) is for an encoder of its own embedding, beside a decoder that shares "  # type: ignore[attr-defined]
+                    "no weights with it; leave it out"
+                )
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
@@ -356,6 +372,8 @@ class ModelSettings(Section):
         if self.generator is not None:
             if not self.encoder_only or self.ctc:
                 yield "generator is for an encoder alone that reads plain text; set decoder.kind none, and ctc: false"
+            elif getattr(self.encoders[0], "width", None) is not None:
+                yield "generator is for an encoder as wide as d_model; leave out encoder.width"
             elif what := self.generator_encoder.check(self.generator_width):
                 yield f"generator ({self.generator:g}) leaves a generator of width {self.generator_width}: {what}"
         if self.ctc and self.decoder_only:

@@ -28,6 +28,7 @@ from regard.data.tokens import Bytes, Symbols, Tokenizer, load_tokenizer, train_
 from regard.errors import ConfigError, DataError, ModelError
 from regard.training_settings import DenoisingSettings, SpanCorruptionSettings
 from tests.conftest import FULL
+from tests.published import unigram
 
 MASK = 5
 TEXT = [line * 3 for line in ("der hund läuft . ", "die katze schläft ! ", "wer ruft dort ? ", "es regnet heute . ")]
@@ -277,3 +278,26 @@ def test_a_denoised_batch_has_the_marks_of_pairs() -> None:
     assert batch.source == [[10, 11]]
     assert batch.inputs.tolist() == [[2, 10, 11]]
     assert batch.outputs.tolist() == [[10, 11, 3]]
+
+
+def test_the_sentinels_of_an_imported_vocabulary_of_t5(tmp_path: Path) -> None:
+    """`<extra_id_0>` is the last of its ids, and the others stand before it; there is no mask."""
+    pytest.importorskip("tokenizers")
+    from regard.exchange.huggingface.tokens import Given, read_tokenizers
+
+    folder = unigram(tmp_path / "t5", old=True)
+    settings = {"model_type": "t5", "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    (tokens,) = read_tokenizers(Given.read(folder, settings), 200, 200).values()
+    tokens.save(tmp_path, "tokens")
+    for one in (tokens, load_tokenizer(tmp_path, "tokens")):
+        sentinels = one.marks.sentinels
+        assert len(sentinels) == 10
+        assert list(sentinels) == list(range(sentinels[0], sentinels[0] - 10, -1))
+        assert one.marks.blank == "<mask>"
+        text = one.encode("the cat sat on the mat and slept")
+        noise = SpanCorruption(SpanCorruptionSettings(), one)
+        source, target = noise(text, draws())
+        assert set(source) & set(sentinels) == {sentinels[0]}
+        assert noise.restored(source, target) == text
+    with pytest.raises(ConfigError, match="'denoising' needs a vocabulary with a mark for what is missing"):
+        Corruption(DenoisingSettings(), tokens)

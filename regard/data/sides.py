@@ -42,6 +42,7 @@ class Sides:
                 part.several |= not config.target.written or isinstance(settings.column, list)
                 part.begins = not config.target.written
                 part.ends = part.begins or not config.model.decoder_only
+                part.by_word = config.target.of_words
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):
@@ -98,7 +99,9 @@ class Sides:
         for vocabulary, names in self.vocabularies.items():
             for name in names:
                 side = self.texts[name]
-                side.tokenizer, side.sampling = tokenizers[vocabulary], self.token_settings(vocabulary).sampling
+                given = tokenizers[vocabulary]
+                side.tokenizer = given.for_target if name == "target" else given
+                side.sampling = self.token_settings(vocabulary).sampling
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:

@@ -29,6 +29,7 @@ from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")  # of Regard's own vocabularies, as are their ids
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+PUBLISHED = ("tokenizers", "pieces")  # kinds of those that other programs made; see foreign.py
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
 
@@ -146,6 +147,11 @@ class Tokenizer(ABC):
         """Write what `load` reads."""
 
     @property
+    def for_target(self) -> Tokenizer:
+        """That of what is written, where the two sides of one vocabulary are cut differently."""
+        return self
+
+    @property
     def dtype(self) -> str:
         """The smallest whole numbers that hold every id."""
         return "uint16" if self.size <= 2**16 else "uint32"
@@ -153,6 +159,11 @@ class Tokenizer(ABC):
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         """Ids of many lines; with `sampling`, subwords are drawn, the same ones for the same seed."""
         return [self.encode(text) for text in texts]
+
+    def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        """Like `encode_many`, so that `words` tells each word from the next by the ids alone: where a vocabulary does
+        not say of a token that it goes on a word, `size` is added to its id."""
+        return self.encode_many(texts, sampling=sampling, seed=seed)
 
 
 class Subwords(Tokenizer):
@@ -348,6 +359,11 @@ def train_tokenizer(texts: Iterable[str], kind: str, size: int, sentinels: int =
             return Subwords.train(texts, kind, size, sentinels)
         case "char" | "word":
             return Symbols.train(texts, kind, size, sentinels)
+        case "imported":
+            raise ConfigError(
+                "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "
+                "start.encoder or start.decoder names the model to take it from, and other kinds are learnt"
+            )
         case _:
             return Bytes(sentinels)
 
@@ -361,6 +377,10 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
         content: Any = json.loads(listed.read_text(encoding="utf-8"))
         if content["kind"] == "byte":
             return Bytes(_known_sentinels(content))
+        if content["kind"] in PUBLISHED:
+            from regard.data.foreign import load_published
+
+            return load_published(folder, name, content)
         if content["kind"] not in ("char", "word"):
             raise ValueError(f"it is of kind {content['kind']!r}")
         return Symbols(content["kind"], texts_of(content["symbols"]), _known_sentinels(content))

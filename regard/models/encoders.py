@@ -174,16 +174,19 @@ class TransformerEncoder(Body):
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
-        parts = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
+        width = settings.width or d_model
+        parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
         self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+        self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions, self.embedding_norm)
         seen = self.blocks[0].self_attention.spans(x)
         x = run_blocks(self.blocks, x, seen)
-        return Memory(x.like(self.final(x.values)))
+        values = self.final(x.values)
+        return Memory(x.like(values if self.project is None else self.project(values)))
 
 
 class SeveralEncoders(nn.Module):

@@ -50,6 +50,7 @@ class Text(Modality):
     begins = False  # whether the model asks for a mark before it
     ends = True  # and for one after it
     several = False
+    by_word = False  # whether something is said of each of its words, which ids have to tell apart
 
     @property
     def frame(self) -> Frame:
@@ -63,7 +64,7 @@ class Text(Modality):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.tokenizer.dtype
+        return "uint32" if self.by_word and 2 * self.tokenizer.size > 2**16 else self.tokenizer.dtype
 
     @property
     def sampled(self) -> float:
@@ -73,12 +74,13 @@ class Text(Modality):
         return None if field.strip(BLANKS) else ("blank", "has an empty source")
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        encode = self.tokenizer.encode_words if self.by_word else self.tokenizer.encode_many
         if not self.several:
-            return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
+            return encode(fields, sampling=sampling, seed=seed)
         marks, between = self.tokenizer.marks, self.frame.between
         written = marks.names[between[0]] if len(between) == 1 else "\t"
         parts = [text.replace("\t", written).split(written) for text in fields]
-        flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
+        flat = iter(encode([part for row in parts for part in row], sampling=sampling, seed=seed))
         found = []
         for row in parts:
             ids = next(flat)
@@ -90,7 +92,8 @@ class Text(Modality):
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
-        return Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        packed = Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        return packed.like(packed.values % self.tokenizer.size) if self.by_word else packed
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -124,7 +127,8 @@ class Text(Modality):
 
     def export(self) -> dict[str, Any] | None:
         frame = self.frame
-        return None if frame.before else {"kind": "text", "end": list(frame.after)}
+        begin = {"begin": list(frame.before)} if frame.before else {}
+        return {"kind": "text", **begin, "end": list(frame.after)}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
         ids = self.tokenizer.marks.text_ids(self.vocabulary)
