@@ -27,6 +27,7 @@ from regard.errors import ConfigError, DamagedError, DataError, OutputError, Reg
 from regard.evaluation.metrics import perplexity
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
+from regard.models.encoders import Body
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
 from regard.nn.adaptive import AdaptiveHead
 from regard.nn.statistics import statistics
@@ -301,8 +302,10 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
 
 
 def _reads_text(folder: Path) -> bool:
-    """Whether an encoder has tokens to bring along: one of pictures or sound has none."""
-    return any(source.text or not source.given for source in load_sides(folder).config.sources)
+    """Whether an encoder has tokens to bring along: one of pictures, of sound or of words by their characters has
+    none."""
+    config = load_sides(folder).config
+    return any("text" in config.stem(number).reads for number in range(len(config.sources)))
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
@@ -415,8 +418,9 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         fitting = [name for name, tensor in shared.items() if name in own and _fits(name, own[name], tensor)]
         odd = [name for name in shared if name in own and name not in fitting]
         new = [name for name in own if name.startswith(begins) and name not in shared]
-        if odd or not fitting or (new and part != "decoder"):  # a decoder may have learnt without a source
-            what = f"it has no {new[0]}" if new else "no part of it does"
+        lacking = [name for name in new if name.removeprefix(begins).startswith(_begun(task.model, part))]
+        if odd or not fitting or (lacking and part != "decoder"):  # a decoder may have learnt without a source
+            what = f"it has no {lacking[0]}" if lacking else "no part of it does"
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
@@ -425,6 +429,12 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
     if task.config.start.weights is not None:
         _start_from_published(task, Path(task.config.start.weights), own, watcher)
+
+
+def _begun(model: nn.Module, part: str) -> tuple[str, ...]:
+    """How the names begin of what a trained encoder has to bring along."""
+    body = getattr(model, part, None)
+    return body.begun if part == "encoder" and isinstance(body, Body) else ("",)
 
 
 def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: int, folder: str) -> str:

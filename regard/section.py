@@ -66,7 +66,8 @@ class SideSettings(Section):
 
     stem: ClassVar[str | None] = None  # the usual stem of an encoder for it
     given: ClassVar[bool] = True  # False: there is no such side
-    text: ClassVar[bool] = False  # it is cut into tokens
+    text: ClassVar[bool] = False  # it is cut into tokens, or into words
+    spelled: ClassVar[bool] = False  # its words are read by their characters, and have no ids
     joined: ClassVar[bool] = False  # several columns may be read as one
     scored_by: ClassVar[tuple[str, ...]] = ()  # metrics of text written of such a source, the first to steer by
 
@@ -109,6 +110,13 @@ class TokenSettings(Section):
         0.0,
         description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
         "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
+    )
+    sentinels: int = Field(
+        0,
+        ge=0,
+        le=10000,
+        description="tokens that stand for missing spans, <extra_id_0> and so on, as span_corruption wants them (T5 "
+        "has 100)",
     )
 
 

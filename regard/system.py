@@ -32,17 +32,29 @@ from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
-from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
+from regard.models.electra import ReplacedTokenModel
+from regard.models.elmo import BidirectionalLanguageModel
+from regard.models.model import (
+    AutoregressiveModel,
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    MaskedLanguageModel,
+    Model,
+)
 from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.search_settings import Search
 from regard.settings import Config
+from regard.tasks.both_ways import BidirectionalLanguageModeling
 from regard.tasks.choosing import Choice, Choosing, choose
+from regard.tasks.denoising import Denoising
 from regard.tasks.generating import TextGeneration
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
+from regard.tasks.replaced import ReplacedTokenDetection
 from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns
 from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
@@ -419,6 +431,12 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     marks, longest = sides.target.marks, longest_sequence(sides)
     model = build(config.model, parts, sides.target.size, longest, config.target, marks).to(device)
     match model:
+        case ReplacedTokenModel():
+            return ReplacedTokenDetection(sides, model, device)
+        case BidirectionalLanguageModel():
+            return BidirectionalLanguageModeling(sides, model, device)
+        case EncoderDecoder() if config.denoises:
+            return Denoising(sides, model, device)
         case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)
         case EncoderWithHead():
@@ -433,7 +451,7 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
     """What the sources are made of; a text of tokens that are yet to be learnt has this `vocabulary`."""
     return [
         Elements(
-            part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
+            part.vocabulary if vocabulary is None else vocabulary if part.has_tokens else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
             separator=_marks(sides, part).separator,
         )

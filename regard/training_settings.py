@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -39,10 +39,13 @@ class Start(Section):
 class ObjectiveSettings(Section):
     """What training makes small."""
 
+    corrupts: ClassVar[bool] = False  # the source is made from the target, by noise
+
     kind: str = Field(
         "likelihood",
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
-        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
+        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016). Of plain "
+        "text, for an encoder and a decoder: denoising (Lewis et al. 2020) or span_corruption (Raffel et al. 2020)",
     )
     own_tokens: Fraction = Field(
         0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
@@ -69,6 +72,15 @@ class ObjectiveSettings(Section):
         "log_uniform", description="sampled: drawn by rank in frequency, as Zipf's law has it, or by frequency"
     )
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
+    masking: Literal["tokens", "words", "spans"] = Field(
+        "tokens",
+        description="masked language model: what is drawn to be predicted: single tokens, whole words, or spans of "
+        "words (SpanBERT, Joshi et al. 2020)",
+    )
+    detection: Weight = Field(
+        50.0, description="model.generator: weight of telling replaced tokens apart (Clark et al. 2020), beside the "
+        "generator's own loss"
+    )  # fmt: skip
     language: Weight = Field(
         0.0,
         description="a head over a decoder alone: weight of the language model's own loss beside the head's "
@@ -97,7 +109,34 @@ class ObjectiveSettings(Section):
     )
 
 
+class DenoisingSettings(ObjectiveSettings):
+    """-log p of a text given what noise left of it, for an encoder and a decoder (BART, Lewis et al. 2020)."""
+
+    corrupts = True
+
+    kind: Literal["denoising"] = "denoising"
+    noise: Literal["infilling", "masking", "deletion", "none"] = Field(
+        "infilling",
+        description="one mask in place of each of some spans, one in place of each of some tokens, or tokens left out",
+    )
+    noised: Share = Field(0.3, description="share of tokens that are taken out")
+    span: float = Field(3.0, gt=0, le=1000, description="infilling: mean length of a span (drawn from Poisson)")
+    permute: bool = Field(False, description="put sentences into any order; they end with ., ! or ?")
+
+
+class SpanCorruptionSettings(ObjectiveSettings):
+    """-log p of the spans that are missing from a text, for an encoder and a decoder (T5, Raffel et al. 2020)."""
+
+    corrupts = True
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    corrupted: float = Field(0.15, gt=0, lt=1, description="share of tokens that are taken out")
+    span: float = Field(3.0, ge=1, le=1000, description="mean length of a span")
+
+
 OBJECTIVES.describe(OBJECTIVES.homes, ObjectiveSettings)
+OBJECTIVES.describe(["denoising"], DenoisingSettings)
+OBJECTIVES.describe(["span_corruption"], SpanCorruptionSettings)
 
 
 class Training(Section):

@@ -246,7 +246,7 @@ def marks_from_json(content: Mapping[str, Any]) -> Marks:
     names = {int(i): str(name) for i, name in given.pop("names").items()}
     frame = given.pop("source", None)
     source = None if frame is None else Frame(**{side: _ids(frame[side], names) for side in frame})
-    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten")}
+    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten", "sentinels")}
     if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
         raise ValueError("its marks should be whole numbers")
     return Marks(names, source=source, **several, **given)

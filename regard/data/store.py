@@ -137,7 +137,7 @@ def usable(
     source, target = sides.source, sides.target
     waiting, size = iter(examples), 1
     while chunk := list(islice(waiting, size)):
-        items = _encoded(source, [(x.source, x.place) for x in chunk])
+        items = _encoded(source, [(sides.given(x), x.place) for x in chunk])
         targets = items if target.paired else _encoded(target, [(x.target, x.place) for x in chunk])
         taken = sum(map(item_bytes, items))
         size = max(1, min(CHUNK, 2 * size, int(chunk_bytes * len(chunk) / max(taken, 1))))

@@ -170,7 +170,9 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
     if config.output != "full":
         raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     first = system.config.sources[0]
-    if first.given and not first.text:
+    if system.config.denoises:
+        raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
+    if first.given and (not first.text or first.spelled):
         raise ConfigError(f"source.kind is {first.kind}, and CTranslate2 runs models that read text")
     for name, part in (("encoder", config.encoders[0]), ("decoder", config.decoder)):
         if not isinstance(part, TransformerSettings):

@@ -72,6 +72,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
+    if system.config.denoises:
+        raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")

@@ -69,6 +69,11 @@ class Body(nn.Module, ABC):
         super().__init__()
         self.stem = stem
 
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """How the names of those parts begin that a pretrained body brings along; the others may begin anew."""
+        return ("",)
+
     @abstractmethod
     def forward(self, source: Ragged) -> Memory:
         """A source to a vector for each of its places, and to one for the whole."""

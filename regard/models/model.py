@@ -190,10 +190,13 @@ class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
-    def __init__(self, encoder: nn.Module, d_model: int, head: OutputLayer, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self, encoder: nn.Module, d_model: int, head: OutputLayer, epsilon: float = 1e-5, width: int | None = None
+    ) -> None:
+        """With `width`, the encoder's vectors are of that width, and not of the output layer's."""
         super().__init__()
         self.encoder, self.head = encoder, head
-        self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
+        self.transform, self.norm = nn.Linear(width or d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
         self.packed = False  # far fewer tokens are asked for than read
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:

@@ -16,6 +16,7 @@ from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import HeadTarget, Target
 from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
+from regard.models.electra import ReplacedTokenModel, draw_tokens
 from regard.models.model import EncoderWithHead
 from regard.nn.adaptive import PROPOSALS, log_included, sampled_loss
 from regard.nn.augment import Mixing
@@ -60,9 +61,12 @@ class Objective(ABC):
 
 
 @register("likelihood")
+@register("denoising")
+@register("span_corruption")
 class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing; and, where it is asked for, the penalty that makes soft
-    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14)."""
+    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14). In denoising
+    (Lewis et al. 2020; Raffel et al. 2020) `x` is what noise left of a text, and `y` the text, or what is missing."""
 
     @cached_property
     def hard(self) -> bool:
@@ -289,6 +293,28 @@ class HeadLoss(Objective):
         return loss + self.settings.language * mean * batch.tokens
 
 
+class ReplacedTokens(Objective):
+    """Clark et al. 2020, 2: `L_MLM + λ L_Disc`, both as means: of `-log p_G(x_t)` over the masked tokens, and of
+    `-log D(x', t)`, or `-log (1 - D(x', t))` where the token is the text's own, over all. `x'` has tokens that are
+    drawn from the generator, through which no gradient goes; one that it guesses right is the text's own."""
+
+    model: ReplacedTokenModel
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        model, right = self.model, batch.outputs.values
+        source = batch.source
+        assert isinstance(source, Ragged), "a generator reads one text"
+        states, output = model.states(source, batch.inputs).values, model.head.linear
+        loss = linear_cross_entropy(states, output.weight, output.bias, right, self.smoothing)
+        with torch.no_grad():
+            drawn = draw_tokens(model.head(states))
+        text = model.replaced(source, batch.inputs, drawn)
+        other = model.replaced(source.like(torch.zeros_like(source.values)), batch.inputs, (drawn != right).long())
+        found = model.detect(text)
+        mean = torch.nn.functional.binary_cross_entropy_with_logits(found, other.values.to(found.dtype))
+        return loss + self.settings.detection * mean * batch.tokens
+
+
 def make_objective(
     model: Any, settings: Settings, smoothing: float, first: Sequence[int] | None, longest: int | None = None,
     target: Target | None = None,
@@ -297,6 +323,8 @@ def make_objective(
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
+    if isinstance(model, ReplacedTokenModel):
+        return ReplacedTokens(model, settings, smoothing)
     marks = NATIVE if target is None else target.marks
     cls: type[Objective] = OBJECTIVES.get(settings.kind)
     return cls(model, settings, smoothing, first=first, longest=longest, marks=marks)

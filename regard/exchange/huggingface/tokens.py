@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from regard.data.foreign import FileTokens, PieceTokens, Published
-from regard.data.tokens import Frame, Marks
+from regard.data.tokens import SENTINEL, Frame, Marks
 from regard.errors import ConfigError, ModelError, require
 
 FAST, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -318,11 +319,13 @@ def _marks(backend: Any, given: Given) -> Marks:
         *first,
         *(i for i in (end, begin, pad, unknown, ids.get("sep"), ids.get("mask")) if i is not None),
     )
-    names = {i: vocabulary.get(i, f"<{i}>") for i in dict.fromkeys(named)}
+    numbered = (backend.token_to_id(SENTINEL.format(number)) for number in range(len(vocabulary)))
+    sentinels = tuple(takewhile(lambda i: i is not None, numbered))
+    names = {i: vocabulary.get(i, f"<{i}>") for i in dict.fromkeys((*named, *sentinels))}
     return Marks(
         names, end=end, begin=begin, pad=pad, unknown=None if unknown == end else unknown,
         separator=_first_of(ids.get("sep"), end), mask=ids.get("mask"), first=first, counted=counted,
-        unwritten=unwritten(given), source=_source_frame(backend, given, end),
+        unwritten=unwritten(given), source=_source_frame(backend, given, end), sentinels=sentinels,
     )  # fmt: skip
 
 
