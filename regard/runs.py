@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,25 @@ from regard.data.lines import BadLine
 from regard.data.scan import Report, file_names, scan, usable_examples
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, usable, write_examples
-from regard.data.tokens import EOS, Tokenizer
-from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.data.tokens import Tokenizer
+from regard.errors import ConfigError, DamagedError, DataError, OutputError, RegardError
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
 from regard.nn.adaptive import AdaptiveHead
 from regard.nn.statistics import statistics
 from regard.settings import Config
-from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
+from regard.system import (
+    CONFIG,
+    System,
+    check_tokenizers,
+    choose_device,
+    load,
+    load_sides,
+    new_task,
+    token_files,
+    vocabulary,
+)
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
@@ -118,7 +128,7 @@ def _token_counts(task: Task, store: ExampleStore) -> Tensor:
         if target.sampled:  # stored as it is written
             some = target.encode_many([text.tobytes().decode() for text in some])
         counts += np.bincount(np.concatenate([np.asarray(x, np.int64) for x in some]), minlength=target.size)
-    counts[EOS] += len(targets)
+    counts[target.marks.end] += len(targets)
     return torch.from_numpy(counts)
 
 
@@ -166,7 +176,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         trained = bool(checkpoints(folder / "checkpoints")) or (folder / WEIGHTS).exists()
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
-        parts["model.max_positions"] = positions or longest_sequence(Sides.of(config))
+        parts["model.max_positions"] = positions or longest_sequence(_with_tokens(config))
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
@@ -186,6 +196,16 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
         write_text(folder / CONFIG, dump(config.model_copy(update={"run": "."})))  # it may be moved
         yield config, now
+
+
+def _with_tokens(config: Config) -> Sides:
+    """Both sides; with the tokens of a model to start from, which may have more marks than Regard's own."""
+    sides, start = Sides.of(config), config.start
+    begun = start.model or start.encoder or start.decoder
+    if begun is not None and config.model.max_positions is None:
+        with suppress(RegardError):  # what is wrong with that model is said where its tokens are taken
+            sides.use(_tokenizers_from(Path(begun), sides))
+    return sides
 
 
 def _settled(config: Config) -> dict[str, Any]:
@@ -271,12 +291,12 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
 
 def _reads_text(folder: Path) -> bool:
     """Whether an encoder has tokens to bring along: one of pictures or sound has none."""
-    return any(source.text or not source.given for source in load(folder, device="cpu").config.sources)
+    return any(source.text or not source.given for source in load_sides(folder).config.sources)
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
     """The tokenizers of a model that a run starts from, for each of its vocabularies."""
-    loaded = load(folder, device="cpu").task.sides
+    loaded = load_sides(folder)
     written, theirs = sides.config.target.written, loaded.texts
     if written and _apart(sides) != _apart(loaded):
         there, here = ("a vocabulary for each side" if _apart(x) else "one vocabulary" for x in (loaded, sides))
@@ -290,7 +310,8 @@ def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
         side = wrote if "target" in sharers else read or theirs.get(sharers[0]) or wrote
         if side is None:
             raise ConfigError(f"start: {folder} has no tokens for the {sharers[0]}")
-        found[name] = side.tokenizer
+        one = len(sharers) > 1 and not _apart(loaded)  # which may cut what is read and what is written differently
+        found[name] = next(iter(loaded.tokenizers.values())) if one else side.tokenizer
     return found
 
 

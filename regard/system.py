@@ -23,7 +23,7 @@ from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import Tokenizer, clean
+from regard.data.tokens import Marks, Tokenizer, clean
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
@@ -308,17 +308,7 @@ def load(
     With `others`, models of any kind over the same tokens, an ensemble of all of them.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
-    if not (folder / CONFIG).exists():
-        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
-    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
-    config = _read_otherwise(config, settings) if settings else config
-    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
-    place = choose_device(device)
-    sides = Sides.of(config)
-    sides.load(folder)
-    task = new_task(sides, place)
+    task = new_task(load_sides(folder, settings), choose_device(device))
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
     more = [load(other, device=device).task for other in others]
@@ -326,6 +316,20 @@ def load(
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
     return System(together([task, *more]), folder)
+
+
+def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides:
+    """Both sides of a trained model, with its tokens and labels; `settings` as in `load`."""
+    if not folder.is_dir():
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
+    if not (folder / CONFIG).exists():
+        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
+    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    config = _read_otherwise(config, settings) if settings else config
+    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
+    sides = Sides.of(config)
+    sides.load(folder)
+    return sides
 
 
 def _read_otherwise(config: Config, settings: Mapping[str, Any]) -> Config:
@@ -361,7 +365,8 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     parts = elements(sides)
     sides.target.to(device)
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size), parts)
-    model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
+    marks, longest = sides.target.marks, longest_sequence(sides)
+    model = build(config.model, parts, sides.target.size, longest, config.target, marks).to(device)
     match model:
         case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)
@@ -379,9 +384,15 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
         Elements(
             part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
+            separator=_marks(sides, part).separator,
         )
         for i, part in enumerate(sides.source.parts)
     ]  # fmt: skip
+
+
+def _marks(sides: Sides, part: Modality) -> Marks:
+    """Those of a source; where there is none, the text is the target."""
+    return sides.target.marks if part.tokenizer is None else part.tokenizer.marks
 
 
 def _parts(source: Modality, item: Item) -> list[Part]:

@@ -10,9 +10,9 @@ from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
-from regard.data.records import BETWEEN
+from regard.data.records import BETWEEN, SEPARATOR
 from regard.data.side import Field, Item
-from regard.data.tokens import EOS, MARKS, SEP, Tokenizer
+from regard.data.tokens import NATIVE, Frame, Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
@@ -41,15 +41,23 @@ class TextSettings(SideSettings):
 class Text(Modality):
     """A text: token ids, framed by the marks that the model wants.
 
-    Several texts read as one have `<sep>` (or a tab) between them, `<s> a <sep> b </s>`, where `several` is set.
+    Several texts read as one have `<sep>` (or a tab) between them, `<s> a <sep> b </s>`, where `several` is set. A
+    vocabulary of another program has marks and ways of its own, such as BERT's `[CLS] a [SEP] b [SEP]`.
     """
 
     Settings = TextSettings
     tokenizer: Tokenizer
     sampling = 0.0  # how freely subwords are drawn in training
-    before: int | None = None
-    after: int | None = EOS
+    begins = False  # whether the model asks for a mark before it
+    ends = True  # and for one after it
     several = False
+    by_word = False  # whether something is said of each of its words, which ids have to tell apart
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around it; before there are tokens, those of Regard's own."""
+        marks = NATIVE if self.tokenizer is None else self.tokenizer.marks
+        return marks.frame(begins=self.begins, ends=self.ends)
 
     @property
     def vocabulary(self) -> int:  # type: ignore[override]
@@ -57,7 +65,7 @@ class Text(Modality):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.tokenizer.dtype
+        return "uint32" if self.by_word and 2 * self.tokenizer.size > 2**16 else self.tokenizer.dtype
 
     @property
     def sampled(self) -> float:
@@ -67,26 +75,30 @@ class Text(Modality):
         return None if field.strip(BLANKS) else ("blank", "has an empty source")
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        encode = self.tokenizer.encode_words if self.by_word else self.tokenizer.encode_many
         if not self.several:
-            return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
-        parts = [texts_in(text) for text in fields]
-        flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
+            return encode(fields, sampling=sampling, seed=seed)
+        between = self.frame.between
+        own = self.tokenizer.marks.names[between[0]] if len(between) == 1 else "\t"  # may be written so as well
+        parts = [texts_in(text.replace(own, "\t")) for text in fields]
+        flat = iter(encode([part for row in parts for part in row], sampling=sampling, seed=seed))
         return [self.joined([next(flat) for _ in row]) for row in parts]
 
     def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
         """The token ids of several texts as one text."""
         first, *others = texts
-        return [*first, *(token for text in others for token in (SEP, *text))]
+        return [*first, *(token for text in others for token in (*self.frame.between, *text))]
 
     @property
     def lead(self) -> int:
         """How many marks stand before it."""
-        return int(self.before is not None)
+        return len(self.frame.before)
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
-        return Ragged.of(items, before=self.before, after=self.after)
+        packed = Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        return packed.like(packed.values % self.tokenizer.size) if self.by_word else packed
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -95,41 +107,40 @@ class Text(Modality):
             return f"has {len(item)} tokens, more than search.max_source={limit}; split it"
         return None
 
-    def framed(self, item: Item) -> list[int]:
-        """Token ids with their marks."""
-        return [*([] if self.before is None else [self.before]), *item, *([] if self.after is None else [self.after])]
-
     def places(self, item: Item) -> int:
-        return len(item) + (self.before is not None) + (self.after is not None)
+        return len(item) + len(self.frame)
 
     def most_places(self, limit: int) -> int:
-        return limit + (self.before is not None) + (self.after is not None)
+        return limit + len(self.frame)
 
     def pieces(self, item: Item) -> list[str]:
-        return self.tokenizer.pieces(self.framed(item))
+        return self.tokenizer.pieces(self.frame.around(item))
 
     def words(self, item: Item) -> list[int]:
-        numbers: list[int] = [-1] * (self.before is not None)
+        frame, separator = self.frame, self.tokenizer.marks.separator
+        numbers: list[int] = [-1] * len(frame.before)
         ids, before = [*item], 0
         while ids:
-            end = ids.index(SEP) if self.several and SEP in ids else len(ids)
+            end = ids.index(separator) if self.several and separator in ids else len(ids)
             own = self.tokenizer.words(ids[:end])
             numbers += [before + word if word >= 0 else -1 for word in own] + [-1] * (end < len(ids))
             before, ids = before + max(own, default=-1) + 1, ids[end + 1 :]
-        return [*numbers, *([-1] * (self.after is not None))]
+        return [*numbers, *[-1] * len(frame.after)]
 
     def room(self, item: Item, ratio: float) -> int:
-        return int((len(item) + (self.after is not None)) * ratio) + 10
+        return int((len(item) + len(self.frame.after)) * ratio) + 10
 
     def export(self) -> dict[str, Any] | None:
-        end = [] if self.after is None else [self.after]
-        return {"kind": "text", "end": end} if self.before is None else None
+        frame = self.frame
+        begin = {"begin": list(frame.before)} if frame.before else {}
+        return {"kind": "text", **begin, "end": list(frame.after)}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
+        ids = self.tokenizer.marks.text_ids(self.vocabulary)
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
-        return [draw.integers(len(MARKS), self.vocabulary, size=length).tolist() for length in lengths]
+        return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
 
 
 def texts_in(field: str) -> list[str]:
     """The texts that a field holds, with a tab or `<sep>` between them; one blank at each side of that is its own."""
-    return field.replace("\t", MARKS[SEP]).replace(BETWEEN, MARKS[SEP]).split(MARKS[SEP])
+    return field.replace("\t", SEPARATOR).replace(BETWEEN, SEPARATOR).split(SEPARATOR)
