@@ -124,6 +124,10 @@ class FileTokens(Published):
             for text, one in zip(texts, found, strict=True)
         ]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        found = self.backend.encode(text, add_special_tokens=False).offsets
+        return [(end - len(text[start:end].lstrip()), end) for start, end in found]
+
     def decode(self, ids: Sequence[int]) -> str:
         text = str(self.backend.decode([int(i) for i in ids], skip_special_tokens=True))
         for spaced, tidied in TIDIED if self.tidy else ():

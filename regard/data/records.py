@@ -15,7 +15,8 @@ from regard.errors import DataError
 from regard.evaluation.alignment import Alignment
 
 Name = int | str  # of a column: its number from 1, or what the first line calls it; in .jsonl a key
-BETWEEN = " <sep> "  # texts that make up one source
+SEPARATOR = "<sep>"  # between texts that make up one source, whatever mark the vocabulary has for it
+BETWEEN = f" {SEPARATOR} "
 
 
 def ending(path: Path) -> str:

@@ -165,7 +165,8 @@ class Tokenizer(ABC):
         """The characters of a clean line that each of its tokens stands for, from one to before another; those of its
         word, where tokens do not say it more closely."""
         words = [match.span() for match in re.finditer("[^ ]+", text)]
-        return [words[word] for word in self.words(self.encode(text))]
+        numbers = self.words(self.encode_words([text])[0])
+        return [words[min(word, len(words) - 1)] if word >= 0 else (0, 0) for word in numbers]
 
     def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         """Like `encode_many`, so that `words` tells each word from the next by the ids alone: where a vocabulary does

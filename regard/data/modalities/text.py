@@ -11,7 +11,7 @@ from pydantic import Field as Setting
 from regard.data.forms import Normalization, TextForm
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
-from regard.data.records import BETWEEN
+from regard.data.records import BETWEEN, SEPARATOR
 from regard.data.side import Field, Item
 from regard.data.tokens import NATIVE, Frame, Tokenizer
 from regard.registry import register
@@ -20,7 +20,6 @@ from regard.section import SideSettings, TokenSettings
 if TYPE_CHECKING:
     from regard.ragged import Ragged
 
-SEPARATOR = BETWEEN.strip()  # as a field has it, whatever its tokens
 
 
 class TextSettings(SideSettings):
@@ -93,8 +92,8 @@ class Text(Modality):
         if not self.several:
             return encode(fields, sampling=sampling, seed=seed)
         between = self.frame.between
-        mark = self.tokenizer.marks.names[between[0]] if len(between) == 1 else SEPARATOR
-        parts = [texts_in(text, mark) for text in fields]
+        own = self.tokenizer.marks.names[between[0]] if len(between) == 1 else "\t"  # may be written so as well
+        parts = [texts_in(text.replace(own, "\t")) for text in fields]
         flat = iter(encode([part for row in parts for part in row], sampling=sampling, seed=seed))
         return [self.joined([next(flat) for _ in row]) for row in parts]
 
@@ -155,7 +154,6 @@ class Text(Modality):
         return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
 
 
-def texts_in(field: str, mark: str = SEPARATOR) -> list[str]:
-    """The texts that a field holds, with a tab, `<sep>` or a tokenizer's own `mark` between them; one blank at each side
-    of that is its own."""
-    return field.replace(BETWEEN, "\t").replace(mark, "\t").split("\t")
+def texts_in(field: str) -> list[str]:
+    """The texts that a field holds, with a tab or `<sep>` between them; one blank at each side of that is its own."""
+    return field.replace("\t", SEPARATOR).replace(BETWEEN, SEPARATOR).split(SEPARATOR)

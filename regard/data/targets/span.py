@@ -132,7 +132,7 @@ class Span(HeadTarget):
 
     def parts(self, source: Any, field: Field, item: Item) -> list[Item]:
         """Each is the question and a window of the context, after the number of the context's first token in it."""
-        question, context = source.tokenizer.encode_many(self._texts(field))
+        question, context = source.tokenizer.encode_many([clean(text) for text in self._texts(field)])
         before = len(source.joined([question, []]))
         room = source.longest - before
         if room < LEAST:
