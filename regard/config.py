@@ -210,7 +210,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-PATHS = {"data": ("train", "valid", "test", "root"), "start": ("model", "encoder", "decoder", "weights")}
+PATHS = {"data": ("train", "valid", "test", "root", "watch"), "start": ("model", "encoder", "decoder", "weights")}
 
 
 def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -219,6 +219,8 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(one) for one in value]
+        if isinstance(value, dict):
+            return {name: absolute(one) for name, one in value.items()}
         if not isinstance(value, str):
             return value
         try:
@@ -246,6 +248,7 @@ def missing_files(config: Config) -> list[str]:
     """What to say of files and folders that the settings name and that are not there; one line for each."""
     lines = []
     named = {f"{part}.{name}": getattr(getattr(config, part), name) for part in PATHS for name in PATHS[part]}
+    named |= {f"data.watch.{name}": files for name, files in named.pop("data.watch").items()}
     for name, files in named.items():
         for path in [files] if isinstance(files, str) else files or []:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -30,6 +31,7 @@ from regard.system import CONFIG, System, check_tokenizers, choose_device, load,
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
+from regard.training.lora import Adapters
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
@@ -57,25 +59,29 @@ def train(config: Config | str | Path, watcher: Watcher | None = None) -> System
 def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
-    valid = _validation(task, made_from, watcher)
+    valid, watched = _validation(task, made_from, watcher), _watched(task, watcher)
     system = System(task, folder)
     what = "vocabulary" if config.target.written else config.target.kind
     watcher.message(
         f"{len(batches.examples):,} examples to train on, {len(valid.targets):,} to validate; {what} of "
         f"{task.target.size:,}; {system.parameters():,} parameters on {task.device}"
     )
+    adapters = _adapters(task, watcher)
     objective = make_objective(
         task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
     )
     trainer = Trainer(
-        task.model, objective, batches, settings, folder, task.device, lambda: task.validate(valid), config.metric,
-        watcher, lower=task.lower_is_better(config.metric),
+        task.model, objective, batches, settings, folder, task.device, lambda: _validate(task, valid, watched),
+        config.metric,        watcher, lower=task.lower_is_better(config.metric), adapters=adapters, watched=[*watched],
     )  # fmt: skip
-    if not trainer.resume():
+    if not trainer.resume() and adapters is None:
         _start_from(task, watcher)
+    _say_what_learns(trainer, watcher)
     progress = trainer.run()
     if not progress.finished:
         raise Stopped(progress, trainer.stop)
+    if adapters is not None:
+        adapters.merge()
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return system
 
@@ -99,6 +105,17 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     return task, Batches(store, sides, task.layout, budgets, settings.seed)
 
 
+def _say_what_learns(trainer: Trainer, watcher: Watcher) -> None:
+    """Of how many parameters training changes some, where it is not all."""
+    every = sum(parameter.numel() for parameter in trainer.model.parameters())
+    learning = {weight: pace for weight, pace in trainer.updater.paces.items() if math.isfinite(pace.since)}
+    count = sum(weight.numel() for weight in learning)
+    if count < every:
+        at_first = sum(weight.numel() for weight, pace in learning.items() if not pace.since)
+        later = f", {at_first:,} of them from the start" if at_first < count else ""
+        watcher.message(f"{count:,} of {every:,} parameters learn ({100 * count / every:.2g} %){later}")
+
+
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
     """Training was asked to stop by a signal, and can be resumed from its last checkpoint."""
 
@@ -111,7 +128,7 @@ def run_fingerprint(config: Config) -> Fingerprint:
     """All that decides what a run learns: every setting, and the content of the data and of weights to start from."""
     data, start = config.data, config.start
     parts: dict[str, Any] = settings_of(
-        config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "start.")
+        config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "data.watch.", "start.")
     )
     form = Sides.of(config).form
     parts[CONTENT + "data.train"] = data_content(data.train, form)
@@ -294,6 +311,30 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded
     return Encoded.stored(store, [example for example, _, _ in first])
 
 
+def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
+    """The examples of `data.watch` that can be used; messages say what cannot."""
+    config, found = task.config, dict[str, Encoded]()
+    for name, files in config.data.watch.items():
+        data, report = config.data.model_copy(update={"valid": files}), Report(file_names(files))
+        examples = task.checked(usable_examples(data, "valid", task.sides, report.add), report.add)
+        rows = list(usable(examples, task.sides, report.add))
+        report.lines = len(rows) + report.bad
+        report.check(data)
+        if what := report.describe():
+            watcher.message(what)
+        some = [example for example, _, _ in rows[: config.training.validate_sentences]]
+        found[name] = Encoded([source for _, source, _ in rows], [target for *_, target in rows], some)
+    return found
+
+
+def _validate(task: Task, valid: Encoded, watched: dict[str, Encoded]) -> dict[str, float]:
+    """Scores of the validation data, and of what is watched beside it, with its name before theirs."""
+    scores = task.validate(valid)
+    for name, examples in watched.items():
+        scores |= {f"{name}_{score}": value for score, value in task.validate(examples).items()}
+    return scores
+
+
 def _ignore(bad: BadLine) -> None:
     """Bad lines were reported when the data were scanned."""
 
@@ -315,9 +356,9 @@ def _stored(task: Task, split: str, made_from: Fingerprint, watcher: Watcher) ->
     return store
 
 
-def _start_from(task: Task, watcher: Watcher) -> None:
-    """Put weights that were trained before into a new model, as the config's `start` says."""
-    own = _every_name(task.model)
+def _start_from(task: Task, watcher: Watcher) -> set[str]:
+    """Put weights that were trained before into a new model, as the config's `start` says; their names."""
+    own, taken = _every_name(task.model), set[str]()
     for part in ("model", "encoder", "decoder"):
         folder: str | None = getattr(task.config.start, part)
         if folder is None:
@@ -338,9 +379,31 @@ def _start_from(task: Task, watcher: Watcher) -> None:
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
         for name in fitting:
             own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
+        taken.update(fitting)
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
     if task.config.start.weights is not None:
-        _start_from_published(task, Path(task.config.start.weights), own, watcher)
+        taken |= _start_from_published(task, Path(task.config.start.weights), own, watcher)
+    return taken
+
+
+def _adapters(task: Task, watcher: Watcher) -> Adapters | None:
+    """The adapters of `training.lora`, over the weights that the config's `start` names: no checkpoint holds those, so
+    they are put in here, when a run is resumed too."""
+    settings = task.config.training.lora
+    if settings is None:
+        return None
+    taken = _start_from(task, watcher)
+    adapters = Adapters(task.model, settings)
+    names = {id(weight): name for name, weight in task.model.named_parameters(remove_duplicate=False) if name in taken}
+    if new := next((name for name, weight in adapters.base.items() if id(weight) not in names), None):
+        raise ConfigError(
+            f"training.lora: {new} begins anew, for [start] has none, and would never learn; name its part in "
+            f"training.lora.also, such as [{new.partition('.')[0]}]"
+        )
+    watcher.message(
+        f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"
+    )
+    return adapters
 
 
 def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: int, folder: str) -> str:
@@ -354,12 +417,12 @@ def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: i
     raise ConfigError(f"start.encoder: {folder} fits none of the {sources} encoders of this config's [model]")
 
 
-def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> None:
-    """Put the weights of a published network into each encoder that has such a part."""
+def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> set[str]:
+    """Put the weights of a published network into each encoder that has such a part; their names."""
     tensors = read_published(path)
     layout = layout_of(tensors, path)
     found, config = encoder_weights(tensors, layout, path), task.config
-    several, clashes, taken = len(config.sources) > 1, list[str](), 0
+    several, clashes, taken = len(config.sources) > 1, list[str](), set[str]()
     for number in range(1 if config.model.share_encoder else len(config.sources)):
         begin = f"encoder.encoders.{number}." if several else "encoder."
         inner = getattr(config.stem(number), "picture", None)  # of frames: a stem inside a stem
@@ -367,10 +430,13 @@ def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watche
         if what := clash(layout, encoder if inner is None else encoder.model_copy(update={"stem": inner})):
             clashes.append(what)
             continue
-        taken += put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
+        taken |= put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
     if not taken:
         raise ConfigError(f"start.weights: {path}: {clashes[0]}")
-    watcher.message(f"start.weights: {taken} tensors of {layout.name} from {path}; {len(own) - taken} begin anew")
+    watcher.message(
+        f"start.weights: {len(taken)} tensors of {layout.name} from {path}; {len(own) - len(taken)} begin anew"
+    )
+    return taken
 
 
 def _fits(name: str, here: Tensor, there: Tensor) -> bool:

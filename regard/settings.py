@@ -6,6 +6,7 @@ reads files of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -33,6 +34,11 @@ class Data(Section):
     )
     valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    watch: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="other validation examples by a name, such as {old: old/valid.tsv}, which each validation scores "
+        "too, and one before the first update: so it is seen what fine-tuning forgets",
+    )
     format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
         None, description="the layout of the data, where it is not recognised by itself"
     )
@@ -141,7 +147,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         of_target = self._text_clashes() if self.target.written else self._head_clashes()
-        for what in chain(self._token_clashes(), self._source_clashes(), of_target, self._metric_clashes()):
+        of_all = self._token_clashes(), self._source_clashes(), self._start_clashes(), self._watch_clashes()
+        for what in chain(*of_all, of_target, self._metric_clashes()):
             raise ValueError(what)
         return self
 
@@ -285,6 +292,16 @@ class Config(Section):
             yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
             yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
+
+    def _watch_clashes(self) -> Iterator[str]:
+        for name in self.data.watch:
+            if not re.fullmatch(r"[A-Za-z0-9-]+", name):
+                yield f"data.watch: {name!r} goes before the names of scores; write it in letters, digits and hyphens"
+
+    def _start_clashes(self) -> Iterator[str]:
+        start = self.start
+        if self.training.lora is not None and not (start.model or start.encoder or start.decoder or start.weights):
+            yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric

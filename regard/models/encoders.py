@@ -59,6 +59,11 @@ class Body(nn.Module, ABC):
         super().__init__()
         self.stem = stem
 
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        """What it is made of, from the source up; what is not among it counts as of the top level."""
+        return [[self.stem], []]
+
     @abstractmethod
     def forward(self, source: Ragged) -> Memory:
         """A source to a vector for each of its places, and to one for the whole."""
@@ -95,6 +100,10 @@ class RecurrentEncoder(Body, Looped):
         self.forwards: Sequence[Recurrence] = nn.ModuleList(directions[0])  # type: ignore[assignment]
         self.backwards: Sequence[Recurrence] = nn.ModuleList(directions[1] if both else [])  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
+
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        return [[self.stem], *zip(self.forwards, *([self.backwards] if self.backwards else []), strict=True)]
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source)
@@ -163,6 +172,10 @@ class TransformerEncoder(Body):
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.final = final
         self.packed = stem.fills > 0
+
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        return [[self.stem, *([self.positions] if self.positions else [])], *([block] for block in self.blocks)]
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions)

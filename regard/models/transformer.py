@@ -126,6 +126,11 @@ class TransformerDecoder(nn.Module):
         self.embedding, self.positions, self.final = embedding, positions, final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
 
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        """What it is made of, from the tokens up; what is not among it counts as of the top level."""
+        return [[self.embedding, *([self.positions] if self.positions else [])], *([block] for block in self.blocks)]
+
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
         source = None if memory is None else memory.states

@@ -213,7 +213,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
         super().__init__()
         self.heads, self.causal, self.d_model = heads, causal, d_model
-        self.inputs = Linear(d_model, 3 * d_model)  # of queries, keys, values
+        self.inputs = Linear(d_model, 3 * d_model, heights=[d_model] * 3)  # of queries, keys, values
         self.output = nn.Linear(d_model, d_model)
         self.relative = relative
         for weight in (*self.inputs.weight.data.chunk(3), self.output.weight):
