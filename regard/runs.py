@@ -328,10 +328,10 @@ def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
 
 
 def _validate(task: Task, valid: Encoded, watched: dict[str, Encoded]) -> dict[str, float]:
-    """Scores of the validation data, and of what is watched beside it, with its name before theirs."""
+    """Scores of the validation data, and of what is watched beside it, as `bleu/NAME`."""
     scores = task.validate(valid)
     for name, examples in watched.items():
-        scores |= {f"{name}_{score}": value for score, value in task.validate(examples).items()}
+        scores |= {f"{score}/{name}": value for score, value in task.validate(examples).items()}
     return scores
 
 

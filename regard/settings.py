@@ -296,7 +296,7 @@ class Config(Section):
     def _watch_clashes(self) -> Iterator[str]:
         for name in self.data.watch:
             if not re.fullmatch(r"[A-Za-z0-9-]+", name):
-                yield f"data.watch: {name!r} goes before the names of scores; write it in letters, digits and hyphens"
+                yield f"data.watch: {name!r} stands behind the names of scores; write it in letters, digits and hyphens"
 
     def _start_clashes(self) -> Iterator[str]:
         start = self.start

@@ -326,11 +326,11 @@ def test_what_is_forgotten_is_seen(begun: Path) -> None:
     lines = [json.loads(line) for line in (begun / "watched" / "log.jsonl").read_text().splitlines()]
     first = next(line for line in lines if line["step"] == 0)
     known = regard.load(begun / "base", device="cpu").task
-    assert first["valid_old_bleu"] == pytest.approx(read_json(begun / "base" / "scores.json")["valid"]["bleu"])
+    assert first["valid_bleu/old"] == pytest.approx(read_json(begun / "base" / "scores.json")["valid"]["bleu"])
     scores = read_json(begun / "watched" / "scores.json")
-    assert scores["before"]["old_loss"] == pytest.approx(first["valid_old_loss"])
-    assert {"old_loss", "old_bleu", "loss", "bleu"} <= scores["valid"].keys()
-    said = next(text for text in notes.messages if text.startswith("old_loss: "))
+    assert scores["before"]["loss/old"] == pytest.approx(first["valid_loss/old"])
+    assert {"loss/old", "bleu/old", "loss", "bleu"} <= scores["valid"].keys()
+    said = next(text for text in notes.messages if text.startswith("loss/old: "))
     assert "before" in said
     assert "now (" in said
     assert known.config.data.watch == {}
@@ -344,7 +344,7 @@ def test_what_is_forgotten_is_seen(begun: Path) -> None:
         ({"start": {"model": None}, **LORA}, "training.lora adapts trained weights, and [start] names none"),
         ({"training": {"rates": {"encoder": 0}}}, "name encoder in freeze"),
         ({"training": {"rates": {"encoder": -1}}}, "give a factor above 0"),
-        ({"data": {"watch": {"old_": "valid.tsv"}}}, "letters, digits and hyphens"),
+        ({"data": {"watch": {"old/": "valid.tsv"}}}, "letters, digits and hyphens"),
         ({"training": {"layer_decay": 1.5}}, "layer_decay"),
     ],
 )  # fmt: skip

@@ -73,7 +73,8 @@ class Trainer:
 
     `validate` gives scores of the model; `metric` names the one that decides, less of it being better with `lower`.
     With `adapters` they are what checkpoints hold, and the model that is left in `folder` has them in its weights.
-    Scores whose names begin with one of `watched` are of other data, and are also taken before the first update.
+    Scores whose names end like `bleu/NAME`, with one of the names `watched`, are of other data: they are also taken
+    before the first update.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Trainer:
         """Say what became of the scores on other data between the first update and the best weights."""
         before, now = self.progress.before, self.progress.scores
         for name, score in now.items():
-            if name in before and any(name.startswith(f"{one}_") for one in self.watched):
+            if name in before and name.partition("/")[2] in self.watched:
                 self.watcher.message(
                     f"{name}: {before[name]:.4g} before, {score:.4g} now ({score - before[name]:+.4g})"
                 )
