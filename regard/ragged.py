@@ -96,19 +96,20 @@ class Ragged:
     @staticmethod
     def of(
         sequences: Sequence[Sequence[int] | NDArray[Any]], device: torch.device | str | None = None, *,
-        before: int | None = None, after: int | None = None,
+        before: Sequence[int] = (), after: Sequence[int] = (),
     ) -> Ragged:  # fmt: skip
-        """From lists or arrays of token ids, each with a mark `before` and one `after` it, if they are given."""
-        marks = (before is not None) + (after is not None)
+        """From lists or arrays of token ids, each with marks `before` and `after` it."""
+        marks = len(before) + len(after)
         flat = sequences if isinstance(sequences, Slices) else None
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if flat is None else flat.lengths
         ends = np.cumsum(lengths + marks)
         offsets = np.concatenate(([0], ends))
         values, own = np.empty(offsets[-1], np.int64), np.ones(offsets[-1], bool)
-        if before is not None:
-            values[offsets[:-1]], own[offsets[:-1]] = before, False
-        if after is not None:
-            values[ends - 1], own[ends - 1] = after, False
+        for places in (
+            *((offsets[:-1] + i, mark) for i, mark in enumerate(before)),
+            *((ends - len(after) + i, mark) for i, mark in enumerate(after)),
+        ):
+            values[places[0]], own[places[0]] = places[1], False
         if flat is not None:
             values[own] = flat.joined()
         elif all(isinstance(sequence, np.ndarray) for sequence in sequences):

@@ -51,6 +51,13 @@ class TokenStemSettings(StemSettings):
     reads = ("text",)
 
     kind: Literal["tokens"] = "tokens"
+    segments: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="texts of a source that have a vector of their own, added to those of their tokens (BERT: 2); the "
+        "next begins behind each separator (default 0: none)",
+    )
 
 
 class ConvolutionStemSettings(StemSettings):

@@ -23,7 +23,7 @@ from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import Tokenizer, clean
+from regard.data.tokens import SEP, Tokenizer, clean
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
@@ -361,7 +361,8 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     parts = elements(sides)
     sides.target.to(device)
     _check_size(config, max(*(part.vocabulary for part in parts), sides.target.size), parts)
-    model = build(config.model, parts, sides.target.size, longest_sequence(sides), config.target).to(device)
+    marks, longest = sides.target.marks, longest_sequence(sides)
+    model = build(config.model, parts, sides.target.size, longest, config.target, marks).to(device)
     match model:
         case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)
@@ -379,6 +380,7 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
         Elements(
             part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
+            separator=SEP,
         )
         for i, part in enumerate(sides.source.parts)
     ]  # fmt: skip

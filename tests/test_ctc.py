@@ -16,7 +16,7 @@ from regard.config import parse
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError
 from regard.models.build import build
-from regard.models.ctc import BLANK, CTCHead, CTCModel, JointStepper, occupancy
+from regard.models.ctc import CTCHead, CTCModel, JointStepper, occupancy
 from regard.models.model import EncoderDecoder
 from regard.models.stems import Elements
 from regard.nn.attention import capture
@@ -51,7 +51,7 @@ def log_probs(ctc: CTCHead, vectors: Tensor) -> np.ndarray[Any, Any]:
 def read(path: tuple[int, ...]) -> tuple[int, ...]:
     """Graves et al. 2006, 3.1: tokens that stand side by side and are alike are one, then blanks are left out."""
     kept = [token for i, token in enumerate(path) if i == 0 or token != path[i - 1]]
-    return tuple(token for token in kept if token != BLANK)
+    return tuple(token for token in kept if token != PAD)
 
 
 def all_texts(found: np.ndarray[Any, Any]) -> dict[tuple[int, ...], float]:
@@ -110,8 +110,8 @@ def places(path: tuple[int, ...]) -> list[int | None]:
     found: list[int | None] = []
     number = -1
     for i, token in enumerate(path):
-        number += token != BLANK and (i == 0 or token != path[i - 1])
-        found.append(None if token == BLANK else number)
+        number += token != PAD and (i == 0 or token != path[i - 1])
+        found.append(None if token == PAD else number)
     return found
 
 
@@ -125,7 +125,7 @@ def test_when_tokens_are_named_is_the_mean_of_all_paths() -> None:
         ctc.align(x, inputs)
     for row, (vectors, target) in enumerate(zip(x.values.split(lengths), targets, strict=True)):
         right, named = np.zeros((len(target), len(vectors))), log_probs(ctc, vectors)
-        for path in product({BLANK, *target}, repeat=len(vectors)):
+        for path in product({PAD, *target}, repeat=len(vectors)):
             if read(path) == tuple(target):
                 for t, number in enumerate(places(path)):
                     if number is not None:
@@ -144,11 +144,11 @@ def test_when_tokens_are_named_is_the_mean_of_all_paths() -> None:
 def test_when_tokens_of_long_texts_are_named() -> None:
     """A hundred tokens in three hundred times, named without a doubt: two times each, and a blank."""
     vocabulary, length = MARKS + 100, 100
-    wanted = torch.tensor([token for i in range(length) for token in (MARKS + i % 50, MARKS + i % 50, BLANK)])
+    wanted = torch.tensor([token for i in range(length) for token in (MARKS + i % 50, MARKS + i % 50, PAD)])
     scores = torch.full((1, 3 * length, vocabulary), -30.0, dtype=torch.float64)
     scores[0, torch.arange(3 * length), wanted] = 0.0
     tokens = MARKS + torch.arange(length)[None] % 50
-    found = occupancy(scores.log_softmax(-1), torch.tensor([3 * length]), tokens, torch.tensor([length]))
+    found = occupancy(scores.log_softmax(-1), torch.tensor([3 * length]), tokens, torch.tensor([length]), PAD)
     right = (torch.arange(3 * length) // 3 == torch.arange(length)[:, None]) & (torch.arange(3 * length) % 3 < 2)
     np.testing.assert_allclose(found[0], right.double(), atol=1e-9)
 
@@ -181,7 +181,7 @@ def test_prefixes_sum_over_all_texts_that_begin_so(times: int) -> None:
                     seen += 1
                 else:
                     assert found[0, token] < -1e20
-            assert (found[0, [BLANK, BOS, SEP, MASK]] < -1e20).all()
+            assert (found[0, [PAD, BOS, SEP, MASK]] < -1e20).all()
     assert seen > 0 or times == 0
 
 

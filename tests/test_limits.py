@@ -211,18 +211,18 @@ def test_risk_draws_no_more_than_there_are_positions_for(kind: dict[str, Any], f
     task = system(kind).task
     assert isinstance(task.model, EncoderDecoder | DecoderOnly)
     settings = ObjectiveSettings(kind="minimum_risk", samples=20)
-    objective = make_objective(task.model, settings, 0.0, first, task.longest)
+    objective = make_objective(task.model, settings, 0.0, (first,), task.longest)
     assert isinstance(objective, MinimumRisk)
     sources = [[6] * 5, [7] * 2, [6]]
     targets = [[6] * 6, [7] * 5, [8]]
-    batch = make_batch(task.source.pack(sources), targets, first)
+    batch = make_batch(task.source.pack(sources), targets, first=(first,))
     torch.manual_seed(1)
     drawn = objective._draw(batch, targets)
     before = [len(x) if first == SEP else 0 for x in sources]
     room = [min(2 * len(y) + 5, task.longest - 1 - x) for x, y in zip(before, targets, strict=True)]
     assert [max(map(len, some)) for some in drawn] == room  # reached, and no more
     assert objective(batch, 0.0).item() > 0
-    unbounded = make_objective(task.model, settings, 0.0, first)
+    unbounded = make_objective(task.model, settings, 0.0, (first,))
     with pytest.raises(DataError, match="learned positions"):
         unbounded(batch, 0.0)
 

@@ -30,7 +30,7 @@ from regard.data.modalities.text import Text, TextSettings
 from regard.data.scan import Report
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, Store, write_examples
-from regard.data.tokens import BOS, EOS, MARKS, MASK, SEP, Bytes, Symbols, Tokenizer, train_tokenizer
+from regard.data.tokens import BOS, EOS, MARKS, MASK, SEP, Bytes, Frame, Symbols, Tokenizer, train_tokenizer
 from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint
 from regard.settings import Data
@@ -76,7 +76,7 @@ def text_source(tokenizer: Tokenizer, **framing: Any) -> Text:
 
 def test_a_text_is_packed_with_its_end() -> None:
     tokenizer = words("ein Haus am See")
-    source, open_ = text_source(tokenizer), text_source(tokenizer, after=None)
+    source, open_ = text_source(tokenizer), text_source(tokenizer, ends=False)
     items = source.encode_many(["ein Haus", "See", ""])
     assert source.pack(items).tolist() == [[*items[0], EOS], [*items[1], EOS], [EOS]]
     assert open_.pack(items).tolist() == [items[0], items[1], []]
@@ -99,7 +99,7 @@ def test_a_text_is_packed_with_its_end() -> None:
 def test_texts_that_are_read_as_one_have_marks_between() -> None:
     """Where several are wanted; elsewhere a tab is a blank, and `<sep>` is text."""
     tokenizer = Symbols("char", list(" abcd<sep>"))
-    source = text_source(tokenizer, before=BOS, several=True)
+    source = text_source(tokenizer, begins=True, several=True)
     a, tabbed, marked, end = source.encode_many(["ab c", "a\tb c", "a <sep> b c", "a\t"])
     assert tabbed == marked == [tokenizer.ids["a"], SEP, *tokenizer.encode("b c")]
     assert end == [tokenizer.ids["a"], SEP]
@@ -114,14 +114,16 @@ def test_texts_that_are_read_as_one_have_marks_between() -> None:
 
 def test_marks_around_a_text_are_those_of_its_model() -> None:
     framed = {
-        (BOS, EOS, True): sides_of("text", "label"),
-        (None, EOS, False): sides_of("text"),
-        (None, None, False): sides_of("text", model={"encoder": {"kind": "none"}}),
-        (None, EOS, True): sides_of({"column": [1, 2]}),
+        (True, True, True): sides_of("text", "label"),
+        (False, True, False): sides_of("text"),
+        (False, False, False): sides_of("text", model={"encoder": {"kind": "none"}}),
+        (False, True, True): sides_of({"column": [1, 2]}),
     }
-    for (before, after, several), sides in framed.items():
+    for (begins, ends, several), sides in framed.items():
         assert isinstance(sides.source, Text)
-        assert (sides.source.before, sides.source.after, sides.source.several) == (before, after, several)
+        assert (sides.source.begins, sides.source.ends, sides.source.several) == (begins, ends, several)
+        sides.source.tokenizer = BYTES
+        assert sides.source.frame == Frame((BOS,) * begins, (SEP,), (EOS,) * ends)
 
 
 def test_nothing_leaves_all_to_the_prompt() -> None:

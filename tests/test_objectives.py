@@ -307,10 +307,10 @@ def test_a_place_is_credited_with_what_it_bears_on(pair: tuple[str, str], late: 
 
 def test_likelihood_is_the_cross_entropy() -> None:
     model, examples_ = tiny(("lstm-bi", "lstm-additive-feeding")), examples()
-    found = make_objective(model, Settings(), 0.1, BOS)(examples_, 0.5)
+    found = make_objective(model, Settings(), 0.1, (BOS,))(examples_, 0.5)
     logits = model(examples_.source, examples_.inputs).values
     assert found.item() == pytest.approx(cross_entropy(logits, examples_.outputs.values, 0.1).item(), rel=1e-6)
-    assert isinstance(make_objective(model, Settings(), 0.1, BOS), Likelihood)
+    assert isinstance(make_objective(model, Settings(), 0.1, (BOS,)), Likelihood)
 
 
 # Mixed prefixes
@@ -369,12 +369,12 @@ def test_the_share_of_own_tokens_rises_to_what_was_set() -> None:
 def test_without_own_tokens_it_is_the_likelihood(pair: tuple[str, str]) -> None:
     model, examples_ = tiny(pair), examples()
     likelihood = Likelihood(model, Settings(), 0.1)(examples_, 1.0)
-    scheduled = make_objective(model, Settings(kind="scheduled_sampling", own_tokens=0.0), 0.1, BOS)(examples_, 1.0)
+    scheduled = make_objective(model, Settings(kind="scheduled_sampling", own_tokens=0.0), 0.1, (BOS,))(examples_, 1.0)
     assert scheduled.item() == likelihood.item()
     one, other = gradients(likelihood, model), gradients(scheduled, model)
     assert all(torch.equal(one[name], other[name]) for name in one)
     torch.manual_seed(1)
-    own = make_objective(model, Settings(kind="scheduled_sampling", own_tokens=1.0), 0.1, BOS)(examples_, 1.0)
+    own = make_objective(model, Settings(kind="scheduled_sampling", own_tokens=1.0), 0.1, (BOS,))(examples_, 1.0)
     assert own.item() != likelihood.item()
 
 
@@ -387,7 +387,7 @@ def test_risk_is_the_formula_over_what_was_drawn(likelihood: float) -> None:
     model, examples_ = deepcopy(tiny(("lstm-bi", "lstm-additive-feeding"), dropout=0.3)), examples()
     model.train()
     settings = Settings(kind="minimum_risk", samples=6, sharpness=0.2, likelihood=likelihood)
-    objective = make_objective(model, settings, 0.1, BOS)
+    objective = make_objective(model, settings, 0.1, (BOS,))
     assert isinstance(objective, MinimumRisk)
     targets = [row[:-1] for row in examples_.outputs.tolist()]
 
@@ -424,10 +424,10 @@ def test_risk_is_the_formula_over_what_was_drawn(likelihood: float) -> None:
 def test_descent_lowers_the_risk() -> None:
     model = deepcopy(tiny(("gru-bi", "gru-every"), seed=5))
     examples_ = make_batch(draw([3, 2], 11, seed=2), [[7, 8, 9], [9, 10]])
-    objective = make_objective(model, Settings(kind="minimum_risk", samples=8, sharpness=1.0), 0.0, first=BOS)
+    objective = make_objective(model, Settings(kind="minimum_risk", samples=8, sharpness=1.0), 0.0, first=(BOS,))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
 
-    many = make_objective(model, Settings(kind="minimum_risk", samples=100), 0.0, BOS)
+    many = make_objective(model, Settings(kind="minimum_risk", samples=100), 0.0, (BOS,))
 
     def mean_risk() -> float:
         torch.manual_seed(2)
@@ -454,7 +454,7 @@ def test_a_model_that_writes_nothing_is_all_wrong() -> None:
         model.head.linear.bias.zero_()
         model.head.linear.bias[EOS] = 100.0
     examples_ = make_batch(draw([3, 2], 11, seed=2), [[7, 8, 9], [9, 10]])
-    objective = MinimumRisk(model, Settings(kind="minimum_risk", sharpness=1.0), 0.0, first=BOS)
+    objective = MinimumRisk(model, Settings(kind="minimum_risk", sharpness=1.0), 0.0, first=(BOS,))
     assert objective._draw(examples_, [[7, 8, 9], [9, 10]]) == [[[]] * 8, [[]] * 8]
     assert objective(examples_, 0.0).item() == pytest.approx(4 + 3, rel=1e-5)  # each weighs as many tokens as it has
 

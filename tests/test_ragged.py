@@ -200,7 +200,7 @@ def test_slices_are_laid_end_to_end_as_sequences_are() -> None:
     values = np.arange(20, dtype=np.uint16)
     slices = Slices(values, np.array([3, 0, 9, 5]), np.array([7, 0, 12, 6])).some(np.array([2, 1, 0]))
     assert [part.tolist() for part in slices] == [[9, 10, 11], [], [3, 4, 5, 6]]
-    every: list[dict[str, Any]] = [{}, {"before": 1}, {"after": 2}, {"before": 1, "after": 2}]
+    every: list[dict[str, Any]] = [{}, {"before": [1]}, {"after": [2]}, {"before": [1, 3], "after": [2, 4]}]
     for marks in every:
         one, other = Ragged.of(slices, **marks), Ragged.of([part.tolist() for part in slices], **marks)
         assert one.tolist() == other.tolist()

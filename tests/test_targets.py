@@ -139,7 +139,7 @@ def reader(head: str, body: dict[str, Any], outputs: int = 3, dropout: float = 0
 
 def texts(*lengths: int) -> Ragged:
     draw = np.random.default_rng(1)
-    return Ragged.of([draw.integers(6, 20, n) for n in lengths], before=BOS, after=EOS)
+    return Ragged.of([draw.integers(6, 20, n) for n in lengths], before=[BOS], after=[EOS])
 
 
 def whole(model: EncoderWithHead, source: Ragged, row: int) -> Tensor:
@@ -199,12 +199,12 @@ def test_the_loss_of_a_label_of_a_number_and_of_the_language_model_beside_it() -
     model, source = reader("label", DECODER), texts(5, 3)
     inputs, outputs = Ragged.of([[0], [0]]), Ragged.of([[2], [0]])
     batch, labels = Batch(source, inputs, outputs), Label(LabelSettings())
-    plain = make_objective(model, ObjectiveSettings(), 0.0, BOS, target=labels)(batch, 0.0)
+    plain = make_objective(model, ObjectiveSettings(), 0.0, (BOS,), target=labels)(batch, 0.0)
     logits = model(source, inputs).values
     expected = -logits.log_softmax(-1)[[0, 1], [2, 0]].sum()
     torch.testing.assert_close(plain, expected.float(), rtol=1e-5, atol=1e-6)
     # Radford et al. 2018, eq. 5: L + λ L_lm, each a mean
-    both = make_objective(model, ObjectiveSettings(language=0.5), 0.0, BOS, target=labels)(batch, 0.0)
+    both = make_objective(model, ObjectiveSettings(language=0.5), 0.0, (BOS,), target=labels)(batch, 0.0)
     assert model.decoder is not None
     table: Tensor = model.decoder.embedding.table.weight  # type: ignore[union-attr, assignment]
     losses = []
@@ -216,7 +216,7 @@ def test_the_loss_of_a_label_of_a_number_and_of_the_language_model_beside_it() -
     number = reader("number", DECODER)
     right = Ragged.from_lengths(torch.tensor([0.5, -1.0]), [1, 1])
     error = number(source, inputs).values.squeeze(1) - right.values
-    objective = make_objective(number, ObjectiveSettings(), 0.0, BOS, target=Number(NumberSettings()))
+    objective = make_objective(number, ObjectiveSettings(), 0.0, (BOS,), target=Number(NumberSettings()))
     found = objective(Batch(source, inputs, right), 0.0)
     assert float(found) == pytest.approx(0.5 * float((error**2).sum()), rel=1e-5)
 

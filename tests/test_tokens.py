@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,10 +16,27 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+import regard
 from regard.data.targets.label import Label, LabelSettings
 from regard.data.targets.number import Number, NumberSettings
 from regard.data.targets.tags import Tags, TagsSettings
-from regard.data.tokens import MARKS, UNK, Bytes, Tokenizer, clean, load_tokenizer, train_tokenizer
+from regard.data.tokens import (
+    BOS,
+    EOS,
+    MARKS,
+    MASK,
+    NATIVE,
+    PAD,
+    SEP,
+    UNK,
+    Bytes,
+    Frame,
+    Marks,
+    Tokenizer,
+    clean,
+    load_tokenizer,
+    train_tokenizer,
+)
 from regard.errors import ConfigError, DataError, ModelError
 
 LINES = [f"the {size} dog sees {n} small birds , naïvely" for size in ("big", "little", "old") for n in range(60)]
@@ -221,3 +239,23 @@ def test_labels_of_another_kind_are_not_read(tmp_path: Path) -> None:
     for other in (Tags(TagsSettings()), Number(NumberSettings())):
         with pytest.raises(ModelError, match=r"labels\.json cannot be read \(it is of kind 'label'\)"):
             other.load(tmp_path)
+
+
+def test_a_thing_asks_its_tokenizer_which_ids_are_marks() -> None:
+    """Ids of Regard's own marks are for their own vocabularies; elsewhere `tokenizer.marks` says what they are."""
+    package = Path(regard.__file__).parent
+    ids = re.compile(r"from regard\.data\.tokens import [^\n]*\b(?:MARKS|PAD|UNK|BOS|EOS|SEP|MASK)\b")
+    assert [str(path) for path in package.rglob("*.py") if ids.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_marks_say_what_is_text_what_stands_around_it_and_what_is_never_written() -> None:
+    assert NATIVE.framing == {PAD, BOS, EOS, SEP, MASK}
+    assert [i for i in range(8) if NATIVE.is_text(i)] == [UNK, 6, 7]
+    assert (NATIVE.forbidden(unknown=True), NATIVE.forbidden(unknown=False)) == ((0, 2, 4, 5), (0, 1, 2, 4, 5))
+    assert NATIVE.text_ids(9).tolist() == [6, 7, 8]
+    assert NATIVE.frame(begins=True, ends=False) == Frame((BOS,), (SEP,), ())
+    assert NATIVE.frame(begins=True, ends=True).around([7]) == [BOS, 7, EOS]
+    one = Marks({9: "<|end|>"}, end=9, begin=9, separator=9, first=(9,), unwritten=(9,))
+    assert (one.forbidden(unknown=False), one.text_ids(11).tolist()) == ((), [*range(9), 10])
+    other = Marks({1: "[SEP]", 2: "[CLS]"}, end=1, begin=2, source=Frame((2,), (1,), (1,)))
+    assert other.frame(begins=False, ends=False) == Frame((2,), (1,), (1,))  # whatever the model asks for

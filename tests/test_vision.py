@@ -386,7 +386,7 @@ def updates_on_pictures(
     sides.target.labels = ["a", "b", "c"]
     torch.manual_seed(2)
     task = new_task(sides, device)
-    objective = make_objective(task.model, task.config.training.objective, 0.0, 0, target=sides.target)
+    objective = make_objective(task.model, task.config.training.objective, 0.0, None, target=sides.target)
     updater, draw = Updater(task.model, objective, task.config.training, device), np.random.default_rng(3)
     batches = [
         task.batch(list(draw.integers(0, 256, (rows, 16, 48), dtype=np.uint8)), [[i % 3] for i in range(rows)])
@@ -420,7 +420,7 @@ def test_which_updates_on_pictures_may_be_recorded(
         sides.target.labels = ["a", "b"]
     task = new_task(sides, torch.device("cpu"))
     own = task.config.training
-    objective = make_objective(task.model, own.objective, 0.0, 0, target=sides.target)
+    objective = make_objective(task.model, own.objective, 0.0, None, target=sides.target)
     assert takes_even(task.model, objective, own, torch.device("cuda")) is expected
     assert takes_even(task.model, objective, own, torch.device("cpu")) is False
 

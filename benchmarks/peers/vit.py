@@ -116,7 +116,7 @@ class RegardViT(VisionPeer):
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
                 module.pads_uniform = self.padded
-        objective = make_objective(model, settings.objective, settings.label_smoothing, 0, target=sides.target)
+        objective = make_objective(model, settings.objective, settings.label_smoothing, None, target=sides.target)
         updater = Updater(model, objective, settings, load.device)
         batches = [
             task.batch([x.reshape(load.shape.size, -1) for x in pixels], labels[:, None].tolist()).to(load.device)

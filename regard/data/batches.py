@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
 from regard.data.target import HeadTarget, Target
-from regard.data.tokens import BOS, EOS, MARKS, MASK
+from regard.data.tokens import NATIVE, Marks
+from regard.errors import ConfigError
 from regard.ragged import Ragged, Slices, round_up
 
 IGNORED = -100  # an output that does not count, as in torch
@@ -51,7 +53,7 @@ class Batch:
     source: Source
     inputs: Ragged
     outputs: Ragged
-    filler: int = 0  # how many of the outputs are there to fill up
+    filler: int = 0  # how many of the outputs do not count: they fill up, or are forced
 
     @property
     def tokens(self) -> int:
@@ -76,7 +78,7 @@ class Batch:
         inputs, outputs = (
             side.filled(room.target, room.rows, fill, room.longest) for side, fill in ((inputs, 0), (outputs, IGNORED))
         )
-        return Batch(source, inputs, outputs, more)
+        return Batch(source, inputs, outputs, self.filler + more)
 
     def evened(self, room: Room, *, written: bool) -> Batch | None:
         """Where a source has all rows of one length, such as pictures: with the others, and with a target that is
@@ -99,9 +101,9 @@ class Batch:
             part if part.uniform else part.filled(total, rows, longest=each)
             for part, total, each in zip(parts, totals, longest, strict=False)
         )
-        inputs, outputs, filler = self.inputs, self.outputs, 0
+        inputs, outputs, filler = self.inputs, self.outputs, self.filler
         if written:
-            filler = totals[-1] - own[-1]
+            filler += totals[-1] - own[-1]
             inputs, outputs = (
                 side.filled(totals[-1], rows, fill, room.longest) for side, fill in ((inputs, 0), (outputs, IGNORED))
             )
@@ -113,9 +115,15 @@ class Batch:
         return Batch(source, inputs, outputs, self.filler)
 
 
-def make_batch(source: Source, targets: Sequence[Tokens], first: int = BOS) -> Batch:
-    """Put the marks of the target in place and pack; `first` is what the first token is written after."""
-    return Batch(source, Ragged.of(targets, before=first), Ragged.of(targets, after=EOS))
+def make_batch(
+    source: Source, targets: Sequence[Tokens], marks: Marks = NATIVE, first: Sequence[int] | None = None
+) -> Batch:
+    """Put the marks of the target in place and pack; `first` is what the first token is written after (that of the
+    marks). Where these are several, all but one are forced, and do not count."""
+    first = marks.first if first is None else first
+    forced = [IGNORED] * (len(first) - 1)
+    inputs, outputs = Ragged.of(targets, before=first), Ragged.of(targets, before=forced, after=[marks.end])
+    return Batch(source, inputs, outputs, len(forced) * len(targets))
 
 
 class Layout(Protocol):
@@ -131,10 +139,11 @@ class Pairs:
     """A source, and a target to write a token at a time."""
 
     source: Modality
-    first: int = BOS
+    marks: Marks = NATIVE
+    first: Sequence[int] | None = None  # what the first token is written after, if not what the marks say
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
-        return make_batch(self.source.pack(sources), targets, self.first)
+        return make_batch(self.source.pack(sources), targets, self.marks, self.first)
 
 
 @dataclass(frozen=True)
@@ -147,20 +156,30 @@ class Masked:
 
     share: float
     vocabulary: int
+    marks: Marks = NATIVE
+
+    @cached_property
+    def _others(self) -> NDArray[np.int64]:
+        """The tokens that may stand in the place of another."""
+        return self.marks.text_ids(self.vocabulary)
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         texts, places, answers = [], [], []
+        frame, mask = self.marks.frame(begins=True, ends=True), self.marks.mask
+        if mask is None:
+            raise ConfigError("this vocabulary has no mark for a token to be filled in, so nothing can be masked")
         for target in targets:
             count = max(1, round(self.share * len(target)))
             chosen = np.sort(draw.choice(len(target), count, replace=False))
             text = list(target)
             for place, fate in zip(chosen.tolist(), draw.random(count).tolist(), strict=True):
                 if fate < 0.9:
-                    text[place] = MASK if fate < 0.8 else int(draw.integers(len(MARKS), self.vocabulary))
+                    text[place] = mask if fate < 0.8 else int(self._others[draw.integers(len(self._others))])
             texts.append(text)
-            places.append((chosen + 1).tolist())
+            places.append((chosen + len(frame.before)).tolist())
             answers.append([target[place] for place in chosen.tolist()])
-        return Batch(Ragged.of(texts, before=BOS, after=EOS), Ragged.of(places), Ragged.of(answers))
+        source = Ragged.of(texts, before=frame.before, after=frame.after)
+        return Batch(source, Ragged.of(places), Ragged.of(answers))
 
 
 @dataclass(frozen=True)

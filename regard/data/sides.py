@@ -13,7 +13,7 @@ from regard.data.modalities.text import Text
 from regard.data.modality import Modality
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import BOS, EOS, Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
 from regard.settings import Config
@@ -37,10 +37,8 @@ class Sides:
             part: Modality = MODALITIES.get(settings.kind)(settings, config.stem(number))
             if isinstance(part, Text):  # the marks that a model wants around it
                 part.several |= not config.target.written or isinstance(settings.column, list)
-                if not config.target.written:
-                    part.before, part.after = BOS, EOS
-                elif config.model.decoder_only:
-                    part.after = None
+                part.begins = not config.target.written
+                part.ends = part.begins or not config.model.decoder_only
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):

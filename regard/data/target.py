@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from regard.data.lines import BLANKS
 from regard.data.side import Item, Side
+from regard.data.tokens import NATIVE, Marks, Tokenizer
 from regard.errors import ConfigError
 from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
 from regard.evaluation.metrics import Bleu, Metric, References, Score
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from regard.data.examples import Example
     from regard.data.modality import Modality, Picture
-    from regard.data.tokens import Tokenizer
     from regard.evaluation.labels import ClassScore
     from regard.ragged import Ragged
 
@@ -60,6 +60,11 @@ class Target(Side):
     @abstractmethod
     def size(self) -> int:
         """How many outputs the model's last layer has."""
+
+    @property
+    def marks(self) -> Marks:
+        """What an output begins and ends with, where it is written."""
+        return NATIVE if self.tokenizer is None else self.tokenizer.marks
 
     # Numbers
 

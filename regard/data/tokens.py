@@ -1,7 +1,8 @@
 """Text to numbers and back: SentencePiece subwords, characters, words, bytes.
 
-All share six marks at the start of the vocabulary and one way to clean a line (composed Unicode, single spaces), so
-that "word" means the same everywhere: what stands between spaces.
+All share six marks at the start of the vocabulary (`NATIVE`) and one way to clean a line (composed Unicode, single
+spaces), so that "word" means the same everywhere: what stands between spaces. Which ids are marks, and how a text
+stands among them, every tokenizer says itself (`Tokenizer.marks`): vocabularies of other programs keep theirs.
 """
 
 from __future__ import annotations
@@ -12,19 +13,89 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.errors import ConfigError, DataError, ModelError, RegardError
 
-MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")
+MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")  # of Regard's own vocabularies, as are their ids
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Marks around texts that are read as one: before the first, between two of them, after the last."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        """How many marks one text gets."""
+        return len(self.before) + len(self.after)
+
+    def around(self, ids: Sequence[int]) -> list[int]:
+        """Token ids with the marks before and after them."""
+        return [*self.before, *ids, *self.after]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The ids of a vocabulary that stand for no text. None: there is no such mark; one id may serve as several."""
+
+    names: Mapping[int, str]  # every mark, as it is shown
+    end: int  # closes an output
+    begin: int | None = None
+    pad: int | None = None
+    unknown: int | None = None
+    separator: int | None = None
+    mask: int | None = None
+    first: tuple[int, ...] = ()  # what the input of a decoder begins with; all but one are neither scored nor shown
+    counted: int = 0  # how many of them count in the length of an output
+    unwritten: tuple[int, ...] = ()  # what no output holds, beside `unknown`
+    source: Frame | None = None  # what stands around a source, whatever reads it; None: what the model asks for
+
+    @cached_property
+    def framing(self) -> frozenset[int]:
+        """The marks that belong around texts and not into them."""
+        ids = (self.pad, self.begin, self.end, self.separator, self.mask)
+        return frozenset(i for i in ids if i is not None)
+
+    def is_text(self, token: int) -> bool:
+        """Whether a token stands for text, if only for one that is unknown."""
+        return token not in self.names or token == self.unknown
+
+    def frame(self, *, begins: bool, ends: bool) -> Frame:
+        """What stands around a source that has a mark before and after it, where the model asks for one."""
+        if self.source is not None:
+            return self.source
+        before, between = ((i,) if i is not None else () for i in (self.begin, self.separator))
+        return Frame(before if begins else (), between, (self.end,) if ends else ())
+
+    def forbidden(self, *, unknown: bool) -> tuple[int, ...]:
+        """What a search may not write, `unknown` only where it may."""
+        more = () if unknown or self.unknown is None else (self.unknown,)
+        return tuple(sorted({*self.unwritten, *more} - {self.end}))
+
+    def text_ids(self, size: int) -> NDArray[np.int64]:
+        """All ids of a vocabulary of this size that are no marks, in order."""
+        return np.setdiff1d(np.arange(size), list(self.names))
+
+
+NATIVE = Marks(
+    dict(enumerate(MARKS)), end=EOS, begin=BOS, pad=PAD, unknown=UNK, separator=SEP, mask=MASK, first=(BOS,),
+    unwritten=(PAD, BOS, SEP, MASK),
+)  # fmt: skip
 
 
 def clean(text: str) -> str:
@@ -33,9 +104,10 @@ def clean(text: str) -> str:
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back. Ids below `len(MARKS)` are marks and never come from text, save `<unk>`."""
+    """Text to token ids and back."""
 
     size: int
+    marks: Marks = NATIVE  # of Regard's own, which never come from text, save `<unk>`
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:

@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from torch import nn
 from regard.config import parse, read_yaml, resolve_paths
 from regard.data.side import Item
 from regard.data.sides import Sides
-from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Subwords, Tokenizer
+from regard.data.tokens import NATIVE, Subwords, Tokenizer
 from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
@@ -56,8 +56,9 @@ def names(tokenizer: Tokenizer) -> list[str]:
         shown = [str(tokenizer.processor.id_to_piece(i)) for i in range(tokenizer.size)]
     else:
         shown = tokenizer.pieces(range(tokenizer.size))
-    unique = dict.fromkeys(MARKS)
-    for i, name in enumerate(shown[len(MARKS) :], len(MARKS)):
+    marks, unique = tokenizer.marks.names, dict[str, None]()
+    for i, name in enumerate(shown):
+        name = marks.get(i, name)
         while name in unique:
             name = f"{name}#{i}"
         unique[name] = None
@@ -137,7 +138,7 @@ class CTranslate2Engine(TextGeneration):
         source, target = self.source.tokenizer, self.target.tokenizer
         assert source is not None, "exported models read text"
         assert target is not None, "exported models write text"
-        self.read, self.write = names(source), names(target)
+        self.read, self.write, self.end = names(source), names(target), target.marks.end
         self.number = {name: i for i, name in enumerate(self.write)}
 
     @property
@@ -153,7 +154,7 @@ class CTranslate2Engine(TextGeneration):
     ) -> list[list[Hypothesis]]:  # fmt: skip
         refuse(settings, phrases)
         room, before = self.room(sources, settings), prefixes or [[] for _ in sources]
-        Limits(torch.tensor(room), self.first, EOS, prefix=before)  # says what is wrong with a prefix
+        Limits(torch.tensor(room), self.first[-1], self.end, prefix=before)  # says what is wrong with a prefix
         given = zip(sources, before, room, strict=True)
         lines = [Line([self.read[i] for i in item], list(prefix), limit) for item, prefix, limit in given]
         found = self._exact(lines, settings) if self.exact else self._fast(lines, settings)
@@ -182,7 +183,7 @@ class CTranslate2Engine(TextGeneration):
         """One search: what ended within the limit, or else all that was found, cut."""
         results = []
         for line, found in zip(lines, self._translate(lines, settings, strict=True), strict=True):
-            ended = [h for h in found if h.end == EOS and len(h.tokens) <= line.limit]
+            ended = [h for h in found if h.end == self.end and len(h.tokens) <= line.limit]
             cut = {tuple(h.tokens[: line.limit]): h.log_prob for h in reversed(found)}
             results.append(ended or [Written(list(tokens), log_prob, None) for tokens, log_prob in cut.items()])
         return results
@@ -191,7 +192,7 @@ class CTranslate2Engine(TextGeneration):
         """One search, scored as Regard does: greedily its output, and of a beam nearly always."""
         found = self._fast(lines, settings)
         for h in (h for some in found for h in some):
-            h.end = EOS
+            h.end = self.end
         self._score_again([(line, h) for line, some in zip(lines, found, strict=True) for h in some])
         return found
 
@@ -220,11 +221,12 @@ class CTranslate2Engine(TextGeneration):
         self, lines: Sequence[Line], found: Sequence[list[Written]], settings: Search, *, last: bool = False
     ) -> list[Verdict]:
         """What Regard would have found of what a search has; what that hangs on is scored."""
-        verdicts = [judge(some, line.limit, settings, last=last) for line, some in zip(lines, found, strict=True)]
+        decide = partial(judge, search=settings, last=last, end=self.end)
+        verdicts = [decide(some, line.limit) for line, some in zip(lines, found, strict=True)]
         while unclear := [(line, h) for line, verdict in zip(lines, verdicts, strict=True) for h in verdict.unclear]:
             self._score_again(unclear)
             verdicts = [
-                judge(some, line.limit, settings, last=last) if verdict.unclear else verdict
+                decide(some, line.limit) if verdict.unclear else verdict
                 for line, some, verdict in zip(lines, found, verdicts, strict=True)
             ]
         return verdicts
@@ -242,9 +244,10 @@ class CTranslate2Engine(TextGeneration):
         quick = strict and flat and settings.nbest == 1  # stop when the best has ended, and give that alone
         patience = patience if settings.beam > 1 else 1
         power = 0.0 if quick else 1e-6 if flat else settings.alpha
-        forbidden = [PAD, *([] if settings.unknown else [UNK]), BOS, SEP, MASK]
+        forbidden = self.target.marks.forbidden(unknown=settings.unknown)
         marks, translator = [self.write[i] for i in forbidden], self._translator(len(lines))
-        rules = {"suppress_sequences": [[mark] for mark in marks]} if strict else {"end_token": [MARKS[EOS], *marks]}
+        ends = [self.write[self.end], *marks]
+        rules = {"suppress_sequences": [[mark] for mark in marks]} if strict else {"end_token": ends}
 
         def translate(batch: list[int]) -> Any:
             most = max(lines[i].limit for i in batch) + further
@@ -262,15 +265,15 @@ class CTranslate2Engine(TextGeneration):
         lengths, budget = [len(line.source) for line in lines], settings.batch_tokens // settings.beam
         results = self._batched(lengths, budget, translate, keys)
         held = iter(self._score([(line.source, line.prefix) for line in lines if line.prefix]))
-        ends, found = {EOS, *forbidden}, [list[Written]() for _ in lines]
+        closing, found = {self.end, *forbidden}, [list[Written]() for _ in lines]
         for line, result, some in zip(lines, results, found, strict=True):
             before = math.fsum(next(held)[:-1]) if line.prefix else 0.0  # which is not counted there
             for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
                 tokens = [self.number[name] for name in hypothesis]
                 log_prob = score * len(tokens) ** power
-                end = tokens.pop() if tokens[-1] in ends and len(tokens) > len(line.prefix) else None
+                end = tokens.pop() if tokens[-1] in closing and len(tokens) > len(line.prefix) else None
                 # What goes on after its end is there only because nothing else was.
-                if log_prob > NEVER and ends.isdisjoint(tokens[len(line.prefix) :]):
+                if log_prob > NEVER and closing.isdisjoint(tokens[len(line.prefix) :]):
                     some.append(Written(tokens, log_prob + before, end))
         return found
 
@@ -279,7 +282,7 @@ class CTranslate2Engine(TextGeneration):
         scored = self._score([(line.source, h.tokens) for line, h in pairs])
         for (_, h), by_token in zip(pairs, scored, strict=True):
             h.by_token = by_token
-            h.log_prob = math.fsum(by_token if h.end == EOS else by_token[:-1])
+            h.log_prob = math.fsum(by_token if h.end == self.end else by_token[:-1])
 
     def _score(self, pairs: Sequence[tuple[list[str], Tokens]]) -> list[list[float]]:
         """`log p` of each token of each target, and of its end."""
@@ -342,7 +345,9 @@ class Verdict(NamedTuple):
     again: bool = False
 
 
-def judge(found: Sequence[Written], limit: int, search: Search, *, last: bool = False) -> Verdict:
+def judge(
+    found: Sequence[Written], limit: int, search: Search, *, last: bool = False, end: int = NATIVE.end
+) -> Verdict:
     """What of `found` Regard's beam search would have closed; see `beam_search` for when it stops.
 
     Where that cannot be told, the search is to be made anew: if it went on beyond the line's own limit, if it does not
@@ -350,7 +355,7 @@ def judge(found: Sequence[Written], limit: int, search: Search, *, last: bool = 
     """
 
     def ends(h: Written) -> bool:
-        return h.end == EOS and search.min_length <= len(h.tokens) <= limit
+        return h.end == end and search.min_length <= len(h.tokens) <= limit
 
     closed, beam = [h for h in found if ends(h)], search.beam
     beyond = [h for h in found if not ends(h) and (h.end is None or len(h.tokens) >= limit)]  # open at the limit

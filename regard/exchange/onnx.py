@@ -31,7 +31,6 @@ import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
 from regard.data.side import Item
-from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
@@ -74,6 +73,8 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
+    if len(task.first) > 1:
+        raise ConfigError("outputs of this model begin with several marks, and the runner of ONNX exports with one")
     require("onnx", "onnxscript", "onnxruntime")
     with new_folder(folder, KIND, force=force) as new:
         model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()
@@ -153,7 +154,7 @@ class TransformerLayout(Layout):
     def __init__(self, decoder: TransformerDecoder, *, before: bool) -> None:
         self.decoder, self.before, self.cross = decoder, before, decoder.blocks[0].cross
         attention, layers = decoder.blocks[0].self_attention, range(len(decoder.blocks))
-        self.shape = (2, attention.heads, attention.d_model // attention.heads)
+        self.shape = (2, attention.heads, attention.d_head)
         self.shapes = {f"past_{i}": ("rows", "past", *self.shape) for i in layers}
         if before:
             self.shapes["real"] = ("rows", "past")
@@ -197,18 +198,20 @@ def layout_of(task: TextGeneration) -> Layout:
     decoder: Any = task.model.decoder
     if isinstance(decoder, RecurrentDecoder):
         return RecurrentLayout(decoder)
-    return TransformerLayout(decoder, before=task.first == SEP)
+    return TransformerLayout(decoder, before=task.together)
 
 
 def facts(task: TextGeneration) -> dict[str, Any]:
     """What a runtime has to know beside the graphs: `runner.json`."""
     tokens = {side: name for name, sides in task.sides.vocabularies.items() for side in sides}
+    marks = task.target.marks
+    forbidden = list(marks.forbidden(unknown=False))
     source = {**(task.source.export() or {}), **({"tokens": tokens["source"]} if "source" in tokens else {})}
     return {
         "format": 2, "regard": regard.__version__, "encoder": ENCODER if task.config.sources[0].given else None,
         "step": STEP, "source": source, "target_tokens": tokens["target"], "vocabulary": task.target.size,
-        "marks": {"first": task.first, "end": EOS, "unknown": UNK, "forbidden": [PAD, UNK, BOS, SEP, MASK]},
-        "positions": task.longest, "together": task.first == SEP,  # source and target share the positions
+        "marks": {"first": task.first[-1], "end": marks.end, "unknown": marks.unknown, "forbidden": forbidden},
+        "positions": task.longest, "together": task.together,  # source and target share the positions
         "search": {name: getattr(task.config.search, name) for name in SETTINGS},
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.data.examples import read_examples
 from regard.data.side import Item
-from regard.data.tokens import EOS, MARKS, clean
+from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.metrics import Bleu, Chrf
 from regard.nn.hard import HardAttention
@@ -113,7 +113,8 @@ def agree(task: TextGeneration, item: Item, ours: Hypothesis, theirs: Hypothesis
     mine, other = (task.score_items([item], [side.tokens])[0].tokens for side in (ours, theirs))
     for hook in hooks:
         hook.remove()
-    both = enumerate(zip([*ours.tokens, EOS], [*theirs.tokens, EOS], strict=False))
+    end = task.target.marks.end
+    both = enumerate(zip([*ours.tokens, end], [*theirs.tokens, end], strict=False))
     parting = next((i for i, (a, b) in both if a != b), None)
     as_likely = parting is not None and abs(mine[parting] - other[parting]) < TOLERANCE
     return as_likely or min(gaps) < ROUNDING
@@ -139,5 +140,6 @@ def samples(task: TextGeneration, settings: Search, count: int) -> tuple[list[It
     draw = np.random.default_rng(1)
     longest = min(LONGEST, settings.max_source, task.longest // 2)  # which leaves room for an output
     lengths = draw.integers(begin + 1, size=count) if alone else [0] * count
-    prefixes = [draw.integers(len(MARKS), task.target.size, size=length).tolist() for length in lengths]
+    ids = task.target.marks.text_ids(task.target.size)
+    prefixes = [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
     return list(task.source.made_up(draw, count, longest)), prefixes, [], True

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.data.tokens import NATIVE, Marks
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
@@ -37,10 +38,11 @@ PIXELS = 224  # a side of the pictures for which a model is counted that is not 
 
 def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
-    target: TargetSettings | None = None,
+    target: TargetSettings | None = None, marks: Marks = NATIVE,
 ) -> Model:  # fmt: skip
     """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
-    do) and has so many `outputs`: tokens, or classes of `target`. `longest` bounds learned positions."""
+    do) and has so many `outputs`: tokens, of which some are `marks`, or classes of `target`. `longest` bounds learned
+    positions."""
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
@@ -51,17 +53,21 @@ def build(
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
         if causal:
-            body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
+            read = Embedding(given[0].vocabulary, d_model, dropout, scaled=settings.scale_embeddings)
+            body = build_decoder(settings, read, longest)
         else:
             body = build_encoders(settings, given, longest)
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
-    embedding = Embedding(outputs, d_model, dropout)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None)
+        return EncoderWithHead(
+            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias
+        )
+    embedding = Embedding(outputs, d_model, dropout, scaled=settings.scale_embeddings)
+    head = Head(d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
     if settings.encoder_only and settings.ctc:
-        return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs))
+        return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
-        encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
-        return MaskedLanguageModel(encoder, d_model, head)
+        read_by = Elements(outputs, embedding=embedding, separator=given[0].separator if given else None)
+        encoder = build_encoder(settings, 0, read_by, longest)
+        return MaskedLanguageModel(encoder, d_model, head, getattr(settings.encoder, "norm_epsilon", 1e-5))
     if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
@@ -71,7 +77,7 @@ def build(
     decoder = build_decoder(settings, embedding, longest)
     if settings.share_layers:
         share(encoder, decoder)
-    return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs) if settings.ctc else None)
+    return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:
@@ -94,7 +100,7 @@ def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> St
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
-    chosen = _stem_settings(settings, number, source)
+    chosen, source = _stem_settings(settings, number, source), replace(source, scaled=settings.scale_embeddings)
     stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 
@@ -116,7 +122,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
-            return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))
+            parts = transformer_parts(part, d_model, dropout, longest, block, True)
+            return TransformerDecoder(embedding, parts, d_model**-0.5 if part.scale_output else None)
     raise AssertionError("no decoder to build")
 
 

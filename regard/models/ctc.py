@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.data.tokens import BOS, EOS, MASK, PAD, SEP
+from regard.data.tokens import NATIVE, Marks
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel, EncoderDecoder, State
@@ -25,8 +25,6 @@ from regard.nn.ctc_loss import ctc_loss, takes
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
 
-BLANK = PAD  # which no text holds
-_UNSEEN = [BOS, EOS, SEP, MASK]  # marks that no path names
 _LEAST = -1e30  # log p of what cannot be, where a difference of two of them must be a number
 IMPOSSIBLE = -1e20  # below it, whatever was added to it
 
@@ -59,13 +57,19 @@ class CTCHead(Aligner):
 
     unseen: Tensor
 
-    def __init__(self, d_model: int, vocabulary: int) -> None:
+    def __init__(self, d_model: int, vocabulary: int, marks: Marks = NATIVE) -> None:
         super().__init__()
+        if marks.pad is None or len(marks.first) != 1 or marks.first[0] == marks.end:
+            raise ConfigError(
+                "model.ctc needs a vocabulary with a padding mark, which is its blank, and outputs that begin with one "
+                "mark and end with another; set it to false"
+            )
+        self.blank, self.begin, self.end = marks.pad, marks.first[0], marks.end
         self.linear = nn.Linear(d_model, vocabulary)
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         unseen = torch.zeros(vocabulary, dtype=torch.bool)
-        unseen[[mark for mark in _UNSEEN if mark < vocabulary]] = True
+        unseen[[mark for mark in marks.framing - {self.blank} if mark < vocabulary]] = True
         self.register_buffer("unseen", unseen, persistent=False)
 
     def forward(self, states: Ragged) -> Ragged:
@@ -80,13 +84,13 @@ class CTCHead(Aligner):
         if takes(states.values, longest):
             bias = self.linear.bias.masked_fill(self.unseen, _LEAST)  # so that no copy of the logits hides the marks
             logits = F.linear(states.values, self.linear.weight, bias)
-            return ctc_loss(logits, states.offsets, outputs.values, outputs.offsets, longest, BLANK)
+            return ctc_loss(logits, states.offsets, outputs.values, outputs.offsets, longest, self.blank)
         found = self(states).padded().transpose(0, 1)  # (time, rows, vocabulary)
         if not len(states):
             return found.sum()
-        targets = outputs.padded(EOS)[:, :-1].contiguous()
+        targets = outputs.padded(self.end)[:, :-1].contiguous()
         ends = (states.known, outputs.known - 1)  # on the CPU, where torch wants them: it would wait for the device
-        return F.ctc_loss(found, targets, *ends, BLANK, reduction="sum", zero_infinity=True)
+        return F.ctc_loss(found, targets, *ends, self.blank, reduction="sum", zero_infinity=True)
 
     def align(self, states: Ragged, inputs: Ragged) -> None:
         """Under `capture`, record when each token after `<s>` was heard, by its `occupancy` as shares of 1; the end of
@@ -94,7 +98,8 @@ class CTCHead(Aligner):
         self.record(lambda: self._aligned(states, inputs))
 
     def _aligned(self, states: Ragged, inputs: Ragged) -> Tensor:
-        found = occupancy(self(states).padded().double(), states.lengths, inputs.padded(PAD)[:, 1:], inputs.lengths - 1)
+        tokens = inputs.padded(self.blank)[:, 1:]
+        found = occupancy(self(states).padded().double(), states.lengths, tokens, inputs.lengths - 1, self.blank)
         shares = found / found.sum(2, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
         return F.pad(shares, (0, 0, 0, 1)).unsqueeze(1)  # (rows, 1, target, time)
 
@@ -105,12 +110,12 @@ class CTCHead(Aligner):
         token = torch.full_like(sums[:, :, 0], _LEAST)
         last = torch.full((len(states),), -1, device=token.device)
         return PrefixState(
-            log_probs, sums, states.lengths, token, sums[:, :, BLANK].clone(), last, torch.zeros_like(token[:, 0])
+            log_probs, sums, states.lengths, token, sums[:, :, self.blank].clone(), last, torch.zeros_like(token[:, 0])
         )
 
     def step(self, tokens: Tensor, state: PrefixState) -> tuple[Tensor, PrefixState]:
         """`(rows,)` tokens, at first `<s>`, to `log p` `(rows, vocabulary)` of the next, and the state after them."""
-        state = _extended(tokens, state)
+        state = _extended(tokens, state, self.begin, self.blank)
         sources, times = state.log_probs.shape[:2]
         rows = len(tokens) // max(sources, 1)  # of a source
         inside = torch.arange(times, device=tokens.device) < state.ends[:, None]  # (sources, time)
@@ -125,15 +130,15 @@ class CTCHead(Aligner):
         begins = begins.scatter(1, again[:, None], wanted[:, None])
         ends = state.ends.repeat_interleave(rows)[:, None]
         whole = torch.logaddexp(state.token, state.blank).gather(1, ends)
-        begins[:, BLANK], begins[:, EOS] = _LEAST, whole.squeeze(1)
+        begins[:, self.blank], begins[:, self.end] = _LEAST, whole.squeeze(1)
         found = (begins - state.prefix[:, None]).clamp(min=_LEAST)
         # What no path reads has nothing after it but its end.
         ended = torch.full_like(found[:1], _LEAST)
-        ended[:, EOS] = 0.0
+        ended[:, self.end] = 0.0
         return torch.where((state.prefix < IMPOSSIBLE)[:, None], ended, found).float(), state
 
 
-def occupancy(log_probs: Tensor, ends: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
+def occupancy(log_probs: Tensor, ends: Tensor, tokens: Tensor, counts: Tensor, blank: int) -> Tensor:
     """How probable it is that each token of a text is what is named at each time, given that the text is read: `(rows,
     tokens, time)`, zeros where no path reads it. Graves et al. 2006, 4.1: `α_t(s) β_t(s) / p(y given x)`, over the text
     with a blank before, between and behind its tokens.
@@ -144,7 +149,7 @@ def occupancy(log_probs: Tensor, ends: Tensor, tokens: Tensor, counts: Tensor) -
     rows, times = log_probs.shape[:2]
     if not times or not tokens.shape[1]:
         return log_probs.new_zeros(rows, tokens.shape[1], times)
-    labels = tokens.new_full((rows, 2 * tokens.shape[1] + 1), BLANK)
+    labels = tokens.new_full((rows, 2 * tokens.shape[1] + 1), blank)
     labels[:, 1::2] = tokens
     named = log_probs.gather(2, labels[:, None].expand(-1, times, -1))  # (rows, time, labels)
     place = torch.arange(labels.shape[1], device=labels.device)
@@ -184,15 +189,15 @@ def _of(by_token: Tensor, tokens: Tensor) -> Tensor:
     return by_token.mT.gather(1, index).flatten(0, 1)
 
 
-def _extended(tokens: Tensor, state: PrefixState) -> PrefixState:
+def _extended(tokens: Tensor, state: PrefixState, begin: int, silence: int) -> PrefixState:
     """The state with one more token, `g` becomes `gc`: `r_t(gc) = (r_{t-1}(gc) + φ_{t-1}) y_t(c)`, where `φ` are the
     paths that read `g`, and may go on with `c`. Such a recurrence is a cumulative sum of what is divided by products of
     `y` up to each time, and multiplied by them again."""
-    new = tokens != BOS
+    new = tokens != begin
     either = torch.logaddexp(state.token, state.blank)
     before = torch.where((tokens == state.last)[:, None], state.blank, either)[:, :-1]
     token = _accumulated(before, _of(state.sums, tokens))
-    sums = state.sums[:, :, BLANK].repeat_interleave(len(tokens) // max(len(state.ends), 1), 0)
+    sums = state.sums[:, :, silence].repeat_interleave(len(tokens) // max(len(state.ends), 1), 0)
     blank = _accumulated(token[:, :-1], sums)
     times = torch.arange(before.shape[1], device=tokens.device)
     inside = times < state.ends.repeat_interleave(len(tokens) // max(len(state.ends), 1))[:, None]
@@ -228,7 +233,7 @@ class CTCModel(AutoregressiveModel):
         states = self.encode(source).states
         self.ctc.align(states, inputs)
         state, found = self.ctc.start(states), []
-        padded = inputs.padded(PAD)
+        padded = inputs.padded(self.ctc.blank)
         for tokens in padded.unbind(1):
             log_probs, state = self.step(tokens, state)
             found.append(log_probs)

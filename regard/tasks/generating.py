@@ -15,7 +15,7 @@ from regard.data.batches import Batch, Pairs, make_batch, pack
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring, measure
-from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, clean
+from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import AlignmentCounts, TimeErrors, Weights, links, merge_words
 from regard.evaluation.exposure import ExposureCounts
@@ -31,7 +31,7 @@ from regard.search.ensemble import Ensemble, Together
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
-from regard.search.stepper import LazyStart, Stepper
+from regard.search.stepper import LazyStart, Stepper, begun
 from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
@@ -49,8 +49,6 @@ from regard.tasks.results import (
 )
 from regard.tasks.task import Task, chosen, inference, windows
 
-UNWRITTEN = (PAD, BOS, EOS, SEP, MASK)  # marks that no output holds
-
 
 @dataclass
 class TextGeneration(Task):
@@ -60,33 +58,39 @@ class TextGeneration(Task):
 
     begins = "prefix"  # what the user calls how an output begins
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.config.model.decoder_only and self.config.sources[0].given:
-            self.first = SEP  # source and target are one text, with this between
+    @property
+    def together(self) -> bool:
+        """Whether source and target are one text, with a mark between."""
+        return self.config.model.decoder_only and self.config.sources[0].given
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        marks = self.target.marks
+        return (marks.end if marks.separator is None else marks.separator,) if self.together else marks.first
 
     @property
     def layout(self) -> Pairs:
-        return Pairs(self.source, self.first)
+        return Pairs(self.source, self.target.marks, self.first)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
-        return make_batch(self.source.pack(sources), targets, self.first)
+        return make_batch(self.source.pack(sources), targets, self.target.marks, self.first)
 
     def length(self, side: str, source: Item, target: Tokens) -> int:
         given = len(self.source.pieces(source))
         if side == "source":
             return given
-        return len(target) + 1 + (given if self.first == SEP else 0)
+        return len(target) + 1 + (given if self.together else 0)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
-        pieces = [*self.target.pieces(target), MARKS[EOS]]
-        given = [*self.source.pieces(source), MARKS[SEP]] if self.first == SEP else []
+        names, first = self.target.marks.names, self.first[-1]
+        pieces = [*self.target.pieces(target), names[self.target.marks.end]]
+        given = [*self.source.pieces(source), names[first]] if self.together else []
         return Shown(
             source=self.source.pieces(source),
             source_word=self.source.words(source),
             target=pieces,
             target_word=[*self.target.words(target), -1],
-            inputs=[*(given or [MARKS[BOS]]), *pieces[:-1]],
+            inputs=[*(given or [names[first]]), *pieces[:-1]],
             log_probs=self.score_items([source], [target])[0].tokens,
             tokens=target,
             given=len(given),
@@ -142,9 +146,10 @@ class TextGeneration(Task):
         start, within = f"a {self.begins} of {len(prefix)} tokens", f"more than the {room} that {limit} allows"
         if room < 1:
             return f"has {self.source.length(item)} tokens, after which {limit} leaves no room for an output; split it"
+        marks = self.target.marks
         for name, given in ((self.begins, [prefix]), ("phrase", phrases)):
-            if marks := sorted({MARKS[token] for tokens in given for token in tokens if token in UNWRITTEN}):
-                return f"has a {name} that holds {' and '.join(marks)}, which no output does"
+            if odd := sorted({marks.names[token] for tokens in given for token in tokens if token in marks.framing}):
+                return f"has a {name} that holds {' and '.join(odd)}, which no output does"
         if len(prefix) > room:
             return f"has {start}, {within}"
         if (owed := owed_after(prefix, Counter(map(tuple, filter(None, phrases))))) > room - len(prefix):
@@ -155,8 +160,8 @@ class TextGeneration(Task):
         """The most tokens of an output for each source."""
         if self.target.fixed_length is not None:
             return [self.target.fixed_length] * len(sources)
-        left, together = self.longest - 1, self.first == SEP
-        rooms = [min(search.max_length, left - (self.source.length(item) if together else 0)) for item in sources]
+        left = self.longest - 1 - self.hidden
+        rooms = [min(search.max_length, left - (self.source.length(item) if self.together else 0)) for item in sources]
         return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
 
     def _limit(self, item: Item, room: int, search: Search) -> str:
@@ -173,11 +178,11 @@ class TextGeneration(Task):
         """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
         given = self.source.length(source)
         most = f"more than a model of {self.longest} positions can read"
-        if self.source.positions_needed(source) + (self.first == SEP) > self.longest:
+        if self.source.positions_needed(source) + self.together > self.longest:
             return f"has {given} tokens, {most}"
-        if len(target) >= self.longest:
+        if len(target) + self.hidden >= self.longest:
             return f"has a target of {len(target)} tokens, {most}"
-        if self.first == SEP and given + 1 + len(target) > self.longest:
+        if self.together and given + 1 + len(target) > self.longest:
             return f"has {given} tokens and a target of {len(target)}, together {most}"
         return None
 
@@ -192,15 +197,15 @@ class TextGeneration(Task):
         with inference(model):
             limits = Limits(
                 longest=torch.tensor(room),
-                bos=self.first,
-                eos=EOS,
-                forbidden=(PAD, BOS, SEP, MASK) if settings.unknown and fixed is None else (PAD, UNK, BOS, SEP, MASK),
+                bos=self.first[-1],
+                eos=self.target.marks.end,
+                forbidden=self.target.marks.forbidden(unknown=settings.unknown and fixed is None),
                 shortest=settings.min_length if fixed is None else fixed,
                 no_repeat=settings.no_repeat,
                 prefix=prefixes,
             )
             model = _with_ctc(model, weight) if weight else model
-            start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
+            start = LazyStart(begun(model, self.first), self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
@@ -222,6 +227,7 @@ class TextGeneration(Task):
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
+                counted=self.target.marks.counted,
             )  # fmt: skip
         if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
             found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]
@@ -281,13 +287,14 @@ class TextGeneration(Task):
     def _count_exposure(self, items: Sequence[Item], targets: Sequence[Tokens], counts: ExposureCounts) -> None:
         """Quality after true prefixes against quality in free running, by position."""
         greedy = Search(beam=1, max_length=self.config.search.max_length, max_ratio=self.config.search.max_ratio)
+        end = self.target.marks.end
         for group, batch in self.batches(items, targets):
             with self.inference():
                 guesses = batch.outputs.like(self.model(batch.source, batch.inputs).values.argmax(-1)).tolist()
             found = self.search([items[i] for i in group], greedy)
             for row, i in enumerate(group):
-                free = [*found[row][0].tokens, EOS] if found[row] else []
-                counts.add([*targets[i], EOS], guesses[row], free)
+                free = [*found[row][0].tokens, end] if found[row] else []
+                counts.add([*targets[i], end], guesses[row][self.hidden :], free)
 
     # Scores
 

@@ -12,7 +12,7 @@ import torch
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
-from regard.data.tokens import BOS, EOS, MARKS, clean
+from regard.data.tokens import clean
 from regard.errors import DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import DecoderOnly
@@ -75,7 +75,8 @@ class LanguageModeling(TextGeneration):
         prompt = self.target.encode(field)
         same = (a == b for a, b in zip(prompt, target, strict=False))
         count = sum(takewhile(bool, same))  # a given target may be cut differently where the prompt ends
-        pieces = [*self.target.pieces([BOS, *target]), MARKS[EOS]]
+        names, end = self.target.marks.names, self.target.marks.end
+        pieces = [*self.target.pieces([self.first[-1], *target]), names[end]]
         return Shown(
             source=pieces[: count + 1],
             source_word=[-1, *self.target.words(target[:count])],
@@ -105,7 +106,7 @@ class LanguageModeling(TextGeneration):
         reader = _Reader(self, chunk)
         waiting: list[list[int]] = []
         for line in lines:
-            waiting.append([*self.target.encode(line), EOS])
+            waiting.append([*self.target.encode(line), self.target.marks.end])
             if sum(map(len, waiting)) >= chunk:
                 yield from reader.read(waiting)
                 waiting = []
@@ -118,7 +119,7 @@ class _Reader:
     def __init__(self, task: LanguageModeling, chunk: int) -> None:
         self.task, self.chunk = task, min(chunk, task.longest // 2)
         self.state = task.model.decoder.alone(1)
-        self.seen = [BOS]  # the latest tokens, of which the last has not been read yet
+        self.seen = [task.first[-1]]  # the latest tokens, of which the last has not been read yet
 
     def read(self, lines: Sequence[Tokens]) -> list[list[float]]:
         """`log p` of each token of some more lines."""

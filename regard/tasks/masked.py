@@ -13,7 +13,7 @@ from regard.data.batches import Batch, Masked
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
-from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
+from regard.data.tokens import Frame
 from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
@@ -33,27 +33,35 @@ class MaskedLanguageModeling(Task):
 
     @property
     def layout(self) -> Masked:
-        return Masked(self.config.training.objective.masked, self.target.size)
+        return Masked(self.config.training.objective.masked, self.target.size, self.target.marks)
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around a text."""
+        return self.target.marks.frame(begins=True, ends=True)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         """Whole texts, nothing asked."""
         none = Ragged.of([[] for _ in targets])
-        return Batch(Ragged.of([[BOS, *y, EOS] for y in targets]), none, none)
+        return Batch(self._framed(targets), none, none)
+
+    def _framed(self, texts: Sequence[Tokens]) -> Ragged:
+        return Ragged.of(texts, before=self.frame.before, after=self.frame.after)
 
     def length(self, side: str, source: Item, target: Tokens) -> int:
-        return len(target) + 2
+        return len(target) + len(self.frame)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source is the text with its blanks, and the target what they are filled with."""
         ids = self.read(field)
         places, odds = self._odds([ids])
         blanks = places.tolist()[0]
-        said = [target[place - 1] for place in blanks]
-        possible = self.target.size - len(MARKS) + 1  # of all marks only <unk> may stand there
+        said = [target[place - len(self.frame.before)] for place in blanks]
+        possible = self.target.size - len(self._unsaid)
         best = odds.exp().topk(min(CANDIDATES, possible))
         return Shown(
-            source=self.target.pieces([BOS, *ids, EOS]),
-            source_word=[-1, *self.target.words(ids), -1],
+            source=self.target.pieces(self.frame.around(ids)),
+            source_word=[*[-1] * len(self.frame.before), *self.target.words(ids), *[-1] * len(self.frame.after)],
             target=self._each(said),
             target_word=list(range(len(said))),
             inputs=[],
@@ -75,11 +83,25 @@ class MaskedLanguageModeling(Task):
 
     def read(self, text: str) -> list[int]:
         """Token ids of a text in which `<mask>` stands for one token."""
-        parts = text.split(MARKS[MASK])
+        mask, name = self._mask
+        parts = text.split(name)
         ids = self.target.encode(parts[0])
         for part in parts[1:]:
-            ids += [MASK, *self.target.encode(part)]
+            ids += [mask, *self.target.encode(part)]
         return ids
+
+    @property
+    def _mask(self) -> tuple[int, str]:
+        """What stands for a token to be filled in, and its name."""
+        marks = self.target.marks
+        if marks.mask is None:
+            raise ConfigError("this vocabulary has no mark for a token to be filled in, so nothing can be masked")
+        return marks.mask, marks.names[marks.mask]
+
+    @property
+    def _unsaid(self) -> list[int]:
+        """Of all marks only `<unk>` may stand in a blank."""
+        return [mark for mark in self.target.marks.names if mark != self.target.marks.unknown]
 
     def outputs(
         self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
@@ -90,11 +112,12 @@ class MaskedLanguageModeling(Task):
             raise ConfigError("a model without a decoder fills in masks; it takes no prefixes or phrases")
         results: list[list[Output]] = [[] for _ in fields]
         items, usable = [self.read(field) for field in fields], []
+        (mask, name), most = self._mask, self.longest - len(self.frame)
         for i, ids in enumerate(items):
-            if MASK not in ids:
-                problem(i, f"has no mask to fill in; write {MARKS[MASK]} where one is")
-            elif len(ids) + 2 > self.longest:
-                problem(i, f"has {len(ids)} tokens, more than {self.longest - 2}; split it")
+            if mask not in ids:
+                problem(i, f"has no mask to fill in; write {name} where one is")
+            elif len(ids) > most:
+                problem(i, f"has {len(ids)} tokens, more than {most}; split it")
             else:
                 usable.append(i)
         for group in self.groups([items[i] for i in usable], search.batch_tokens):
@@ -105,7 +128,7 @@ class MaskedLanguageModeling(Task):
             for row, i in enumerate(members):
                 ids, log_prob = list(items[i]), 0.0
                 for place, token in zip(places.tolist()[row], said[row], strict=True):
-                    ids[place - 1] = token
+                    ids[place - len(self.frame.before)] = token
                     log_prob += odds.pop(0)
                 results[i] = [Output(self.target.decode(ids), log_prob, log_prob, ids)]
             advance(len(members))
@@ -113,24 +136,25 @@ class MaskedLanguageModeling(Task):
 
     def _odds(self, texts: Sequence[Tokens]) -> tuple[Ragged, torch.Tensor]:
         """Where the blanks of each text are, and `(blanks, vocabulary)` log-probabilities of what stood there."""
-        places = Ragged.of([[k + 1 for k, token in enumerate(ids) if token == MASK] for ids in texts])
-        source = Ragged.of([[BOS, *ids, EOS] for ids in texts])
+        (mask, _), before = self._mask, len(self.frame.before)
+        places = Ragged.of([[k + before for k, token in enumerate(ids) if token == mask] for ids in texts])
+        source = self._framed(texts)
         with self.inference():
             logits = self.model(source.to(self.device), places.to(self.device)).values.float()
-            logits[:, [i for i in range(len(MARKS)) if i != UNK]] = -math.inf
+            logits[:, self._unsaid] = -math.inf
             return places, logits.log_softmax(-1).cpu()
 
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
         """Pseudo-log-likelihood (Salazar et al. 2020): each token given all the others, a blank at a time."""
-        results = []
+        results, mask, before = [], self._mask[0], len(self.frame.before)
         for target in targets:
-            rows = [[BOS, *target[:k], MASK, *target[k + 1 :], EOS] for k in range(len(target))]
+            rows = [[*target[:k], mask, *target[k + 1 :]] for k in range(len(target))]
             found: list[float] = []
-            size = max(1, self.config.training.batch_tokens // (len(target) + 2))
+            size = max(1, self.config.training.batch_tokens // (len(target) + len(self.frame)))
             for start in range(0, len(rows), size):
                 places = range(start, min(start + size, len(rows)))
                 batch = Batch(
-                    Ragged.of([rows[k] for k in places]), Ragged.of([[k + 1] for k in places]),
+                    self._framed([rows[k] for k in places]), Ragged.of([[k + before] for k in places]),
                     Ragged.of([[target[k]] for k in places]),
                 ).to(self.device)  # fmt: skip
                 with self.inference():
@@ -150,7 +174,7 @@ class MaskedLanguageModeling(Task):
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
         for window in windows(examples, self.window):
             targets = self.target.encode_many([x.target for x in window])
-            usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - 2]
+            usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - len(self.frame)]
             hits, asked, _ = self._masked([targets[i] for i in usable])
             for pair in self.score_items([[]] * len(usable), [targets[i] for i in usable]):
                 log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.tokens)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import HeadTarget, Target
-from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
+from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
 from regard.models.model import EncoderWithHead
 from regard.nn.augment import Mixing
@@ -24,6 +24,7 @@ from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
+from regard.search.stepper import begun
 from regard.training.losses import cross_entropy, linear_cross_entropy
 from regard.training_settings import ObjectiveSettings as Settings
 
@@ -31,16 +32,19 @@ BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al
 
 
 class Objective(ABC):
-    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run. The first token of
-    a target is written after `first`, and no sequence may be longer than `longest` (None: any)."""
+    """What a batch costs. `memory` is what it keeps from batch to batch, and is saved with the run. A target has the
+    `marks` of its vocabulary, its first token is written after `first` (that of the marks), and no sequence may be
+    longer than `longest` (None: any)."""
 
     family: ClassVar[Family] = OBJECTIVES
     Settings = Settings
 
     def __init__(
-        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: int = BOS, longest: int | None = None
-    ) -> None:
-        self.model, self.settings, self.smoothing, self.first, self.longest = model, settings, smoothing, first, longest
+        self, model: Any, settings: Any, smoothing: float = 0.0, *, first: Sequence[int] | None = None,
+        longest: int | None = None, marks: Marks = NATIVE,
+    ) -> None:  # fmt: skip
+        self.model, self.settings, self.smoothing, self.longest, self.marks = model, settings, smoothing, longest, marks
+        self.first = marks.first if first is None else first
         self.memory: dict[str, float] = {}
 
     @abstractmethod
@@ -150,7 +154,8 @@ class ScheduledSampling(Likelihood):
                 logits = self.model(batch.source, inputs).values.float()
                 drawn = torch.multinomial(logits.softmax(-1), 1).squeeze(1)
             after = torch.roll(drawn, 1)  # what was written at a place is read at the next one
-            mixed = (torch.rand(len(after), device=after.device) < share) & (inputs.position > 0)
+            written = torch.roll(batch.outputs.values != IGNORED, 1)  # and not forced
+            mixed = (torch.rand(len(after), device=after.device) < share) & (inputs.position > 0) & written
             inputs = batch.inputs.like(torch.where(mixed, after, batch.inputs.values))
         return super().__call__(Batch(batch.source, inputs, batch.outputs), done)
 
@@ -161,14 +166,15 @@ class MinimumRisk(Likelihood):
     `Q(y) ∝ p(y given x)^sharpness`. `Δ` is `1 - BLEU` of the sentence, smoothed, on tokens."""
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
-        targets = [row[:-1] for row in batch.outputs.tolist()]
+        forced = len(self.first) - 1
+        targets = [row[forced:-1] for row in batch.outputs.tolist()]
         drawn = zip(targets, self._draw(batch, targets), strict=True)
         groups = [[*map(list, dict.fromkeys(map(tuple, [target, *samples])))] for target, samples in drawn]
         rows = torch.tensor([i for i, group in enumerate(groups) for _ in group], device=batch.inputs.values.device)
-        tried = make_batch(batch.source.select(rows), [y for group in groups for y in group], self.first)
-        tried = tried.to(rows.device)
+        outputs = [y for group in groups for y in group]
+        tried = make_batch(batch.source.select(rows), outputs, self.marks, self.first).to(rows.device)
         logits = self.model(tried.source, tried.inputs).values.float()
-        log_probs = logits.log_softmax(-1).gather(1, tried.outputs.values[:, None]).squeeze(1)
+        log_probs = -torch.nn.functional.nll_loss(logits.log_softmax(-1), tried.outputs.values, reduction="none")
         each = log_probs.new_zeros(len(rows)).index_add(0, tried.outputs.row, log_probs)  # log p of each output
         risk = torch.tensor(
             [1.0 - sentence_bleu(y, target) for target, group in zip(targets, groups, strict=True) for y in group],
@@ -177,7 +183,7 @@ class MinimumRisk(Likelihood):
         bounds = torch.tensor([len(group) for group in groups])
         together = Ragged.from_lengths(each * self.settings.sharpness, bounds.tolist())
         q = together.unpadded(together.padded(-math.inf).softmax(-1)).values
-        weight = batch.outputs.lengths[rows]  # the trainer divides by tokens
+        weight = batch.outputs.lengths[rows] - forced  # the trainer divides by tokens
         loss = (q * risk * weight).sum()
         if self.settings.likelihood:
             loss = loss + self.settings.likelihood * super().__call__(batch, done)
@@ -188,10 +194,11 @@ class MinimumRisk(Likelihood):
         self.model.eval()
         try:
             with torch.no_grad():
-                limits = Limits(self._room(batch, targets), self.first, EOS, forbidden=(PAD, UNK, BOS, SEP, MASK))
+                marks, room = self.marks, self._room(batch, targets)
+                limits = Limits(room, self.first[-1], marks.end, forbidden=marks.forbidden(unknown=False))
                 keys = torch.randint(2**62, (len(targets),))  # from torch's generator, which is saved with the run
                 found = sample(
-                    self.model, self.model.start(batch.source), limits=limits, keys=keys,
+                    self.model, begun(self.model, self.first)(batch.source), limits=limits, keys=keys,
                     count=self.settings.samples,
                 )  # fmt: skip
         finally:
@@ -203,8 +210,8 @@ class MinimumRisk(Likelihood):
         room = torch.tensor([2 * len(target) + 5 for target in targets], device=batch.inputs.values.device)
         if self.longest is None:
             return room
-        most = torch.full_like(room, self.longest - 1)
-        return room.minimum(most - batch.source.lengths if self.first == SEP else most)
+        most = torch.full_like(room, self.longest - len(self.first))
+        return room.minimum(most - batch.source.lengths if self.model.reads_source_first else most)
 
 
 def sentence_bleu(output: Sequence[int], reference: Sequence[int]) -> float:
@@ -267,12 +274,13 @@ class HeadLoss(Objective):
 
 
 def make_objective(
-    model: Any, settings: Settings, smoothing: float, first: int, longest: int | None = None,
+    model: Any, settings: Settings, smoothing: float, first: Sequence[int] | None, longest: int | None = None,
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
-    found: Objective = OBJECTIVES.get(settings.kind)(model, settings, smoothing, first=first, longest=longest)
-    return found
+    marks = NATIVE if target is None else target.marks
+    cls: type[Objective] = OBJECTIVES.get(settings.kind)
+    return cls(model, settings, smoothing, first=first, longest=longest, marks=marks)

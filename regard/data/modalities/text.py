@@ -11,7 +11,7 @@ from pydantic import Field as Setting
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
-from regard.data.tokens import EOS, MARKS, SEP, Tokenizer
+from regard.data.tokens import NATIVE, Frame, Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
@@ -40,15 +40,22 @@ class TextSettings(SideSettings):
 class Text(Modality):
     """A text: token ids, framed by the marks that the model wants.
 
-    Several texts read as one have `<sep>` (or a tab) between them, `<s> a <sep> b </s>`, where `several` is set.
+    Several texts read as one have `<sep>` (or a tab) between them, `<s> a <sep> b </s>`, where `several` is set. A
+    vocabulary of another program has marks and ways of its own, such as BERT's `[CLS] a [SEP] b [SEP]`.
     """
 
     Settings = TextSettings
     tokenizer: Tokenizer
     sampling = 0.0  # how freely subwords are drawn in training
-    before: int | None = None
-    after: int | None = EOS
+    begins = False  # whether the model asks for a mark before it
+    ends = True  # and for one after it
     several = False
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around it; before there are tokens, those of Regard's own."""
+        marks = NATIVE if self.tokenizer is None else self.tokenizer.marks
+        return marks.frame(begins=self.begins, ends=self.ends)
 
     @property
     def vocabulary(self) -> int:  # type: ignore[override]
@@ -68,20 +75,22 @@ class Text(Modality):
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         if not self.several:
             return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
-        parts = [text.replace("\t", MARKS[SEP]).split(MARKS[SEP]) for text in fields]
+        marks, between = self.tokenizer.marks, self.frame.between
+        written = marks.names[between[0]] if len(between) == 1 else "\t"
+        parts = [text.replace("\t", written).split(written) for text in fields]
         flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
         found = []
         for row in parts:
             ids = next(flat)
             for _ in row[1:]:
-                ids = [*ids, SEP, *next(flat)]
+                ids = [*ids, *between, *next(flat)]
             found.append(ids)
         return found
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
-        return Ragged.of(items, before=self.before, after=self.after)
+        return Ragged.of(items, before=self.frame.before, after=self.frame.after)
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -90,36 +99,34 @@ class Text(Modality):
             return f"has {len(item)} tokens, more than search.max_source={limit}; split it"
         return None
 
-    def framed(self, item: Item) -> list[int]:
-        """Token ids with their marks."""
-        return [*([] if self.before is None else [self.before]), *item, *([] if self.after is None else [self.after])]
-
     def places(self, item: Item) -> int:
-        return len(item) + (self.before is not None) + (self.after is not None)
+        return len(item) + len(self.frame)
 
     def most_places(self, limit: int) -> int:
-        return limit + (self.before is not None) + (self.after is not None)
+        return limit + len(self.frame)
 
     def pieces(self, item: Item) -> list[str]:
-        return self.tokenizer.pieces(self.framed(item))
+        return self.tokenizer.pieces(self.frame.around(item))
 
     def words(self, item: Item) -> list[int]:
-        numbers: list[int] = [-1] * (self.before is not None)
+        frame, separator = self.frame, self.tokenizer.marks.separator
+        numbers: list[int] = [-1] * len(frame.before)
         ids, before = [*item], 0
         while ids:
-            end = ids.index(SEP) if self.several and SEP in ids else len(ids)
+            end = ids.index(separator) if self.several and separator in ids else len(ids)
             own = self.tokenizer.words(ids[:end])
             numbers += [before + word if word >= 0 else -1 for word in own] + [-1] * (end < len(ids))
             before, ids = before + max(own, default=-1) + 1, ids[end + 1 :]
-        return [*numbers, *([-1] * (self.after is not None))]
+        return [*numbers, *[-1] * len(frame.after)]
 
     def room(self, item: Item, ratio: float) -> int:
-        return int((len(item) + (self.after is not None)) * ratio) + 10
+        return int((len(item) + len(self.frame.after)) * ratio) + 10
 
     def export(self) -> dict[str, Any] | None:
-        end = [] if self.after is None else [self.after]
-        return {"kind": "text", "end": end} if self.before is None else None
+        frame = self.frame
+        return None if frame.before else {"kind": "text", "end": list(frame.after)}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
+        ids = self.tokenizer.marks.text_ids(self.vocabulary)
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
-        return [draw.integers(len(MARKS), self.vocabulary, size=length).tolist() for length in lengths]
+        return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]

@@ -24,7 +24,7 @@ from regard.data.modality import Picture
 from regard.data.readers.members import field_digest
 from regard.data.side import Field
 from regard.data.target import CODEBOOK, Scoring, Target
-from regard.data.tokens import MARKS
+from regard.data.tokens import NATIVE
 from regard.errors import DamagedError, DataError, ModelError, shown
 from regard.evaluation.metrics import Score
 from regard.registry import register
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from regard.data.examples import Example
 
-FIRST = len(MARKS)  # the token of code 0
+FIRST = len(NATIVE.names)  # the token of code 0
 MOST_BYTES = 2**28  # of pictures that a codebook is learnt on
 MOST_CELLS = 2**14
 WRITTEN = re.compile(r"[0-9]{1,9}(?: [0-9]{1,9})*")  # codes, as `decode` writes them
