@@ -175,7 +175,8 @@ class TransformerEncoder(Body):
 
     @property
     def levels(self) -> list[Sequence[nn.Module]]:
-        return [[self.stem, *([self.positions] if self.positions else [])], *([block] for block in self.blocks)]
+        below = [part for part in (self.stem, self.positions, self.embedding_norm) if part is not None]
+        return [below, *([block] for block in self.blocks)]
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions, self.embedding_norm)

@@ -136,7 +136,8 @@ class TransformerDecoder(nn.Module):
     @property
     def levels(self) -> list[Sequence[nn.Module]]:
         """What it is made of, from the tokens up; what is not among it counts as of the top level."""
-        return [[self.embedding, *([self.positions] if self.positions else [])], *([block] for block in self.blocks)]
+        below = [part for part in (self.embedding, self.positions, self.embedding_norm) if part is not None]
+        return [below, *([block] for block in self.blocks)]
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self._embed(tokens.values, tokens.position, tokens.longest))
