@@ -23,6 +23,8 @@ EXTRAS = {
     "onnxruntime": ("ONNX exports need onnxruntime", "export"),
     "onnxscript": ("ONNX exports need onnxscript", "export"),
     "soundfile": ("recordings need soundfile", "speech"),
+    "tokenizers": ("vocabularies of other programs need tokenizers", "import"),
+    "huggingface_hub": ("models by name need huggingface_hub", "import"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
 }
 

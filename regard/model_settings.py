@@ -74,12 +74,14 @@ class TransformerSettings(Section):
         0, ge=0, le=1000, description="row of the table of learned positions for the first token (BART, RoBERTa: 2)"
     )
     biases: bool = Field(True, description="biases in attention and feed-forward parts (T5 has none)")
-    d_head: int | None = Field(
-        None, ge=1, le=4096, description="width of an attention head (default: d_model / heads)"
-    )
+    d_head: int | None = Field(None, ge=1, le=4096, description="width of an attention head (default: d_model / heads)")
     scale_scores: bool = Field(True, description="divide attention scores by √d_head (T5 does not)")
-    buckets: int = Field(32, ge=4, le=4096, description="of positions t5: ranges of distances with a number of their own")
-    bucket_distance: int = Field(128, ge=2, le=2**16, description="of positions t5: from here on distances are one range")
+    buckets: int = Field(
+        32, ge=4, le=4096, description="of positions t5: ranges of distances with a number of their own"
+    )
+    bucket_distance: int = Field(
+        128, ge=2, le=2**16, description="of positions t5: from here on distances are one range"
+    )
 
     def check(self, d_model: int) -> str | None:
         if self.first_position and self.positions != "learned":
@@ -93,6 +95,15 @@ class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
     """Blocks of self-attention over the source (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
+    width: int | None = Field(
+        None,
+        ge=2,
+        le=2**16,
+        description="the width of this encoder, where it is not d_model; a dense layer makes vectors of d_model of it",
+    )
+
+    def check(self, d_model: int) -> str | None:
+        return super().check(self.width or d_model)
 
 
 class ConformerSettings(EncoderSettings):
@@ -275,9 +286,14 @@ class ModelSettings(Section):
         for name, part in [*(("encoder", part) for part in self.encoders), *joint, ("decoder", decoder)]:
             if what := part.check(self.d_model):
                 yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
-        for stem in [part.stem for part in self.encoders if part.stem is not None]:
-            if what := stem.check(self.d_model):
+        for part in self.encoders:
+            if part.stem is not None and (what := part.stem.check(getattr(part, "width", None) or self.d_model)):
                 yield what
+            if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
+                yield (
+                    f"encoder.width ({part.width}) is for an encoder of its own embedding, beside a decoder that shares "  # type: ignore[attr-defined]
+                    "no weights with it; leave it out"
+                )
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
@@ -329,8 +345,10 @@ def _attention_clash(d_model: int, heads: int, positions: str, d_head: int | Non
     if positions in ("sinusoidal", "sinusoidal_halves") and d_model % 2:
         return f"sinusoidal positions need an even d_model, not {d_model}"
     if positions == "xl" and (heads * d_head if d_head else d_model) % 2:
-        return f"positions 'xl' need an even d_model, not {d_model}" if d_head is None else (
-            f"positions 'xl' need an even width of all heads; heads ({heads}) times d_head ({d_head}) is odd"
+        return (
+            f"positions 'xl' need an even d_model, not {d_model}"
+            if d_head is None
+            else (f"positions 'xl' need an even width of all heads; heads ({heads}) times d_head ({d_head}) is odd")
         )
     if positions == "rotary" and d_head is not None and d_head % 2:
         return f"positions 'rotary' turns pairs of numbers, so d_head must be even, not {d_head}"

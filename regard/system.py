@@ -23,7 +23,7 @@ from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import SEP, Tokenizer, clean
+from regard.data.tokens import Marks, Tokenizer, clean
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
@@ -380,10 +380,15 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
         Elements(
             part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
-            separator=SEP,
+            separator=_marks(sides, part).separator,
         )
         for i, part in enumerate(sides.source.parts)
     ]  # fmt: skip
+
+
+def _marks(sides: Sides, part: Modality) -> Marks:
+    """Those of a source; where there is none, the text is the target."""
+    return sides.target.marks if part.tokenizer is None else part.tokenizer.marks
 
 
 def _parts(source: Modality, item: Item) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Commands that use a model: generate, score, evaluate, explain, space, export."""
+"""Commands that use a model: generate, score, evaluate, explain, space, import, export."""
 
 from __future__ import annotations
 
@@ -348,10 +348,33 @@ def space(
     say(f"wrote {output}")
 
 
-@app.command(short_help="Write a model for CTranslate2 or ONNX, and check it there.")
+@app.command("import", short_help="Make a model folder of one that Hugging Face's transformers wrote.")
+def import_(
+    place: Annotated[str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Make a model folder of one that Hugging Face's transformers wrote, with its own tokens.
+
+    Marian, BART, mBART, T5, GPT-2, BERT, RoBERTa, DistilBERT and others like them; what one needs and Regard lacks is
+    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it.
+    """
+    check_output(output, force=force, folder=True)
+    import regard
+
+    with writing(output):
+        system = regard.import_model(place, output, force=force, warn=warn)
+    if as_json:
+        report_json({"model": str(output), "parameters": system.parameters()})
+    else:
+        say(str(system))
+
+
+@app.command(short_help="Write a model for CTranslate2, ONNX or transformers, and check it there.")
 def export(
     model: ModelFolder,
-    to: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="What for.")],
+    to: Annotated[Literal["ctranslate2", "onnx", "huggingface"], typer.Option(help="What for.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
     quantization: Quantization = None,
     force: Force = False,
@@ -360,9 +383,10 @@ def export(
     """Write a model in the form of another program, and check that it writes the same there.
 
     CTranslate2 takes Transformers with encoder and decoder; ONNX takes every model that writes text, and its folder
-    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt).
+    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt). For huggingface a model has to have the
+    form of one that transformers knows, as one that was imported has.
     """
-    if to == "onnx" and quantization is not None:
+    if to != "ctranslate2" and quantization is not None:
         raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
     check_model(model)
     check_output(output, force=force, folder=True)

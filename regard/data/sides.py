@@ -86,7 +86,9 @@ class Sides:
         for vocabulary, names in self.vocabularies.items():
             for name in names:
                 side = self.texts[name]
-                side.tokenizer, side.sampling = tokenizers[vocabulary], self.token_settings(vocabulary).sampling
+                given = tokenizers[vocabulary]
+                side.tokenizer = given.for_target if name == "target" else given
+                side.sampling = self.token_settings(vocabulary).sampling
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:

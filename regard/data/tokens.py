@@ -28,6 +28,7 @@ from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")  # of Regard's own vocabularies, as are their ids
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+PUBLISHED = ("tokenizers", "pieces")  # kinds of those that other programs made; see foreign.py
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
 
@@ -128,6 +129,11 @@ class Tokenizer(ABC):
     @abstractmethod
     def save(self, folder: Path, name: str) -> None:
         """Write what `load` reads."""
+
+    @property
+    def for_target(self) -> Tokenizer:
+        """That of what is written, where the two sides of one vocabulary are cut differently."""
+        return self
 
     @property
     def dtype(self) -> str:
@@ -318,6 +324,11 @@ def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
             return Subwords.train(texts, kind, size)
         case "char" | "word":
             return Symbols.train(texts, kind, size)
+        case "imported":
+            raise ConfigError(
+                "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "
+                "start.encoder or start.decoder names the model to take it from, and other kinds are learnt"
+            )
         case _:
             return Bytes()
 
@@ -331,6 +342,10 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
         content: Any = json.loads(listed.read_text(encoding="utf-8"))
         if content["kind"] == "byte":
             return Bytes()
+        if content["kind"] in PUBLISHED:
+            from regard.data.foreign import load_published
+
+            return load_published(folder, name, content)
         if content["kind"] not in ("char", "word"):
             raise ValueError(f"it is of kind {content['kind']!r}")
         return Symbols(content["kind"], texts_of(content["symbols"]))

@@ -101,7 +101,8 @@ def build_encoder(settings: ModelSettings, number: int, source: Elements, longes
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
     chosen, source = _stem_settings(settings, number, source), replace(source, scaled=settings.scale_embeddings)
-    stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
+    width = getattr(part, "width", None) or settings.d_model
+    stem: Stem = STEMS.get(chosen.kind)(chosen, source, width, settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 
 

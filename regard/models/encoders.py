@@ -19,7 +19,17 @@ from regard.nn.blocks import EncoderBlock, make_norm, run_blocks
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
-from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, SinusoidalHalves, T5Bias, TransformerXL
+from regard.nn.positions import (
+    Alibi,
+    Learned,
+    Relative,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+    SinusoidalHalves,
+    T5Bias,
+    TransformerXL,
+)
 from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
@@ -168,9 +178,11 @@ class TransformerEncoder(Body):
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
-        parts = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
+        width = settings.width or d_model
+        parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
         self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+        self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
 
     @property
@@ -182,7 +194,8 @@ class TransformerEncoder(Body):
         x = self.stem(source, self.positions, self.embedding_norm)
         seen = self.blocks[0].self_attention.spans(x)
         x = run_blocks(self.blocks, x, seen)
-        return Memory(x.like(self.final(x.values)))
+        values = self.final(x.values)
+        return Memory(x.like(values if self.project is None else self.project(values)))
 
 
 class SeveralEncoders(nn.Module):

@@ -23,7 +23,7 @@ from regard.exchange.huggingface.family import Family
 from regard.models.published import read_published
 from regard.registry import did_you_mean
 
-CONFIG = "config.json"
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each alone, or in parts that an index lists
 
 # The module of each family, by the `model_type` in config.json.
@@ -34,30 +34,39 @@ HOMES = {
 }  # fmt: skip
 
 
-def family_of(config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Family:
-    """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read."""
+def family_of(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None,
+    preprocessor: Mapping[str, Any] | None = None,
+) -> Family:  # fmt: skip
+    """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read, and
+    `preprocessor` is what stands beside it of pictures and sound."""
     kind = config.get("model_type")
     if kind not in HOMES:
         raise ConfigError(f"config.json has model_type {kind!r}; {did_you_mean(str(kind), list(HOMES))}")
     module = import_module(f"regard.exchange.huggingface.{HOMES[kind]}")
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, Family) and kind in cls.model_types:
-            return cls(config, tensors)
+            return cls(config, tensors, preprocessor)
     raise AssertionError(f"{module.__name__} has a family for {kind}")
 
 
 def read_network(folder: Path) -> Family:
     """The network in a folder."""
-    path = folder / CONFIG
+    if not (folder / CONFIG).exists():
+        raise ModelError(f"no {CONFIG} in {folder}; it holds no model of Hugging Face's")
+    preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).exists() else None
+    return family_of(read_json(folder / CONFIG), read_weights(folder), preprocessor)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Settings by name from a file of others."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"no {CONFIG} in {folder}; it holds no model of Hugging Face's") from None
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error})") from None
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} should hold settings by name, not {type(config).__name__}")
-    return family_of(config, read_weights(folder))
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} should hold settings by name, not {type(found).__name__}")
+    return found
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

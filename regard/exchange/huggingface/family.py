@@ -84,10 +84,11 @@ class Move:
 
 
 class Family(ABC):
-    """The networks of some `model_type`s, made as `Family(config, tensors)` from a checkpoint.
+    """The networks of some `model_type`s, made as `Family(config, tensors, preprocessor)` from a checkpoint.
 
     `tensors` are those of the checkpoint (their shapes are asked for, and which of them are there); to export, those
-    that `exported` is to write need not be known: an empty mapping will do where the config says all.
+    that `exported` is to write need not be known. `preprocessor` is what preprocessor_config.json says, of pictures
+    and sound.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()  # as config.json names them
@@ -96,8 +97,10 @@ class Family(ABC):
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {}  # options of config.json that have to have one of these values
     ignored: ClassVar[str] = r".*\.position_ids"  # tensors that no output depends on
 
-    def __init__(self, config: Mapping[str, Any], tensors: Tensors | None = None) -> None:
-        self.config, self.tensors = config, dict(tensors or {})
+    def __init__(
+        self, config: Mapping[str, Any], tensors: Tensors | None = None, preprocessor: Mapping[str, Any] | None = None
+    ) -> None:
+        self.config, self.tensors, self.preprocessor = config, dict(tensors or {}), preprocessor or {}
         named: Sequence[str] = config.get("architectures") or self.architectures[:1]
         self.architecture = named[0]
         self.tensors = {self.canonical(name): tensor for name, tensor in self.tensors.items()}
@@ -149,6 +152,18 @@ class Family(ABC):
 
     def refuse(self, name: str, why: str) -> None:
         raise ConfigError(f"config.json has {name}: {self.config.get(name)!r}; {why}, so this model cannot be imported")
+
+    def refuse_preprocessor(self, name: str, why: str) -> None:
+        value = self.preprocessor.get(name)
+        raise ConfigError(f"preprocessor_config.json has {name}: {value!r}; {why}, so this model cannot be imported")
+
+    def label_names(self) -> list[str]:
+        """The classes that config.json names; two that have no names, where it names none."""
+        named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+        by_number = {int(number): str(label) for number, label in named.items()}
+        if sorted(by_number) != list(range(len(by_number))):
+            self.refuse("id2label", "it should number labels from 0 on")
+        return [by_number[i] for i in range(len(by_number))]
 
     def activation(self, name: str, usual: str) -> str:
         """An activation's name here."""
