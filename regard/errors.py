@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": ("ONNX exports need onnx", "export"),
     "onnxruntime": ("ONNX exports need onnxruntime", "export"),
     "onnxscript": ("ONNX exports need onnxscript", "export"),
+    "rouge_score": ("ROUGE of summaries needs rouge-score", "summaries"),
     "soundfile": ("recordings need soundfile", "speech"),
     "tokenizers": ("vocabularies of other programs need tokenizers", "import"),
     "huggingface_hub": ("models by name need huggingface_hub", "import"),

@@ -344,7 +344,7 @@ def test_what_is_forgotten_is_seen(begun: Path) -> None:
         ({"start": {"model": None}, **LORA}, "training.lora adapts trained weights, and [start] names none"),
         ({"training": {"rates": {"encoder": 0}}}, "name encoder in freeze"),
         ({"training": {"rates": {"encoder": -1}}}, "give a factor above 0"),
-        ({"data": {"watch": {"old/": "valid.tsv"}}}, "letters, digits and hyphens"),
+        ({"data": {"watch": {"old/": "valid.tsv"}}}, "write it in letters, digits"),
         ({"training": {"layer_decay": 1.5}}, "layer_decay"),
     ],
 )  # fmt: skip

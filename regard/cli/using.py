@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,6 +30,7 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.system import System
+    from regard.tasks.results import Evaluation
 
 
 Engine = Literal["regard", "ctranslate2"]
@@ -217,7 +218,8 @@ def evaluate(
     settings, read_as = source_settings(settings)
     system = regard.load(model, device=device, settings=read_as)
     judging = None if judge is None else regard.load(judge, device=device)
-    files = files_of(data) if data else system.config.data.test or system.config.data.valid
+    files = files_of(data) if data else None
+    own = [corpus.files for corpus in system.config.data.split("test") or system.config.data.split("valid")]
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
     further = [[line for _, line in read_lines(path)] for path in references or []]
     scoring = Scoring(tokenize, further, confidence)
@@ -229,11 +231,12 @@ def evaluate(
     content = {
         "model": str(model),
         **({} if judge is None else {"judge": str(judge)}),
-        "data": files,
+        "data": files if files is not None else own[0] if len(own) == 1 else own,
         "examples": len(result.examples),
         "search": system.search_settings(**search).model_dump(),
         **({"source": read_as["source"]} if read_as else {}),
         "scores": {name: score.to_json() for name, score in result.scores.items()},
+        **({"corpora": _scores_of_each(result)} if result.corpora else {}),
         "exposure": result.exposure.to_json() if result.exposure else None,
         "classes": {x.label: x.to_json() for x in result.classes},
         "regard": regard.__version__,
@@ -248,10 +251,17 @@ def evaluate(
         report_json(content)
         return
     show(score_table(result.scores, f"{len(result.examples)} examples"))
+    for name, scores in result.corpora.items():
+        show(score_table(scores, name))
     if result.classes:
         show(class_table(result.classes))
     if result.exposure is not None:
         show(exposure_table(result.exposure))
+
+
+def _scores_of_each(result: Evaluation) -> dict[str, Any]:
+    """The scores of each corpus, as plain data."""
+    return {name: {x: score.to_json() for x, score in own.items()} for name, own in result.corpora.items()}
 
 
 @app.command(short_help="Draw what the model attends to, as a page or a picture.")
