@@ -25,8 +25,8 @@ SIDES = ("encoder", "decoder")
 class Fairseq(Toolkit):
     """An encoder and a decoder; `config` are the options of the model.
 
-    Its sines have other wavelengths than those of Vaswani et al. 2017 and begin at position 2. So they become a table of
-    learned positions, which `training.freeze: [encoder.positions, decoder.positions]` keeps as they are.
+    Its sines have other wavelengths than those of Vaswani et al. 2017 and begin at position 2. So they become a table
+    of learned positions, which `training.freeze: [encoder.positions, decoder.positions]` keeps as they are.
     """
 
     program, file = "fairseq", "the checkpoint"

@@ -96,7 +96,7 @@ def read(checkpoint: Mapping[str, Any], path: Path) -> OpenNMT:
     for side, there in (("source", "src"), ("target", "tgt")):
         tokens, first = lists[there], lists.get("decoder_start_token", "<s>")
         marks = replace(marks_of(tokens, "<s>", "</s>", "<blank>", "<unk>", first=first), source=Frame())
-        model = options.get(f"{there}_subword_model")
-        cut = "sentencepiece" in (options.get("transforms") or []) and model
+        model: str = options.get(f"{there}_subword_model") or ""
+        cut = bool(model) and "sentencepiece" in (options.get("transforms") or [])
         tokenizers[side] = pieces(tokens, marks, path.parent / Path(model).name) if cut else words(tokens, marks)
     return OpenNMT(options, tensors, tokenizers)

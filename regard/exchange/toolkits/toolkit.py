@@ -87,8 +87,10 @@ class Toolkit(Family):
         """The weights and biases of products, or of a norm."""
         matrices = tuple(f"{name}.weight" for name in theirs)
         yield Move(f"{ours}.weight", matrices)
-        biased = f"{theirs[0]}.bias" in self.tensors
-        yield Move(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs) if biased else matrices, *[ZEROS][biased:])
+        if f"{theirs[0]}.bias" in self.tensors:
+            yield Move(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs))
+        else:
+            yield Move(f"{ours}.bias", matrices, ZEROS)
 
 
 def read_torch(path: Path, program: str) -> dict[str, Any]:
