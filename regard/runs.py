@@ -46,6 +46,7 @@ from regard.system import (
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
+from regard.training.lora import Adapters
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
@@ -74,7 +75,7 @@ def train(config: Config | str | Path, watcher: Watcher | None = None) -> System
 def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
-    valid = _validation(task, made_from, watcher)
+    valid, watched = _validation(task, made_from, watcher), _watched(task, watcher)
     names = [corpus.name for corpus in config.data.split("valid")]
     system = System(task, folder)
     what = "vocabulary" if config.target.written else config.target.kind
@@ -86,20 +87,25 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
         drawn = zip(config.data.split("train"), batches.examples.sizes, batches.quotas, strict=True)
         each = ", ".join(f"{quota:,} of {corpus.name} ({size:,} examples)" for corpus, size, quota in drawn)
         watcher.message(f"an epoch draws {each}")
+    adapters = _adapters(task, watcher)
     objective = make_objective(
         task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
     )
     if settings.objective.sampled:
         objective.use_counts(_token_counts(task, batches.examples))
     trainer = Trainer(
-        task.model, objective, batches, settings, folder, task.device, lambda: validate_each(task, names, valid),
-        config.metric, watcher, lower=task.lower_is_better(config.metric),
+        task.model, objective, batches, settings, folder, task.device,
+        lambda: {**validate_each(task, names, valid), **_validate_watched(task, watched)}, config.metric, watcher,
+        lower=task.lower_is_better(config.metric), adapters=adapters, watched=[*watched],
     )  # fmt: skip
-    if not trainer.resume():
+    if not trainer.resume() and adapters is None:
         _start_from(task, watcher)
+    _say_what_learns(trainer, watcher)
     progress = trainer.run()
     if not progress.finished:
         raise Stopped(progress, trainer.stop)
+    if adapters is not None:
+        adapters.merge()
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return system
 
@@ -141,6 +147,17 @@ def _token_counts(task: Task, store: ExampleStore) -> Tensor:
     return torch.from_numpy(counts)
 
 
+def _say_what_learns(trainer: Trainer, watcher: Watcher) -> None:
+    """Of how many parameters training changes some, where it is not all."""
+    every = sum(parameter.numel() for parameter in trainer.model.parameters())
+    learning = {weight: pace for weight, pace in trainer.updater.paces.items() if math.isfinite(pace.since)}
+    count = sum(weight.numel() for weight in learning)
+    if count < every:
+        at_first = sum(weight.numel() for weight, pace in learning.items() if not pace.since)
+        later = f", {at_first:,} of them from the start" if at_first < count else ""
+        watcher.message(f"{count:,} of {every:,} parameters learn ({100 * count / every:.2g} %){later}")
+
+
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
     """Training was asked to stop by a signal, and can be resumed from its last checkpoint."""
 
@@ -154,7 +171,8 @@ def run_fingerprint(config: Config) -> Fingerprint:
     data, start = config.data, config.start
     files = [f"data.{split}" for split in SPLITS]
     files += [f"data.corpora[{i}].{split}" for i in range(len(data.corpora or ())) for split in SPLITS]
-    parts: dict[str, Any] = settings_of(config, without=("preset", "run", *files, "data.root", "start."))
+    without = ("preset", "run", *files, "data.root", "data.watch.", "start.")
+    parts: dict[str, Any] = settings_of(config, without=without)
     sides = Sides.of(config)
     for split in ("train", "valid"):
         contents = [data_content(corpus.files, sides.form_of(split)) for corpus in data.split(split)]
@@ -381,6 +399,28 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> list[En
     ]
 
 
+def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
+    """The examples of `data.watch` that can be used; messages say what cannot."""
+    config, found = task.config, dict[str, Encoded]()
+    for name, files in config.data.watch.items():
+        data, report = config.data.model_copy(update={"valid": files, "corpora": None}), Report(file_names(files))
+        examples = task.checked(usable_examples(data, "valid", task.sides, report.add), report.add)
+        rows = list(usable(examples, task.sides, report.add))
+        report.lines = len(rows) + report.bad
+        report.check(data)
+        if what := report.describe():
+            watcher.message(what)
+        some = [example for example, _, _ in rows[: config.training.validate_sentences]]
+        found[name] = Encoded([source for _, source, _ in rows], [target for *_, target in rows], some)
+    return found
+
+
+def _validate_watched(task: Task, watched: dict[str, Encoded]) -> dict[str, float]:
+    """Scores of what is watched beside the validation data, as `bleu/NAME`."""
+    found = {name: task.validate(examples) for name, examples in watched.items()}
+    return {f"{score}/{name}": value for name, scores in found.items() for score, value in scores.items()}
+
+
 def _ignore(bad: BadLine) -> None:
     """Bad lines were reported when the data were scanned."""
 
@@ -402,9 +442,9 @@ def _stored(task: Task, split: str, made_from: Fingerprint, watcher: Watcher) ->
     return store
 
 
-def _start_from(task: Task, watcher: Watcher) -> None:
-    """Put weights that were trained before into a new model, as the config's `start` says."""
-    own = _every_name(task.model)
+def _start_from(task: Task, watcher: Watcher) -> set[str]:
+    """Put weights that were trained before into a new model, as the config's `start` says; their names."""
+    own, taken = _every_name(task.model), set[str]()
     for part in ("model", "encoder", "decoder"):
         folder: str | None = getattr(task.config.start, part)
         if folder is None:
@@ -426,9 +466,31 @@ def _start_from(task: Task, watcher: Watcher) -> None:
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
         for name in fitting:
             own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
+        taken.update(fitting)
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
     if task.config.start.weights is not None:
-        _start_from_published(task, Path(task.config.start.weights), own, watcher)
+        taken |= _start_from_published(task, Path(task.config.start.weights), own, watcher)
+    return taken
+
+
+def _adapters(task: Task, watcher: Watcher) -> Adapters | None:
+    """The adapters of `training.lora`, over the weights that the config's `start` names: no checkpoint holds those, so
+    they are put in here, when a run is resumed too."""
+    settings = task.config.training.lora
+    if settings is None:
+        return None
+    taken = _start_from(task, watcher)
+    adapters = Adapters(task.model, settings)
+    names = {id(weight): name for name, weight in task.model.named_parameters(remove_duplicate=False) if name in taken}
+    if new := next((name for name, weight in adapters.base.items() if id(weight) not in names), None):
+        raise ConfigError(
+            f"training.lora: {new} begins anew, for [start] has none, and would never learn; name its part in "
+            f"training.lora.also, such as [{new.partition('.')[0]}]"
+        )
+    watcher.message(
+        f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"
+    )
+    return adapters
 
 
 def _begun(model: nn.Module, part: str) -> tuple[str, ...]:
@@ -448,12 +510,12 @@ def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: i
     raise ConfigError(f"start.encoder: {folder} fits none of the {sources} encoders of this config's [model]")
 
 
-def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> None:
-    """Put the weights of a published network into each encoder that has such a part."""
+def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> set[str]:
+    """Put the weights of a published network into each encoder that has such a part; their names."""
     tensors = read_published(path)
     layout = layout_of(tensors, path)
     found, config = encoder_weights(tensors, layout, path), task.config
-    several, clashes, taken = len(config.sources) > 1, list[str](), 0
+    several, clashes, taken = len(config.sources) > 1, list[str](), set[str]()
     for number in range(1 if config.model.share_encoder else len(config.sources)):
         begin = f"encoder.encoders.{number}." if several else "encoder."
         inner = getattr(config.stem(number), "picture", None)  # of frames: a stem inside a stem
@@ -461,10 +523,13 @@ def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watche
         if what := clash(layout, encoder if inner is None else encoder.model_copy(update={"stem": inner})):
             clashes.append(what)
             continue
-        taken += put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
+        taken |= put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
     if not taken:
         raise ConfigError(f"start.weights: {path}: {clashes[0]}")
-    watcher.message(f"start.weights: {taken} tensors of {layout.name} from {path}; {len(own) - taken} begin anew")
+    watcher.message(
+        f"start.weights: {len(taken)} tensors of {layout.name} from {path}; {len(own) - len(taken)} begin anew"
+    )
+    return taken
 
 
 def _fits(name: str, here: Tensor, there: Tensor) -> bool:

@@ -123,8 +123,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         of_target = self._text_clashes() if self.target.written else self._head_clashes()
-        clashes = (self._token_clashes(), self._noise_clashes(), self._source_clashes(), of_target)
-        for what in chain(*clashes, self._metric_clashes()):
+        clashes = self._token_clashes(), self._noise_clashes(), self._source_clashes(), self._start_clashes()
+        for what in chain(*clashes, of_target, self._metric_clashes()):
             raise ValueError(what)
         return self
 
@@ -338,6 +338,11 @@ class Config(Section):
             yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
             yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
+
+    def _start_clashes(self) -> Iterator[str]:
+        start = self.start
+        if self.training.lora is not None and not (start.model or start.encoder or start.decoder or start.weights):
+            yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric

@@ -139,6 +139,23 @@ OBJECTIVES.describe(["denoising"], DenoisingSettings)
 OBJECTIVES.describe(["span_corruption"], SpanCorruptionSettings)
 
 
+class LoraSettings(Section):
+    """Low-rank adapters: `W + (α / r) B A` in place of `W` (Hu et al. 2022)."""
+
+    rank: Small = Field(8, description="r: columns of B and rows of A")
+    alpha: float = Field(16.0, gt=0, le=10**6, description="α; what is added to W is scaled by α / r")
+    dropout: Share = Field(0.0, description="dropout of what A reads")
+    parts: list[str] = Field(
+        ["*attention*"],
+        description="names of linear layers to adapt, where * stands for anything: [*attention*, *feed_forward*], "
+        "[decoder.*], [*.cross_attention.inputs]",
+    )
+    also: list[str] = Field(
+        default_factory=list,
+        description="parts of the model that learn in full beside the adapters, such as [head]",
+    )
+
+
 class Training(Section):
     """How to learn."""
 
@@ -172,11 +189,30 @@ class Training(Section):
     metric: str | None = Field(
         None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
     )
+    lora: LoraSettings | None = Field(
+        None,
+        description="fine-tune low-rank adapters in place of the weights of [start], such as {rank: 8}, and merge them "
+        "into the trained model (Hu et al. 2022)",
+    )
     freeze: list[str] = Field(
         default_factory=list,
         description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
     )
     thaw: Count = Field(0, description="updates after which what is frozen learns too (0: never)")
+    unfreeze_every: Count = Field(
+        0,
+        description="gradual unfreezing: the top layers of encoder and decoder learn from the start, those below them "
+        "after so many updates, and so on down to the embeddings (Howard and Ruder 2018; 0: all learn from the start)",
+    )
+    rates: dict[str, float] = Field(
+        default_factory=dict,
+        description="factors of the learning rate by part of the model: {encoder: 0.1, decoder.embedding: 0.3}; of "
+        "several names that fit a weight, the longest counts",
+    )
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="factor of the learning rate from each layer to that below it, down from the top "
+        "of the encoder or decoder (Howard and Ruder 2018 take 1 / 2.6; 1: all learn alike)"
+    )  # fmt: skip
     patience: Count = Field(0, description="validations without a better one before stopping (0: never stop early)")
     save_every: Period = Field(500, description="updates between checkpoints")
     keep_last: Size = Field(3, description="how many latest checkpoints to keep, beside the best")
@@ -190,4 +226,12 @@ class Training(Section):
     def _enough_kept(self) -> Training:
         if self.average > self.keep_last:
             raise ValueError(f"average ({self.average}) needs keep_last at least as large (now {self.keep_last})")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_learn(self) -> Training:
+        for part, factor in self.rates.items():
+            if not 0 < factor <= 1000:
+                advice = f"name {part} in freeze" if factor == 0 else "give a factor above 0, at most 1000"
+                raise ValueError(f"rates: {part} is {factor:g}; {advice}")
         return self

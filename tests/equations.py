@@ -406,3 +406,8 @@ def rollout(layers: list[Array]) -> list[list[float]]:
             rows = [[sum(rows[i][k] * found[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
         found = rows
     return found
+
+
+def lora(x: Array, w: Array, b: Array, down: Array, up: Array, alpha: float) -> Array:
+    """Hu et al. 2022, eq. 3: `W x + b + (α / r) B A x`."""
+    return x @ w.T + b + alpha / len(down) * x @ down.T @ up.T
