@@ -96,7 +96,7 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     task = new_task(sides, device)
     store = _stored(task, "train", made_from, watcher)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
-    return task, Batches(store, sides, task.layout, budgets, settings.seed)
+    return task, task.training_batches(store, budgets, settings.seed)
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked

@@ -80,6 +80,14 @@ class ObjectiveSettings(Section):
         description="soft attention of a recurrent decoder: weight of Σ_i (1 - Σ_t α_ti)², so that all places are "
         "looked at (Xu et al. 2015, eq. 14, who take 1)",
     )
+    activation: Weight = Field(
+        0.0, description="decoder.kind awd_lstm on a stream: weight of the mean square of what goes to the output layer "
+        "(Merity et al. 2018, who take 2)"
+    )  # fmt: skip
+    slowness: Weight = Field(
+        0.0, description="decoder.kind awd_lstm on a stream: weight of the mean square by which states change from token "
+        "to token (temporal activation regularisation, Merity et al. 2018, who take 1)"
+    )  # fmt: skip
     reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
     entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
     soft: Fraction = Field(

@@ -8,9 +8,9 @@ and memory holds one window.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ class Batch:
     inputs: Ragged
     outputs: Ragged
     filler: int = 0  # how many of the outputs are there to fill up
+    goes_on: bool = False  # its rows go on where those of the batch before it ended
 
     @property
     def tokens(self) -> int:
@@ -60,7 +61,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, inputs, outputs, self.filler)
+        return replace(self, source=source, inputs=inputs, outputs=outputs)
 
     def filled(self, room: Room) -> Batch | None:
         """With each side filled up to what there is room for, so that all batches are of one shape.
@@ -110,7 +111,7 @@ class Batch:
     def pinned(self) -> Batch:
         """In memory from which a GPU can fetch it by itself."""
         source, inputs, outputs = (x.pinned() for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, inputs, outputs, self.filler)
+        return replace(self, source=source, inputs=inputs, outputs=outputs)
 
 
 def make_batch(source: Source, targets: Sequence[Tokens], first: int = BOS) -> Batch:
@@ -119,7 +120,10 @@ def make_batch(source: Source, targets: Sequence[Tokens], first: int = BOS) -> B
 
 
 class Layout(Protocol):
-    """How examples are laid out for a model; what it draws at random comes from `draw`."""
+    """How examples are laid out for a model; what it draws at random comes from `draw`. Before a block of a stream it
+    wants `lead` more tokens."""
+
+    lead: ClassVar[int]
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         """A batch of these examples."""
@@ -130,11 +134,24 @@ class Layout(Protocol):
 class Pairs:
     """A source, and a target to write a token at a time."""
 
+    lead: ClassVar[int] = 0
+
     source: Modality
     first: int = BOS
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         return make_batch(self.source.pack(sources), targets, self.first)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Blocks of a stream, each with the token before it: every token is to follow the one before."""
+
+    lead: ClassVar[int] = 1
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
+        inputs, outputs = (Ragged.of([block[part] for block in targets]) for part in (slice(-1), slice(1, None)))
+        return Batch(Ragged.of(sources), inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -144,6 +161,8 @@ class Masked:
     Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
     positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`.
     """
+
+    lead: ClassVar[int] = 0
 
     share: float
     vocabulary: int
@@ -169,6 +188,8 @@ class Predicted:
 
     Of a word that is its first piece or, where the body sees no further than it has read, its `last`.
     """
+
+    lead: ClassVar[int] = 0
 
     source: Modality
     target: HeadTarget

@@ -61,6 +61,11 @@ class Target(Side):
     def size(self) -> int:
         """How many outputs the model's last layer has."""
 
+    @property
+    def block(self) -> int | None:
+        """Tokens of a block, where all targets are one stream that is cut into blocks; a blank one is then one too."""
+        return None
+
     # Numbers
 
     def find_fault(self, field: str) -> tuple[str, str] | None:

@@ -61,6 +61,8 @@ class Recurrence(nn.Module):
 
     def forward(self, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
         """All states of the top layer, `(total, d_model)`, and the carry at the end of each sequence."""
+        if x.uniform and x.longest:
+            return self._rectangle(x, carry)
         index, going, rows = x.by_step
         if not len(rows):
             return x.like(x.values.new_zeros(0, self.d_model)), carry
@@ -75,6 +77,18 @@ class Recurrence(nn.Module):
                 ends.append(torch.cat(end) if self.cell == "lstm" else end)
         states = gathered(values, x.in_steps, index)
         return x.like(states), carry.to(values.dtype).index_copy(0, rows, torch.stack(ends).permute(2, 0, 1, 3))
+
+    def _rectangle(self, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
+        """Rows of one length, which torch's kernels read as `(steps, rows, d_input)`."""
+        with torch.autocast(x.values.device.type, enabled=False):
+            values = x.padded().to(self.dtype).transpose(0, 1)
+            begin = carry.to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
+            ends = []
+            for i, layer in enumerate(self.layers):
+                hidden = (begin[i, 0], begin[i, 1]) if self.cell == "lstm" else begin[i, 0]
+                values, end = layer(self.dropout(values) if i else values, hidden)
+                ends.append(torch.cat(end) if self.cell == "lstm" else end)
+        return x.like(values.transpose(0, 1).flatten(0, 1)), torch.stack(ends).permute(2, 0, 1, 3)
 
     def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One step for `(rows, d_input)`: the top layer's `(rows, d_model)`, and the new carry."""

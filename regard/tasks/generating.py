@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Pairs, make_batch, pack
+from regard.data.batches import Batch, Layout, Pairs, make_batch, pack
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring, measure
@@ -66,7 +66,7 @@ class TextGeneration(Task):
             self.first = SEP  # source and target are one text, with this between
 
     @property
-    def layout(self) -> Pairs:
+    def layout(self) -> Layout:
         return Pairs(self.source, self.first)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:

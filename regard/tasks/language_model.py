@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 import torch
+from torch import Tensor
 
+from regard.data.batches import Batches, Continued, Layout
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.store import ExampleStore
+from regard.data.stream import BlockBatches, RowBatches
 from regard.data.target import Scoring
-from regard.data.tokens import BOS, EOS, MARKS, clean
+from regard.data.tokens import EOS, MARKS, clean
 from regard.errors import DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import DecoderOnly
@@ -21,6 +25,8 @@ from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
 from regard.tasks.task import Pack, windows
+
+PART = 1024  # tokens whose logits are held at once
 
 
 @dataclass
@@ -31,11 +37,31 @@ class LanguageModeling(TextGeneration):
 
     begins = "prompt"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target.block is not None:
+            self.first = EOS  # in a stream a text begins after the end of another
+
+    @property
+    def layout(self) -> Layout:
+        return super().layout if self.target.block is None else Continued()
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        if (block := self.target.block) is None:
+            return super().training_batches(store, budgets, seed)
+        kind = BlockBatches if self.model.decoder.bounded else RowBatches
+        return kind(store, self.sides, self.layout, budgets, seed, block=block)
+
     def evaluate(
         self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
-        """Perplexity by token, by word and in bits by character: the last two compare models of different tokens."""
+        """Perplexity by token, by word and in bits by character: the last two compare models of different tokens.
+
+        The end of every text counts as a token, a word and a character. A model that was trained on a stream reads the
+        texts as one, blank ones too, each after all before it (`stream`); any other reads each by itself."""
+        if self.target.block is not None:
+            return self._evaluate_stream(examples, search, advance)
         seen: list[Example] = []
         total, tokens, words, characters, count = 0.0, 0, 0, 0, 0
         for window in windows(examples, self.window):
@@ -55,6 +81,30 @@ class LanguageModeling(TextGeneration):
             advance(len(texts))
         if not seen:
             raise DataError(f"none of the {count} texts can be used")
+        return self._evaluation(seen, total, tokens, words, characters)
+
+    def _evaluate_stream(self, examples: Iterable[Example], search: Search, advance: Advance) -> Evaluation:
+        seen: list[Example] = []
+
+        def lines() -> Iterator[str]:
+            for example in examples:
+                seen.append(example)
+                yield example.target
+
+        total, tokens, words, characters = 0.0, 0, 0, 0
+        for number, found in enumerate(self.stream(lines(), stride=search.stride)):
+            text = clean(seen[number].target)
+            total, tokens = total - math.fsum(found), tokens + len(found)
+            words, characters = words + len(text.split()) + 1, characters + len(text) + 1
+            advance(1)
+        if not seen:
+            raise DataError("there is no text to read")
+        return self._evaluation(seen, total, tokens, words, characters)
+
+    def _evaluation(
+        self, seen: list[Example], total: float, tokens: int, words: int, characters: int
+    ) -> Evaluation:
+        """Scores of texts that cost `total`, so many tokens, words and characters."""
         by_word = perplexity(total / words)
         bits = total / characters / math.log(2)
         scores = {
@@ -67,15 +117,36 @@ class LanguageModeling(TextGeneration):
         return Evaluation(scores, [], seen)
 
     def validate(self, examples: Encoded) -> dict[str, float]:
-        loss = self.loss(examples)
+        loss = self.loss(examples) if self.target.block is None else self._stream_loss(examples)
         return {"loss": loss, "perplexity": perplexity(loss)}
+
+    def _stream_loss(self, examples: Encoded) -> float:
+        """The mean of `-log p` over the stream in the blocks of training: with the state carried along rows, or of each
+        block by itself. `evaluate` gives each token more to go by."""
+        training, own = self.config.training, self.config.target.batch_tokens
+        budgets = [own or training.batch_tokens]
+        batches = self.training_batches(ExampleStore([examples.targets], None), budgets, training.seed)
+        assert isinstance(batches, BlockBatches), "a stream comes in blocks"
+        total, tokens, state = 0.0, 0, None
+        for batch in (batch.to(self.device) for batch in batches.epoch()):
+            with self.inference():
+                begin = state if batch.goes_on else self.model.decoder.alone(len(batch.inputs))
+                outputs, state = self.model.read(batch.inputs, begin)
+                total += self._cost(outputs.values, batch.outputs.values)
+            tokens += batch.tokens
+        return total / tokens
+
+    def _cost(self, outputs: Tensor, tokens: Tensor) -> float:
+        """`-log p` of all these tokens, some at a time: logits of all would be too many to hold."""
+        parts = zip(outputs.split(PART), tokens.split(PART), strict=True)
+        return -math.fsum(float(self.model.predict(x).gather(1, y[:, None]).sum()) for x, y in parts)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source is the prompt, and the target what was written after it."""
         prompt = self.target.encode(field)
         same = (a == b for a, b in zip(prompt, target, strict=False))
         count = sum(takewhile(bool, same))  # a given target may be cut differently where the prompt ends
-        pieces = [*self.target.pieces([BOS, *target]), MARKS[EOS]]
+        pieces = [*self.target.pieces([self.first, *target]), MARKS[EOS]]
         return Shown(
             source=pieces[: count + 1],
             source_word=[-1, *self.target.words(target[:count])],
@@ -95,13 +166,20 @@ class LanguageModeling(TextGeneration):
     def readable(self, fields: Sequence[Field]) -> tuple[Sequence[Item], Pack]:
         return self.target.encode_many(fields), lambda items: self.batch(items, items).inputs
 
-    def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
+    @property
+    def context(self) -> int:
+        """As many tokens as a Transformer looks back at: the blocks it was trained on, or what it has positions for."""
+        return min(self.target.block or self.longest, self.longest)
+
+    def stream(self, lines: Iterable[str], chunk: int = 256, stride: int | None = None) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
 
-        A Transformer looks back as far as it has positions: before they run out, it reads its latest half again.
+        A Transformer looks back as far as its `context`. Before that is full, it reads again as much of the latest as
+        leaves room for `stride` tokens (default: half): fewer give each token more to look back at, and take longer.
         """
         if self.model.decoder.bounded:
-            chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit
+            most = self.context // 2 if stride is None else min(stride, self.context - 1)
+            chunk = min(chunk, max(1, most))
         reader = _Reader(self, chunk)
         waiting: list[list[int]] = []
         for line in lines:
@@ -116,9 +194,9 @@ class _Reader:
     """A language model in the middle of a long text."""
 
     def __init__(self, task: LanguageModeling, chunk: int) -> None:
-        self.task, self.chunk = task, min(chunk, task.longest // 2)
+        self.task, self.chunk = task, chunk
         self.state = task.model.decoder.alone(1)
-        self.seen = [BOS]  # the latest tokens, of which the last has not been read yet
+        self.seen = [task.first]  # the latest tokens, of which the last has not been read yet
 
     def read(self, lines: Sequence[Tokens]) -> list[list[float]]:
         """`log p` of each token of some more lines."""
@@ -132,10 +210,10 @@ class _Reader:
 
     def _read(self, tokens: Tokens) -> list[float]:
         task, model = self.task, self.task.model
-        if model.decoder.bounded and len(self.seen) + len(tokens) > task.longest:
-            self.seen = self.seen[-(task.longest // 2) :]
+        if model.decoder.bounded and len(self.seen) + len(tokens) > task.context + 1:
+            self.seen = self.seen[-(task.context + 1 - self.chunk) :]
             self.state = model.start(Ragged.of([self.seen[:-1]], task.device))
         outputs, self.state = model.read(Ragged.of([[self.seen[-1], *tokens[:-1]]], task.device), self.state)
-        self.seen = [*self.seen, *tokens][-task.longest :]
+        self.seen = [*self.seen, *tokens][-task.context - 1 :]
         chosen = torch.tensor(tokens, device=task.device)[:, None]
         return model.predict(outputs.values).gather(1, chosen).squeeze(1).tolist()

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Masked
+from regard.data.batches import Batch, Batches, Masked
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.store import ExampleStore
+from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
 from regard.errors import ConfigError, DataError
@@ -34,6 +36,11 @@ class MaskedLanguageModeling(Task):
     @property
     def layout(self) -> Masked:
         return Masked(self.config.training.objective.masked, self.target.size)
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        if (block := self.target.block) is None:
+            return super().training_batches(store, budgets, seed)
+        return BlockBatches(store, self.sides, self.layout, budgets, seed, block=block)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         """Whole texts, nothing asked."""
@@ -170,7 +177,10 @@ class MaskedLanguageModeling(Task):
         return Evaluation({"accuracy": accuracy, "pseudo_perplexity": pseudo}, [], seen)
 
     def validate(self, examples: Encoded) -> dict[str, float]:
-        right, total, loss = self._masked(examples.targets)
+        targets = examples.targets
+        if self.target.block is not None:
+            targets = Stream(examples.targets).blocks(self.target.block)
+        right, total, loss = self._masked(targets)
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:

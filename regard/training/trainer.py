@@ -28,6 +28,7 @@ from regard.training.checkpoint import (
     Progress,
     average,
     checkpoints,
+    load_carried,
     load_checkpoint,
     load_tensors,
     prune,
@@ -92,12 +93,14 @@ class Trainer:
         """Load the latest checkpoint that is whole; False if there is none, and training begins."""
         for place in reversed(checkpoints(self.checkpoints)):
             try:
+                carried = load_carried(place, self.device)
                 self.progress = load_checkpoint(place, self.model, self.updater.optimizer)
             except DamagedError as error:
                 self.watcher.message(f"{error}; the checkpoint before it is used")
                 continue
             progress = self.progress
             self.objective.memory.update(progress.memory)
+            self.objective.carried.update(carried)
             self.tally, self.reported = _Tally(progress, self.device), progress.skipped
             progress.early = 0 < self.settings.patience <= progress.worse
             if self._done() < 1.0 and not progress.early:
@@ -229,8 +232,9 @@ class Trainer:
             return
         self._record(log)
         save_checkpoint(
-            self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last
-        )
+            self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last,
+            carried=self.objective.carried,
+        )  # fmt: skip
 
     def _record(self, log: _Log) -> None:
         self.progress.memory = dict(self.objective.memory)

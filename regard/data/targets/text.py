@@ -28,6 +28,14 @@ class TextTargetSettings(TargetSettings):
         None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
     )
     max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+    stream: int | None = Setting(
+        None,
+        ge=2,
+        le=10**6,
+        description="without a source: join all texts, each with </s> after it and blank lines too, and train on blocks "
+        "of so many tokens, without padding and whatever max_length is; a recurrent decoder carries its state from "
+        "block to block, of as many rows as batch_tokens hold (default: each text by itself)",
+    )
 
     @property
     def own_tokens(self) -> TokenSettings | None:
@@ -42,6 +50,18 @@ class TextTarget(Target):
     tokenizer: Tokenizer
     sampling = 0.0
     usual: Sequence[str] = TextTargetSettings.usual  # metrics, where the settings name none
+
+    @property
+    def block(self) -> int | None:
+        found: int | None = self.settings.stream
+        return found
+
+    @property
+    def longest(self) -> int | None:
+        return super().longest if self.block is None else None
+
+    def find_fault(self, field: str) -> tuple[str, str] | None:
+        return super().find_fault(field) if self.block is None else None
 
     @property
     def size(self) -> int:
