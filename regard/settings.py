@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from regard.model_settings import ModelSettings, RecurrentDecoderSettings
+from regard.model_settings import AwdLstmSettings, ModelSettings, RecurrentDecoderSettings
 from regard.registry import METRICS, MODALITIES, STEMS, TARGETS
 from regard.search_settings import Search
 from regard.section import Fraction, Kind, Section, SideSettings, TargetSettings, TokenSettings
@@ -219,6 +219,7 @@ class Config(Section):
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
                 yield f"training.objective.kind '{objective.kind}' needs a decoder"
+        yield from self._stream_clashes()
         if not self.target.text:
             if not given:
                 yield f"target.kind '{self.target.kind}' is made from a source, but source.kind is none"
@@ -257,6 +258,26 @@ class Config(Section):
                 )
             if objective.kind != "likelihood" or objective.agreement:
                 yield "training.objective.doubly_stochastic goes with kind 'likelihood' and agreement 0; set it to 0"
+
+    def _stream_clashes(self) -> Iterator[str]:
+        """A stream is of texts alone; a recurrent decoder carries its state along it."""
+        model, objective = self.model, self.training.objective
+        stream, awd = getattr(self.target, "stream", None), isinstance(model.decoder, AwdLstmSettings)
+        if stream is not None:
+            if self.sources[0].given:
+                yield "target.stream joins texts that have no source; set source.kind none, or leave it out"
+            if (getattr(self.target, "tokens", None) or self.tokens).sampling:
+                yield "target.stream needs the same tokens each time; set tokens.sampling to 0"
+            carries = isinstance(model.decoder, RecurrentDecoderSettings | AwdLstmSettings)
+            if carries and (objective.kind != "likelihood" or objective.agreement):
+                what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
+                yield (
+                    f"training.objective.{what} does not go with target.stream and a recurrent decoder, whose state is "
+                    "carried from block to block; leave one of them out"
+                )
+        for name in ("activation", "slowness"):
+            if getattr(objective, name) and not (stream and awd):
+                yield f"training.objective.{name} needs decoder.kind awd_lstm and target.stream; set it to 0"
 
     def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""

@@ -50,7 +50,8 @@ class Stream:
         """Those from one place to another: before text `i` there are `i` marks."""
         offsets = self.texts.offsets
         first, last = (
-            bisect_right(range(len(offsets)), place, key=lambda i: int(offsets[i]) + i) - 1 for place in (start, end - 1)
+            bisect_right(range(len(offsets)), place, key=lambda i: int(offsets[i]) + i) - 1
+            for place in (start, end - 1)
         )
         begin, stop = start - first, min(end - last, int(offsets[last + 1]))
         marks = offsets[first + 1 : last + 1 + (end - 1 - last == offsets[last + 1])]
@@ -118,5 +119,7 @@ class RowBatches(BlockBatches):
                 continue
             steps, nothing = min(self.block, length - begin), Ragged.of([[]] * rows)
             read = np.stack([stream.read(start + row * length + begin - 1, steps + 1) for row in range(rows)])
-            inputs, outputs = (nothing.even(torch.from_numpy(part.flatten()), steps) for part in (read[:, :-1], read[:, 1:]))
+            inputs, outputs = (
+                nothing.even(torch.from_numpy(part.flatten()), steps) for part in (read[:, :-1], read[:, 1:])
+            )
             yield Batch(nothing, inputs, outputs, goes_on=number > 0)

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.model_settings import (
+    AwdLstmSettings,
     EncoderSettings,
     ModelSettings,
     RecurrentDecoderSettings,
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
+from regard.models.awd_lstm import AwdLstmDecoder
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
@@ -114,6 +116,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
                 embedding, part.kind, d_model, part.layers, mode=mode, attention=attention, bridge=part.bridge,
                 dropout=dropout, gate=part.gate,
             )  # fmt: skip
+        case AwdLstmSettings() as part:
+            return AwdLstmDecoder(embedding, part, d_model)
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
             return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))

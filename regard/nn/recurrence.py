@@ -39,16 +39,8 @@ class Recurrence(nn.Module):
         stack = [_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers)]
         self.layers: Sequence[nn.RNNBase] = nn.ModuleList(stack)  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
-        for name, parameter in self.named_parameters():
-            if "weight_hh" in name:
-                for gate in parameter.data.chunk(parameter.shape[0] // d_model):
-                    nn.init.orthogonal_(gate)
-            elif "weight_ih" in name:
-                nn.init.xavier_uniform_(parameter)
-            else:
-                nn.init.zeros_(parameter)
-                if cell == "lstm" and "bias_ih" in name:  # remember by default (Gers et al. 2000)
-                    parameter.data[d_model : 2 * d_model] = 1.0
+        for layer in self.layers:
+            initialize(layer)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,6 +95,21 @@ class Recurrence(nn.Module):
                 x = parts[0]
                 after.append(torch.stack(parts, dim=1))
         return x, torch.stack(after, dim=1)
+
+
+def initialize(layer: nn.RNNBase) -> None:
+    """Draw the weights of a layer: orthogonal from state to state."""
+    width = layer.hidden_size
+    for name, parameter in layer.named_parameters():
+        if "weight_hh" in name:
+            for gate in parameter.data.chunk(parameter.shape[0] // width):
+                nn.init.orthogonal_(gate)
+        elif "weight_ih" in name:
+            nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+            if isinstance(layer, nn.LSTM) and "bias_ih" in name:  # remember by default (Gers et al. 2000)
+                parameter.data[width : 2 * width] = 1.0
 
 
 class UnrolledRecurrence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data.batches import Batches, Continued, Layout
 from regard.data.examples import Example
 from regard.data.side import Field, Item
-from regard.data.store import ExampleStore
+from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, RowBatches
 from regard.data.target import Scoring
 from regard.data.tokens import EOS, MARKS, clean
@@ -26,6 +26,7 @@ from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
 from regard.tasks.task import Pack, windows
 
+CHUNK = 256  # tokens of a stream that are read at once
 PART = 1024  # tokens whose logits are held at once
 
 
@@ -99,12 +100,15 @@ class LanguageModeling(TextGeneration):
             advance(1)
         if not seen:
             raise DataError("there is no text to read")
-        return self._evaluation(seen, total, tokens, words, characters)
+        how = "state:carried"
+        if self.model.decoder.bounded:
+            how = f"context:{self.context}|stride:{self._stride(search.stride)}"
+        return self._evaluation(seen, total, tokens, words, characters, f"|stream|{how}")
 
     def _evaluation(
-        self, seen: list[Example], total: float, tokens: int, words: int, characters: int
+        self, seen: list[Example], total: float, tokens: int, words: int, characters: int, how: str = ""
     ) -> Evaluation:
-        """Scores of texts that cost `total`, so many tokens, words and characters."""
+        """Scores of texts that cost `total`, of so many tokens, words and characters; `how` ends their signatures."""
         by_word = perplexity(total / words)
         bits = total / characters / math.log(2)
         scores = {
@@ -114,7 +118,8 @@ class LanguageModeling(TextGeneration):
             ),
             "bits": Score("bits", bits, "per:character|end:counted", higher_is_better=False),
         }
-        return Evaluation(scores, [], seen)
+        signed = {name: replace(score, signature=score.signature + how) for name, score in scores.items()}
+        return Evaluation(signed, [], seen)
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         loss = self.loss(examples) if self.target.block is None else self._stream_loss(examples)
@@ -125,9 +130,10 @@ class LanguageModeling(TextGeneration):
         block by itself. `evaluate` gives each token more to go by."""
         training, own = self.config.training, self.config.target.batch_tokens
         budgets = [own or training.batch_tokens]
+        assert isinstance(examples.targets, Store), "a stream is read from disk"
         batches = self.training_batches(ExampleStore([examples.targets], None), budgets, training.seed)
         assert isinstance(batches, BlockBatches), "a stream comes in blocks"
-        total, tokens, state = 0.0, 0, None
+        total, tokens, state = 0.0, 0, self.model.decoder.alone(0)
         for batch in (batch.to(self.device) for batch in batches.epoch()):
             with self.inference():
                 begin = state if batch.goes_on else self.model.decoder.alone(len(batch.inputs))
@@ -171,15 +177,18 @@ class LanguageModeling(TextGeneration):
         """As many tokens as a Transformer looks back at: the blocks it was trained on, or what it has positions for."""
         return min(self.target.block or self.longest, self.longest)
 
-    def stream(self, lines: Iterable[str], chunk: int = 256, stride: int | None = None) -> Iterator[list[float]]:
+    def _stride(self, wanted: int | None) -> int:
+        return max(1, min(CHUNK, self.context // 2) if wanted is None else min(wanted, self.context - 1))
+
+    def stream(self, lines: Iterable[str], chunk: int = CHUNK, stride: int | None = None) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
 
         A Transformer looks back as far as its `context`. Before that is full, it reads again as much of the latest as
-        leaves room for `stride` tokens (default: half): fewer give each token more to look back at, and take longer.
+        leaves room for `stride` tokens (default: half, at most `chunk`): fewer give each token more to look back at,
+        and take longer.
         """
         if self.model.decoder.bounded:
-            most = self.context // 2 if stride is None else min(stride, self.context - 1)
-            chunk = min(chunk, max(1, most))
+            chunk = min(chunk, self._stride(None)) if stride is None else self._stride(stride)
         reader = _Reader(self, chunk)
         waiting: list[list[int]] = []
         for line in lines:

@@ -12,7 +12,7 @@ import torch
 from regard.data.batches import Batch, Batches, Masked
 from regard.data.examples import Example
 from regard.data.side import Field, Item
-from regard.data.store import ExampleStore
+from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
 from regard.data.tokens import BOS, EOS, MARKS, MASK, UNK
@@ -179,7 +179,8 @@ class MaskedLanguageModeling(Task):
     def validate(self, examples: Encoded) -> dict[str, float]:
         targets = examples.targets
         if self.target.block is not None:
-            targets = Stream(examples.targets).blocks(self.target.block)
+            assert isinstance(targets, Store), "a stream is read from disk"
+            targets = Stream(targets).blocks(self.target.block)
         right, total, loss = self._masked(targets)
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 

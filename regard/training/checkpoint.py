@@ -210,7 +210,9 @@ def read_progress(place: Path) -> Progress:
 def load_carried(place: Path, device: torch.device) -> dict[str, Tensor]:
     """The tensors that were carried from update to update at a checkpoint."""
     path = place / CARRIED
-    return {name: tensor.to(device) for name, tensor in load_tensors(path).items()} if path.exists() else {}
+    found = load_tensors(path) if path.exists() else {}
+    # In memory of their own: where a tensor lies in a file decides how products with it are rounded.
+    return {name: tensor.clone().to(device) for name, tensor in found.items()}
 
 
 def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

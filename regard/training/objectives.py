@@ -17,7 +17,7 @@ from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import HeadTarget, Target
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.ctc import CTCModel
-from regard.models.model import EncoderWithHead, MaskedLanguageModel
+from regard.models.model import DecoderOnly, EncoderWithHead
 from regard.nn.augment import Mixing
 from regard.nn.coverage import looking
 from regard.nn.hard import HardAttention, choices
@@ -152,11 +152,15 @@ class TruncatedLikelihood(Likelihood):
         linear = self.model.head.linear
         loss = linear_cross_entropy(outputs, linear.weight, linear.bias, batch.outputs.values, self.smoothing)
         if settings.activation:
-            loss = loss + settings.activation * batch.tokens * outputs.float().square().mean()
+            loss = loss + settings.activation * batch.tokens * _mean_square(outputs)
         if settings.slowness and batch.inputs.longest > 1:
-            states = read.states.padded().float()  # (rows, steps, width)
-            loss = loss + settings.slowness * batch.tokens * states.diff(dim=1).square().mean()
+            steps = read.states.padded().diff(dim=1)  # (rows, steps - 1, width)
+            loss = loss + settings.slowness * batch.tokens * _mean_square(steps)
         return loss
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32)).square().mean()
 
 
 def _from_here_on(like: Ragged, values: Tensor) -> Tensor:
@@ -305,9 +309,9 @@ def make_objective(
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
-    if target is not None and target.block is not None and not isinstance(model, MaskedLanguageModel):
-        if not model.decoder.bounded:
-            return TruncatedLikelihood(model, settings, smoothing, first=first, longest=longest)
+    streams = target is not None and target.block is not None and isinstance(model, DecoderOnly)
+    if streams and not model.decoder.bounded:
+        return TruncatedLikelihood(model, settings, smoothing, first=first, longest=longest)
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
