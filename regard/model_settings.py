@@ -215,6 +215,11 @@ class ModelSettings(Section):
     d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
     dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
+    softmaxes: Small = Field(
+        1,
+        description="the output is a mixture of so many softmaxes (Yang et al. 2018, who take 15); model.dropout is that "
+        "of their vectors too",
+    )
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     max_positions: int | None = Field(
         None,

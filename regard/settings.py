@@ -236,6 +236,13 @@ class Config(Section):
                 "training.objective.kind 'minimum_risk' trains model.ctc with its share of the likelihood alone; set "
                 "training.objective.likelihood above 0"
             )
+        if model.softmaxes > 1:
+            if self.training.label_smoothing:
+                yield "model.softmaxes has a loss without label smoothing; set training.label_smoothing to 0"
+            if objective.agreement:
+                yield "training.objective.agreement compares single softmaxes; set it to 0, or model.softmaxes to 1"
+            if model.encoder_only and model.ctc:
+                yield "model.softmaxes is of what a decoder writes, and there is none; set it to 1"
         if self.search.ctc and not model.ctc:
             yield "search.ctc needs a model with model.ctc; leave it out"
         if objective.agreement and getattr(model.decoder, "hard", False):
@@ -282,6 +289,8 @@ class Config(Section):
     def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""
         kind, objective, model = self.target.kind, self.training.objective, self.model
+        if model.softmaxes > 1:
+            yield f"model.softmaxes is for what writes text; target.kind is '{kind}', so set it to 1"
         if model.encoder_only == model.decoder_only:
             yield (
                 f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "

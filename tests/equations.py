@@ -241,6 +241,14 @@ def awd_lstm(w: Weights, xs: list[Array], layers: int) -> list[Array]:
     return [affine(w, "project", x) for x in xs] if "project.weight" in w else xs
 
 
+def mixture_of_softmaxes(w: Weights, h: Array, softmaxes: int) -> Array:
+    """Yang et al. 2018, eq. 3: `log Σ_k π_k softmax(W tanh(U_k h) + b)`."""
+    prior = softmax((w["prior.weight"] @ h).tolist())
+    latent = np.tanh(affine(w, "latent", h)).reshape(softmaxes, -1)
+    parts = [share * np.array(softmax(affine(w, "linear", v).tolist())) for share, v in zip(prior, latent, strict=True)]
+    return np.asarray(np.log(np.sum(parts, axis=0)))
+
+
 # Relative positions, root-mean-square norm, gates and heads over states
 
 

@@ -23,6 +23,7 @@ from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, RowBatches, Stream
 from regard.data.tokens import EOS, UNK
 from regard.errors import ConfigError
+from regard.exchange.onnx import export as export_onnx
 from regard.models.model import DecoderOnly
 from regard.nn.graphs import Graphs
 from regard.nn.mogrifier import MogrifierLSTM
@@ -31,10 +32,13 @@ from regard.runs import Stopped, prepare
 from regard.tasks.language_model import LanguageModeling
 from regard.training.checkpoint import load_tensors
 from regard.training.ema import MovingMean
+from regard.training.losses import _MixtureCrossEntropy, head_cross_entropy
 from regard.training.objectives import Likelihood, TruncatedLikelihood, make_objective
 from regard.training.trainer import Update, Watcher
 from regard.training_settings import ObjectiveSettings
+from tests import equations as eq
 from tests.conftest import redrawn
+from tests.test_equations import agree
 from tests.test_models import NETWORKS, made
 
 AWD = {"kind": "awd_lstm", "layers": 2, "hidden": 12, "input_dropout": 0.1, "weight_dropout": 0.2}
@@ -360,6 +364,38 @@ def test_dropout_of_weights_and_masks_are_one_for_all_steps() -> None:
     assert torch.equal(embedded, embedded[:1].expand_as(embedded))
 
 
+# Mixtures of softmaxes
+
+
+def test_a_mixture_of_softmaxes_follows_its_equation_and_so_does_its_loss() -> None:
+    model = made(encoder={"kind": "none"}, decoder=NETWORKS["lstm"], softmaxes=3)
+    assert isinstance(model, DecoderOnly)
+    x = torch.randn(7, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    targets = torch.tensor([3, 1, -100, 12, 0, 5, 5])
+    w = {name: weight.detach().numpy() for name, weight in model.head.named_parameters()}
+    logits = model.head(x)
+    agree(logits, [eq.mixture_of_softmaxes(w, h, 3) for h in x.detach().numpy()])
+    wanted = [x, *model.head.parameters()]
+    plain = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    expected = torch.autograd.grad(plain, wanted)
+    for chunk in (100, 3):
+        latent, prior = model.head.mixed(x) or (x, x)
+        weight, bias = model.head.linear.weight, model.head.linear.bias
+        found = _MixtureCrossEntropy.apply(latent, prior, weight, bias, targets, chunk, torch.float64)
+        assert found.item() == pytest.approx(plain.item(), rel=1e-6)  # a loss of each row is in float32
+        for one, other in zip(torch.autograd.grad(found, wanted), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert head_cross_entropy(model.head, x, targets).item() == pytest.approx(plain.item(), rel=1e-6)
+
+
+def test_a_model_with_a_mixture_trains_and_writes(corpus: Path) -> None:
+    model = {"decoder": DECODERS["mogrifier"], "softmaxes": 2}
+    system = trained(corpus, "mixture", model=model, training={"steps": 6, "validate_every": 6})
+    assert system.generate(["a b"], max_length=6)[0].startswith("a b")
+    with pytest.raises(ConfigError, match="kind awd_lstm cannot be exported to ONNX"):
+        export_onnx(system, corpus / "exported")
+
+
 # What is refused
 
 
@@ -377,6 +413,7 @@ def test_dropout_of_weights_and_masks_are_one_for_all_steps() -> None:
          "decoder.kind awd_lstm looks at no encoder"),
         ({"model": {"decoder": {"kind": "awd_lstm", "rank": 4}}}, "decoder.rank .4. is of the gates"),
         ({"training": {"ema": 0.9, "average": 2}}, "are two ways to one end"),
+        ({"model": {"softmaxes": 2}, "training": {"label_smoothing": 0.1}}, "a loss without label smoothing"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together_are_told(changes: dict[str, Any], message: str) -> None:

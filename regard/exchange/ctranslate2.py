@@ -159,6 +159,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")
     if config.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    if config.softmaxes > 1:
+        raise ConfigError(f"model.softmaxes is {config.softmaxes}, and CTranslate2 has one softmax; try --to onnx")
     first = system.config.sources[0]
     if first.given and not first.text:
         raise ConfigError(f"source.kind is {first.kind}, and CTranslate2 runs models that read text")

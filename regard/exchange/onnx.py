@@ -71,6 +71,10 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
     if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
+    decoder: Any = task.model.decoder
+    if not isinstance(decoder, RecurrentDecoder | TransformerDecoder):
+        kind = system.config.model.decoder.kind
+        raise ConfigError(f"model.decoder.kind {kind} cannot be exported to ONNX; rnn, lstm, gru and transformer can")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")

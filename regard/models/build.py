@@ -23,6 +23,7 @@ from regard.model_settings import (
 from regard.models.awd_lstm import AwdLstmDecoder
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
+from regard.models.mixture import MixtureHead
 from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
 from regard.models.recurrent import RecurrentDecoder
 from regard.models.stems import Elements, Embedding, Stem, VectorStem
@@ -58,7 +59,11 @@ def build(
             body = build_encoders(settings, given, longest)
         return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
     embedding = Embedding(outputs, d_model, dropout)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None)
+    tied = embedding if settings.tie_output else None
+    if settings.softmaxes > 1:
+        head: Head = MixtureHead(d_model, outputs, tied, settings.softmaxes, dropout)
+    else:
+        head = Head(d_model, outputs, tied)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs))
     if settings.encoder_only:

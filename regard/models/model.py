@@ -72,6 +72,11 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)
 
+    def mixed(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Of a mixture of softmaxes, the vector of each, `(…, softmaxes, d_model)`, which goes through `linear`, and
+        the logarithm of its share, `(…, softmaxes)`; None: there is one, of `x` itself."""
+        return None
+
 
 class AutoregressiveModel(nn.Module, ABC):
     """A decoder and an output layer, which write a token at a time."""

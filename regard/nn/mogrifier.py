@@ -65,13 +65,13 @@ class MogrifierLSTM(Looped):
                 weights = _flat(weights)
             x = x.like(x.values.to(w_x.dtype))
             if x.uniform:
-                begin = [part.to(w_x.dtype).unsqueeze(0) for part in state]
+                begin = [part.to(w_x.dtype).unsqueeze(0).contiguous() for part in state]
                 values, *end = torch.lstm(
                     x.padded().transpose(0, 1), begin, weights, True, 1, 0.0, self.training, False, False
                 )
                 return x.like(values.transpose(0, 1).flatten(0, 1)), (end[0][0], end[1][0])
             index, going, rows = x.by_step
-            begin = [part[rows].to(w_x.dtype).unsqueeze(0) for part in state]
+            begin = [part[rows].to(w_x.dtype).unsqueeze(0).contiguous() for part in state]
             steps = gathered(x.values, index, x.in_steps)
             values, *end = torch.lstm(steps, going, begin, weights, True, 1, 0.0, self.training, False)
             h, c = (old.to(new.dtype).index_copy(0, rows, new[0]) for old, new in zip(state, end, strict=True))

@@ -25,7 +25,7 @@ from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
-from regard.training.losses import cross_entropy, linear_cross_entropy
+from regard.training.losses import cross_entropy, head_cross_entropy, linear_cross_entropy
 from regard.training_settings import ObjectiveSettings as Settings
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
@@ -74,8 +74,8 @@ class Likelihood(Objective):
         return self._plain(batch)
 
     def _plain(self, batch: Batch) -> Tensor:
-        states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
-        return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states = self.model.states(batch.source, batch.inputs)
+        return head_cross_entropy(self.model.head, states.values, batch.outputs.values, self.smoothing)
 
     def _with_ctc(self, batch: Batch) -> Tensor:
         """`(1 - λ) Σ_t -log p(y_t given y_<t, x) - λ log p_ctc(y given x)` (Watanabe et al. 2017, eq. 11); without a
@@ -84,8 +84,8 @@ class Likelihood(Objective):
         ctc: Tensor = model.ctc.loss(memory.states, batch.outputs)
         if isinstance(model, CTCModel):
             return ctc
-        states, output, weight = model.decoder(batch.inputs, memory).values, model.head.linear, self.settings.ctc
-        loss = linear_cross_entropy(states, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states, weight = model.decoder(batch.inputs, memory).values, self.settings.ctc
+        loss = head_cross_entropy(model.head, states, batch.outputs.values, self.smoothing)
         return (1.0 - weight) * loss + weight * ctc
 
     def _agreeing(self, batch: Batch) -> Tensor:
@@ -149,8 +149,7 @@ class TruncatedLikelihood(Likelihood):
             outputs = found.values
         # What is not finite would stay so, and the update that it belongs to is skipped.
         self.carried["carry"] = after.carry.detach().nan_to_num(0.0, 0.0, 0.0)
-        linear = self.model.head.linear
-        loss = linear_cross_entropy(outputs, linear.weight, linear.bias, batch.outputs.values, self.smoothing)
+        loss = head_cross_entropy(self.model.head, outputs, batch.outputs.values, self.smoothing)
         if settings.activation:
             loss = loss + settings.activation * batch.tokens * _mean_square(outputs)
         if settings.slowness and batch.inputs.longest > 1:

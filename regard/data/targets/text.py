@@ -32,7 +32,7 @@ class TextTargetSettings(TargetSettings):
         None,
         ge=2,
         le=10**6,
-        description="without a source: join all texts, each with </s> after it, blank lines too, and train on blocks of "
+        description="without a source: join all texts, each with </s> after it, blank ones too, and train on blocks of "
         "so many tokens, without padding and whatever max_length is; a recurrent decoder carries its state from block "
         "to block, of as many rows as batch_tokens hold (default: each text by itself)",
     )
