@@ -217,8 +217,8 @@ class ModelSettings(Section):
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     softmaxes: Small = Field(
         1,
-        description="the output is a mixture of so many softmaxes (Yang et al. 2018, who take 15); model.dropout is that "
-        "of their vectors too",
+        description="the output is a mixture of so many softmaxes (Yang et al. 2018, who take 15); model.dropout is "
+        "that of their vectors too",
     )
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     max_positions: int | None = Field(

@@ -722,6 +722,7 @@ def test_presets_have_the_published_sizes(name: str) -> None:
         ("bert", 30522, 110),  # Devlin et al. 2019, 3
         ("gpt", 40478, 117),  # as released
         ("t5", 32128, 60),  # Raffel et al. 2020, 3.7
+        ("awd-lstm", 33278, 33),  # Merity et al. 2018, table 2
     ],
 )
 def test_presets_have_about_the_published_number_of_parameters(name: str, vocabulary: int, millions: int) -> None:
