@@ -26,7 +26,7 @@ from regard.errors import ConfigError
 from regard.exchange.onnx import export as export_onnx
 from regard.models.model import DecoderOnly
 from regard.nn.graphs import Graphs
-from regard.nn.mogrifier import MogrifierLSTM
+from regard.nn.mogrifier import MogrifierLSTM, _flat
 from regard.ragged import Ragged
 from regard.runs import Stopped, prepare
 from regard.tasks.language_model import LanguageModeling
@@ -37,7 +37,7 @@ from regard.training.objectives import Likelihood, TruncatedLikelihood, make_obj
 from regard.training.trainer import Update, Watcher
 from regard.training_settings import ObjectiveSettings
 from tests import equations as eq
-from tests.conftest import redrawn
+from tests.conftest import gpu, redrawn
 from tests.test_equations import agree
 from tests.test_models import NETWORKS, made
 
@@ -339,6 +339,40 @@ def test_a_recorded_loop_is_the_loop() -> None:
         for one, two in zip(results[0], other, strict=True):
             assert one is not None
             torch.testing.assert_close(one, two)
+
+
+def test_weights_for_cudnn_lie_one_behind_the_other() -> None:
+    weights = MogrifierLSTM(3, 4).cell.all_weights[0]
+    flat = _flat([weight * 1.0 for weight in weights])
+    assert all(torch.equal(one, other) for one, other in zip(flat, weights, strict=True))
+    ends = [part.data_ptr() + part.nbytes for part in flat]
+    assert [part.data_ptr() for part in flat[1:]] == ends[:-1]
+
+
+@gpu
+@pytest.mark.parametrize("name", ["awd-lstm", "awd-lstm-mogrified"])
+def test_a_gpu_gives_what_a_cpu_gives(name: str) -> None:
+    """Also recorded, and with weights dropped, of which cuDNN would warn if they lay apart."""
+    none = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout", "word_dropout", "weight_dropout"), 0.0)
+    inputs = Ragged.of([[]] * 3).even(torch.arange(12), 4)
+    found = []
+    for device in ("cpu", "cuda"):
+        model = made(encoder={"kind": "none"}, decoder={**NETWORKS[name], **none}).float().to(device).train()
+        for layer in model.modules():
+            if isinstance(layer, MogrifierLSTM) and device == "cuda":
+                layer.graphs = Graphs(torch.device(device))
+        for _ in range(3):
+            model.zero_grad()
+            values = model(inputs.to(device), inputs.to(device)).values
+            values.square().sum().backward()
+        found.append([values.detach().cpu(), *(weight.grad.cpu() for weight in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
+    dropped = made(encoder={"kind": "none"}, decoder=NETWORKS[name]).float().to("cuda").train()
+    with torch.autocast("cuda", torch.bfloat16):
+        values = dropped(inputs.to("cuda"), inputs.to("cuda")).values
+    values.float().sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in dropped.parameters())
 
 
 def test_dropout_of_weights_and_masks_are_one_for_all_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from regard.nn.deferred import autocast_dtype, defer_gradients, deferred_linear
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Looped
+from regard.nn.kernels import usable
 from regard.nn.recurrence import initialize, lstm
 from regard.ragged import Ragged, gathered
 
@@ -30,7 +32,35 @@ class Gate(nn.Module):
     def forward(self, by: Tensor, x: Tensor) -> Tensor:
         for layer in self.layers:
             by = deferred_linear(by, layer.weight)  # type: ignore[arg-type]
-        return 2.0 * torch.sigmoid(by) * x
+        return gated(by, x)
+
+
+def gated(by: Tensor, x: Tensor) -> Tensor:
+    """`2σ(by) ∘ x`, in the precision of `x`."""
+    if usable(by) and usable(x):
+        return _Gated.apply(by, x)
+    return (2.0 * torch.sigmoid(by) * x).to(x.dtype)
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, by: Tensor, x: Tensor) -> Tensor:
+        from regard.nn import triton_steps
+
+        by, x = by.contiguous(), x.contiguous()
+        ctx.save_for_backward(by, x)
+        out = torch.empty_like(x)
+        triton_steps.gate(by, x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        from regard.nn import triton_steps
+
+        by, x = ctx.saved_tensors
+        dby, dx = torch.empty_like(by), torch.empty_like(x)
+        triton_steps.gate_backward(by, x, gradients[0].contiguous(), dby, dx)
+        return dby, dx
 
 
 class MogrifierLSTM(Looped):
@@ -98,17 +128,16 @@ class MogrifierLSTM(Looped):
         """From `(steps, rows, d_input)` and the state before them to states `(steps, rows, width)` and the last one."""
         w_x, _, b_x, b_h = self.cell.all_weights[0]
         found, full = [], w_x.dtype
-        h, c = h.to(full), c.to(full)
+        h, c = h.to(x.dtype), c.to(full)  # states are rounded as the products that they come from
         with torch.autocast("cpu", enabled=False), defer_gradients():
             weight, bias = torch.cat((w_x, w_h), 1), b_x + b_h
             for t, now in enumerate(x.unbind(0)):
                 given, state = self._gated(now, h)
-                gates = deferred_linear(torch.cat((given, state.to(given.dtype)), -1), weight, bias)
+                gates = deferred_linear(torch.cat((given, state), -1), weight, bias)
                 new, cell = lstm(gates, None, c)
-                new = new.to(full)
                 h, c = (new, cell) if going is None else (h.where(~going[t], new), c.where(~going[t], cell))
                 found.append(new)
-        return torch.stack(found), h, c
+        return torch.stack(found), h.to(full), c
 
     def _gated(self, x: Tensor, h: Tensor) -> Pair:
         for i, gate in enumerate(self.gates):
