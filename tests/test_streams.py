@@ -354,8 +354,8 @@ def test_weights_for_cudnn_lie_one_behind_the_other() -> None:
 def test_a_gpu_gives_what_a_cpu_gives(name: str) -> None:
     """Also recorded, and with weights dropped, of which cuDNN would warn if they lay apart."""
     none = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout", "word_dropout", "weight_dropout"), 0.0)
-    inputs = Ragged.of([[]] * 3).even(torch.arange(12), 4)
-    found = []
+    nothing = Ragged.of([[]] * 3)
+    inputs, found = nothing.even(torch.arange(12), 4), []
     for device in ("cpu", "cuda"):
         model = made(encoder={"kind": "none"}, decoder={**NETWORKS[name], **none}).float().to(device).train()
         for layer in model.modules():
@@ -363,16 +363,21 @@ def test_a_gpu_gives_what_a_cpu_gives(name: str) -> None:
                 layer.graphs = Graphs(torch.device(device))
         for _ in range(3):
             model.zero_grad()
-            values = model(inputs.to(device), inputs.to(device)).values
+            values = model(nothing.to(device), inputs.to(device)).values
             values.square().sum().backward()
-        found.append([values.detach().cpu(), *(weight.grad.cpu() for weight in model.parameters())])
+        found.append([values.detach().cpu(), *(gradient(weight).cpu() for weight in model.parameters())])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
     dropped = made(encoder={"kind": "none"}, decoder=NETWORKS[name]).float().to("cuda").train()
     with torch.autocast("cuda", torch.bfloat16):
-        values = dropped(inputs.to("cuda"), inputs.to("cuda")).values
+        values = dropped(nothing.to("cuda"), inputs.to("cuda")).values
     values.float().sum().backward()
-    assert all(weight.grad.isfinite().all() for weight in dropped.parameters())
+    assert all(gradient(weight).isfinite().all() for weight in dropped.parameters())
+
+
+def gradient(weight: torch.nn.Parameter) -> torch.Tensor:
+    assert weight.grad is not None
+    return weight.grad
 
 
 def test_dropout_of_weights_and_masks_are_one_for_all_steps() -> None:
