@@ -113,7 +113,7 @@ def test_a_stream_is_a_ring_of_texts_with_marks_between(tmp_path: Path) -> None:
 def batches(tmp_path: Path, kind: type[BlockBatches], texts: list[list[int]], budget: int, block: int) -> BlockBatches:
     config = parse(settings("lstm"))
     store = ExampleStore([stored(tmp_path, texts)], None)
-    return kind(store, Sides.of(config), Continued(), [budget], 1, block=block)
+    return kind(store, Sides.of(config), Continued(), [budget], 1, block=block, lead=1)
 
 
 def texts_of(count: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -120,10 +120,7 @@ def make_batch(source: Source, targets: Sequence[Tokens], first: int = BOS) -> B
 
 
 class Layout(Protocol):
-    """How examples are laid out for a model; what it draws at random comes from `draw`. Before a block of a stream it
-    wants `lead` more tokens."""
-
-    lead: ClassVar[int]
+    """How examples are laid out for a model; what it draws at random comes from `draw`."""
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         """A batch of these examples."""
@@ -133,8 +130,6 @@ class Layout(Protocol):
 @dataclass(frozen=True)
 class Pairs:
     """A source, and a target to write a token at a time."""
-
-    lead: ClassVar[int] = 0
 
     source: Modality
     first: int = BOS
@@ -146,8 +141,6 @@ class Pairs:
 @dataclass(frozen=True)
 class Continued:
     """Blocks of a stream, each with the token before it: every token is to follow the one before."""
-
-    lead: ClassVar[int] = 1
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         inputs, outputs = (Ragged.of([block[part] for block in targets]) for part in (slice(-1), slice(1, None)))
@@ -161,8 +154,6 @@ class Masked:
     Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
     positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`.
     """
-
-    lead: ClassVar[int] = 0
 
     share: float
     vocabulary: int
@@ -188,8 +179,6 @@ class Predicted:
 
     Of a word that is its first piece or, where the body sees no further than it has read, its `last`.
     """
-
-    lead: ClassVar[int] = 0
 
     source: Modality
     target: HeadTarget

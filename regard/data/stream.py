@@ -26,9 +26,10 @@ Tokens = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stream:
-    """The texts of a store as a ring of tokens, each text with `</s>` after it; nothing of it is held in memory."""
+    """The texts of a store as a ring of tokens, each text with a mark after it; nothing of it is held in memory."""
 
     texts: Store
+    mark: int = EOS
 
     def __len__(self) -> int:
         return len(self.texts.values) + len(self.texts)
@@ -55,19 +56,22 @@ class Stream:
         )
         begin, stop = start - first, min(end - last, int(offsets[last + 1]))
         marks = offsets[first + 1 : last + 1 + (end - 1 - last == offsets[last + 1])]
-        return np.insert(self.texts.values[begin:stop].astype(np.int64), marks - begin, EOS)
+        return np.insert(self.texts.values[begin:stop].astype(np.int64), marks - begin, self.mark)
 
 
 @dataclass(frozen=True)
 class BlockBatches(Batches):
     """Blocks of a stream, each an example of its own, as a Transformer reads them. A block may hold several texts and
-    parts of texts, and attention looks across `</s>`, as in GPT-2 (Radford et al. 2019)."""
+    parts of texts, and attention looks across `</s>`, as in GPT-2 (Radford et al. 2019). Before each block stand `lead`
+    more tokens, where its layout wants them."""
 
     block: int = 1
+    lead: int = 0
+    mark: int = EOS
 
     @property
     def stream(self) -> Stream:
-        return Stream(self.examples.stores[-1])
+        return Stream(self.examples.stores[-1], self.mark)
 
     @property
     def room(self) -> Room:
@@ -97,8 +101,8 @@ class BlockBatches(Batches):
             yield self.layout([[]] * len(blocks), blocks, np.random.default_rng((self.seed, epoch or 0, number, 0)))
 
     def _block(self, stream: Stream, start: int, number: int) -> Tokens:
-        begin, lead = number * self.block, self.layout.lead
-        return stream.read(start + begin - lead, min(self.block, len(stream) - begin) + lead)
+        begin = number * self.block
+        return stream.read(start + begin - self.lead, min(self.block, len(stream) - begin) + self.lead)
 
     def _rows(self) -> int:
         return max(1, self.budgets[-1] // self.block)

@@ -51,7 +51,7 @@ class LanguageModeling(TextGeneration):
         if (block := self.target.block) is None:
             return super().training_batches(store, budgets, seed)
         kind = BlockBatches if self.model.decoder.bounded else RowBatches
-        return kind(store, self.sides, self.layout, budgets, seed, block=block)
+        return kind(store, self.sides, self.layout, budgets, seed, block=block, lead=1)
 
     def evaluate(
         self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
