@@ -51,7 +51,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"model": {"decoder": {"kind": "perceptron"}}},
-            "[model.decoder] no decoder of kind 'perceptron'; there are: rnn, lstm, gru, transformer, none",
+            "[model.decoder] no decoder of kind 'perceptron'; there are: rnn, lstm, gru, awd_lstm, transformer, none",
         ),
         (
             {"model": {"d_model": 512, "encoder": {"kind": "transformer", "heads": 7}}},

@@ -169,6 +169,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
     if config.output != "full":
         raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
+    if config.softmaxes > 1:
+        raise ConfigError(f"model.softmaxes is {config.softmaxes}, and CTranslate2 has one softmax; try --to onnx")
     first = system.config.sources[0]
     if system.config.denoises:
         raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")

@@ -80,6 +80,11 @@ class Head(nn.Module):
         """The softmaxes whose `-log p` add up to that of the targets: here one."""
         yield Softmax(x, self.linear.weight, self.linear.bias, targets)
 
+    def mixed(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Of a mixture of softmaxes, the vector of each, `(…, softmaxes, d_model)`, which goes through `linear`, and
+        the logarithm of its share, `(…, softmaxes)`; None: there is one, of `x` itself."""
+        return None
+
 
 OutputLayer = Head | AdaptiveHead  # to logits, or to what is as good: log-probabilities
 
