@@ -66,7 +66,7 @@ class Family:
 
 CELLS = ("rnn", "lstm", "gru")
 MODALITIES = Family(
-    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "words", "none", "image", "audio", "video")}
+    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video", "words")}
 )
 TARGETS = Family(
     "target",
