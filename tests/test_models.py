@@ -684,7 +684,7 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     if not sides.source.has_tokens and (side.given or sides.source.of_target):
         source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), len(target), 24))
     logits = model(source, target).values
-    assert logits.shape == (3, outputs)
+    assert logits.shape == (3, *[outputs] * (1 + settings.target.chained))
     assert logits.isfinite().all()
 
 
