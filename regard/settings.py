@@ -381,6 +381,8 @@ class Config(Section):
         start = self.start
         if self.training.lora is not None and not (start.model or start.encoder or start.decoder or start.weights):
             yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
+        if self.training.lora is not None and self.training.ema:
+            yield "training.ema keeps a mean of all weights, of which training.lora changes few; set it to 0"
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric

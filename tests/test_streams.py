@@ -32,7 +32,7 @@ from regard.runs import Stopped, prepare
 from regard.tasks.language_model import LanguageModeling
 from regard.training.checkpoint import load_tensors
 from regard.training.ema import MovingMean
-from regard.training.losses import _MixtureCrossEntropy, head_cross_entropy
+from regard.training.losses import _MixtureCrossEntropy, output_loss
 from regard.training.objectives import Likelihood, TruncatedLikelihood, make_objective
 from regard.training.trainer import Update, Watcher
 from regard.training_settings import ObjectiveSettings
@@ -424,7 +424,7 @@ def test_a_mixture_of_softmaxes_follows_its_equation_and_so_does_its_loss() -> N
         assert found.item() == pytest.approx(plain.item(), rel=1e-6)  # a loss of each row is in float32
         for one, other in zip(torch.autograd.grad(found, wanted), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-    assert head_cross_entropy(model.head, x, targets).item() == pytest.approx(plain.item(), rel=1e-6)
+    assert output_loss(model.head, x, targets).item() == pytest.approx(plain.item(), rel=1e-6)
 
 
 def test_a_model_with_a_mixture_trains_and_writes(corpus: Path) -> None:
@@ -462,7 +462,7 @@ def test_settings_that_do_not_go_together_are_told(changes: dict[str, Any], mess
 
 def test_the_objective_follows_the_stream() -> None:
     model, target = made(encoder={"kind": "none"}, decoder=NETWORKS["lstm"]), Sides.of(parse(settings("lstm"))).target
-    assert type(make_objective(model, ObjectiveSettings(), 0.0, EOS)) is Likelihood
-    assert type(make_objective(model, ObjectiveSettings(), 0.0, EOS, target=target)) is TruncatedLikelihood
+    assert type(make_objective(model, ObjectiveSettings(), 0.0, [EOS])) is Likelihood
+    assert type(make_objective(model, ObjectiveSettings(), 0.0, [EOS], target=target)) is TruncatedLikelihood
     transformer = made(encoder={"kind": "none"}, decoder=DECODERS["gpt"])
-    assert type(make_objective(transformer, ObjectiveSettings(), 0.0, EOS, target=target)) is Likelihood
+    assert type(make_objective(transformer, ObjectiveSettings(), 0.0, [EOS], target=target)) is Likelihood

@@ -35,7 +35,6 @@ from regard.models.model import (
     Head,
     MaskedLanguageModel,
     Model,
-    OutputLayer,
     Pool,
 )
 from regard.models.recurrent import RecurrentDecoder
@@ -106,7 +105,7 @@ def build(
     return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
 
 
-def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> OutputLayer:
+def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> Head:
     """The output layer over so many tokens."""
     tied = embedding if settings.tie_output else None
     if settings.softmaxes > 1:
@@ -118,7 +117,8 @@ def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) ->
         raise ConfigError(
             f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; each cluster needs some, so lower it"
         )
-    return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
+    adaptive: Any = AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
+    return adaptive
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:

@@ -20,7 +20,8 @@ def output_loss(head: Any, x: Tensor, targets: Tensor, smoothing: float = 0.0, a
     """`Σ -log p(y_t)` of an output layer over packed `(tokens, d_model)`, without holding all logits: of a mixture of
     softmaxes, or by each of its softmaxes, smoothed within it; see `linear_cross_entropy`."""
     if (mixed := head.mixed(x)) is not None:
-        return _mixture_loss(*mixed, head.linear, targets)
+        latent, prior = mixed
+        return _mixture_loss(latent, prior, head.linear, targets)
     first, *more = [
         linear_cross_entropy(one.x, one.weight, one.bias, one.targets, smoothing, agreement=agreement)
         for one in head.softmaxes(x, targets)

@@ -357,14 +357,14 @@ def make_objective(
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
+    marks = NATIVE if target is None else target.marks
     streams = target is not None and target.block is not None and isinstance(model, DecoderOnly)
     if streams and not model.decoder.bounded:
-        return TruncatedLikelihood(model, settings, smoothing, first=first, longest=longest, marks=target.marks)
+        return TruncatedLikelihood(model, settings, smoothing, first=first, longest=longest, marks=marks)
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
     if isinstance(model, ReplacedTokenModel):
         return ReplacedTokens(model, settings, smoothing)
-    marks = NATIVE if target is None else target.marks
     cls: type[Objective] = OBJECTIVES.get(settings.kind)
     return cls(model, settings, smoothing, first=first, longest=longest, marks=marks)
