@@ -317,7 +317,7 @@ def explain(
 
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
-    form = system.task.sides.form
+    form = system.task.sides.judged_form
     explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
     if examples is not None:
         written = system.config.target.written  # what is predicted is the model's own
