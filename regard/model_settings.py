@@ -61,8 +61,8 @@ class TransformerSettings(Section):
     normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
     positions: Positions = Field(
         "sinusoidal",
-        description="how order is encoded: sinusoidal (or sinusoidal_halves: all sines, then all cosines, as Marian has "
-        "them) or learned vectors beside the tokens; or inside attention: shaw "
+        description="how order is encoded: sinusoidal (or sinusoidal_halves: all sines, then all cosines, as Marian) "
+        "or learned vectors beside the tokens; or inside attention: shaw "
         "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022), xl "
         "(Dai et al. 2019); or none, where a stem says where its vectors stand",
     )
@@ -91,7 +91,9 @@ class TransformerSettings(Section):
 
     def check(self, d_model: int) -> str | None:
         if self.first_position and self.positions != "learned":
-            return f"first_position ({self.first_position}) is for positions 'learned', not '{self.positions}'; leave it out"
+            return (
+                f"first_position is {self.first_position}, for learned positions; with '{self.positions}' leave it out"
+            )
         if self.positions == "t5" and self.bucket_distance <= self.buckets // 2:
             return f"bucket_distance ({self.bucket_distance}) should be more than half of buckets ({self.buckets})"
         return _attention_clash(d_model, self.heads, self.positions, self.d_head)
@@ -362,8 +364,8 @@ class ModelSettings(Section):
                 yield what
             if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
                 yield (
-                    f"encoder.width ({part.width}) is for an encoder of its own embedding, beside a decoder that shares "  # type: ignore[attr-defined]
-                    "no weights with it; leave it out"
+                    "encoder.width is for an encoder and a decoder that share neither embeddings nor layers; leave it "
+                    "out"
                 )
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"

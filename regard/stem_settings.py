@@ -191,9 +191,7 @@ class WhisperStemSettings(StemSettings):
         return (max(length, self.frames) + 1) // 2
 
     def problem(self, side: SideSettings) -> str | None:
-        rate, longest = getattr(side, "rate", 16000), getattr(side, "max_length", 0)
-        if rate != 16000:
-            return f"model.encoder.stem.kind 'whisper' hears 16000 samples a second, not source.rate {rate}"
+        longest: int = getattr(side, "max_length", 0)
         if longest > self.frames:
             return (
                 f"source.max_length ({longest}) is more than the {self.frames} hops that model.encoder.stem.kind "

@@ -77,6 +77,11 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
     if len(task.first) > 1:
         raise ConfigError("outputs of this model begin with several marks, and the runner of ONNX exports with one")
+    for part in system.config.model.encoders:
+        if segments := getattr(part.stem, "segments", 0):
+            raise ConfigError(
+                f"model.encoder.stem.segments is {segments}: ONNX graphs do not count separators; set it to 0"
+            )
     require("onnx", "onnxscript", "onnxruntime")
     with new_folder(folder, KIND, force=force) as new:
         model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()

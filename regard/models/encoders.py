@@ -176,8 +176,9 @@ class TransformerEncoder(Body):
         super().__init__(settings, stem, d_model, dropout, longest)
         width = settings.width or d_model
         parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
-        self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
+        self.positions, self.embedding_norm = parts.positions, parts.embedding_norm
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+        self.final = parts.final
         self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
 

@@ -206,9 +206,9 @@ class EncoderWithHead(nn.Module):
     """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
-    et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
-    2018), or the encoder's summary. For a word, from the vector at one of its pieces. The body has the name that it has
-    in other models, so that it can be pretrained.
+    et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021),
+    the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the vector at one of
+    its pieces. The body has the name that it has in other models, so that it can be pretrained.
     """
 
     def __init__(
