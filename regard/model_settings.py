@@ -426,8 +426,6 @@ class ModelSettings(Section):
         if self.generator is not None:
             if not self.encoder_only or self.ctc:
                 yield "generator is for an encoder alone that reads plain text; set decoder.kind none, and ctc: false"
-            elif getattr(self.encoders[0], "width", None) is not None:
-                yield "generator is for an encoder as wide as d_model; leave out encoder.width"
             elif what := self.generator_encoder.check(self.generator_width):
                 yield f"generator ({self.generator:g}) leaves a generator of width {self.generator_width}: {what}"
         if self.ctc and self.decoder_only:
