@@ -29,7 +29,7 @@ from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
 from regard.exchange.parity import Report, compare
 from regard.fingerprint import content_of
-from regard.model_settings import TransformerSettings
+from regard.model_settings import TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -182,11 +182,12 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
             raise ConfigError(f"model.{name}.kind is {part.kind}, and CTranslate2 runs {runs} alone; try --to onnx")
         if part.positions not in POSITIONS:
             raise ConfigError(f"model.{name}.positions is {part.positions}, which CTranslate2 has not; try --to onnx")
-        if width := getattr(part, "width", None):
-            raise ConfigError(f"model.{name}.width is {width}, and CTranslate2 has one width; try --to onnx")
-        if segments := getattr(getattr(part, "stem", None), "segments", 0):
-            raise ConfigError(f"model.{name}.stem.segments is {segments}, which CTranslate2 has not here")
         found.append(part)
+    reads = config.encoders[0]
+    if isinstance(reads, TransformerEncoderSettings) and reads.width:
+        raise ConfigError(f"model.encoder.width is {reads.width}, and CTranslate2 has one width; try --to onnx")
+    if segments := getattr(reads.stem, "segments", 0):
+        raise ConfigError(f"model.encoder.stem.segments is {segments}: CTranslate2 has no vectors of segments here")
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
     return found
