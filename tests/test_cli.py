@@ -477,7 +477,8 @@ def test_what_python_shows_of_a_model(model: Path) -> None:
     assert dir(regard) == [
         "AttentionScore", "Body", "Config", "EncoderSettings", "HeadTarget", "Metric", "Modality", "Objective",
         "ObjectiveSettings", "RegardError", "Score", "SideSettings", "Stem", "StemSettings", "System", "Target",
-        "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "load", "register", "train",
+        "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "import_model", "load",
+        "register", "train",
     ]  # fmt: skip
     assert all(getattr(regard, name) for name in dir(regard))
     system = regard.load(model, device="cpu")

@@ -83,7 +83,9 @@ def marian(folder: Path) -> Made:
 def bart(folder: Path) -> Made:
     tokenizer = auto(published.byte_level(folder, "bart"))
     marks = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    model = drawn(transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=330, **SMALL, **marks)), 6.0)
+    model = drawn(
+        transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=330, **SMALL, **marks)), 6.0
+    )
     saved(
         model, folder, forced_bos_token_id=0, forced_eos_token_id=2, max_length=14, no_repeat_ngram_size=2, num_beams=3,
         length_penalty=2.0,
@@ -158,7 +160,7 @@ def test_what_is_written_is_what_transformers_writes(made: Get, make: Callable[[
     task, end = one.ours.task, one.ours.task.target.marks.end
     lengths = set()
     for beam in (1, None):
-        search = {} if beam is None else {"beam": beam}
+        search: dict[str, Any] = {} if beam is None else {"beam": beam}
         options = {} if beam is None else {"num_beams": beam}
         for text in TEXTS:
             (found,) = one.theirs.generate(**one.tokenizer(text, return_tensors="pt"), **options).tolist()
@@ -229,7 +231,7 @@ def test_a_head_says_of_a_pair_what_it_says_there(room: Path) -> None:
     )
 
 
-SAME = {
+SAME: dict[Any, str] = {
     marian: "AutoModelForSeq2SeqLM",
     bart: "AutoModelForSeq2SeqLM",
     gpt2: "AutoModelForCausalLM",
@@ -258,14 +260,17 @@ OTHERS: list[Any] = [
     ("roberta", "RobertaForMaskedLM", "RobertaConfig", {
         **ENCODER, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "vocab_size": 330}),
     ("distilbert", "DistilBertForTokenClassification", "DistilBertConfig", {
-        "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 40, "vocab_size": 200, **LABELS}),
+        "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 40, "vocab_size": 200,
+        **LABELS}),
     ("t5", "T5ForConditionalGeneration", "T5Config", {
         "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "vocab_size": 300, "eos_token_id": 1,
-        "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 0}),
+        "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+        "pad_token_id": 0}),
     ("whisper", "WhisperForConditionalGeneration", "WhisperConfig", {
         **{name: value for name, value in SMALL.items() if name != "max_position_embeddings"}, "vocab_size": 330,
         "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 40, "decoder_start_token_id": 0,
-        "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "suppress_tokens": None, "begin_suppress_tokens": None}),
+        "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "suppress_tokens": None,
+        "begin_suppress_tokens": None}),
 ]  # fmt: skip
 
 
@@ -370,7 +375,7 @@ def test_commands_import_use_and_export(made: Get, tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
-        ModelError, match="no folder nobody/nothing, and it cannot be had from the Hugging Face Hub|needs"
+        ModelError, match=r"no folder nobody/nothing, and it cannot be had from the Hugging Face Hub|needs"
     ):
         find("nobody/nothing")
 

@@ -1,8 +1,8 @@
 """Tokenizers of other programs, as models were published with them: their ids, their marks, their normalisation.
 
-`FileTokens` is a `tokenizer.json` of Hugging Face's `tokenizers` (byte-level BPE, WordPiece, Unigram), `PieceTokens` the
-SentencePiece models and the list of ids that Marian has. Both are saved as data: what is read from such a file is run by
-libraries alone. `regard/exchange/huggingface` says how the files of a published model become one of these.
+`FileTokens` is a `tokenizer.json` of Hugging Face's `tokenizers` (byte-level BPE, WordPiece, Unigram), `PieceTokens`
+the SentencePiece models and the list of ids that Marian has. Both are saved as data, and nothing in them is run.
+`regard/exchange/huggingface` says how the files of a published model become one of these.
 """
 
 from __future__ import annotations
@@ -249,14 +249,14 @@ def marks_from_json(content: Mapping[str, Any]) -> Marks:
     given = {name: value for name, value in content.items() if name in known}
     names = {int(i): str(name) for i, name in given.pop("names").items()}
     frame = given.pop("source", None)
-    source = None if frame is None else Frame(**{side: _ids(frame[side], names) for side in frame})
-    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten", "sentinels")}
+    source = None if frame is None else Frame(**{side: _ids(frame[side]) for side in frame})
+    first, unwritten, sentinels = (_ids(given.pop(name, ())) for name in ("first", "unwritten", "sentinels"))
     if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
         raise ValueError("its marks should be whole numbers")
-    return Marks(names, source=source, **several, **given)
+    return Marks(names, source=source, first=first, unwritten=unwritten, sentinels=sentinels, **given)
 
 
-def _ids(given: Any, names: Mapping[int, str]) -> tuple[int, ...]:
+def _ids(given: Any) -> tuple[int, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(i, int) for i in given):
         raise ValueError("its marks should be whole numbers")
     return tuple(given)

@@ -259,7 +259,7 @@ class _Turn:
     exact: bool
     most: int
     normalised: bool
-    counted: int
+    counted: int = 0  # tokens before those that are written that count in the length
 
     @property
     def key(self) -> Hashable:

@@ -6,7 +6,8 @@ Each form writes the `config.json` that its family would read as these settings;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regard.data.tokens import Marks
@@ -87,7 +88,8 @@ def _encoder(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any]]
     yield {
         "model_type": "distilbert", "architectures": [f"DistilBertFor{head}"], "dim": model.d_model,
         "n_layers": encoder.layers, "n_heads": encoder.heads, "hidden_dim": encoder.d_ff, "vocab_size": sizes[0],
-        "dropout": model.dropout, "activation": NAMES[encoder.activation], "max_position_embeddings": model.max_positions,
+        "dropout": model.dropout, "activation": NAMES[encoder.activation],
+        "max_position_embeddings": model.max_positions,
     }  # fmt: skip
 
 
@@ -174,8 +176,6 @@ def form_of(config: Config, sizes: tuple[int, int], labels: list[str], preproces
 
 def _plain(candidate: dict[str, Any]) -> dict[str, Any]:
     """As it is read from a file, where numbers that are keys are text."""
-    import json
-
     found: dict[str, Any] = json.loads(json.dumps(candidate))
     return found
 
@@ -207,9 +207,6 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         found |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
     return found
-
-
-Namer = Callable[[Marks], dict[str, Any]]
 
 
 def with_marks(config: dict[str, Any], marks: Marks) -> dict[str, Any]:

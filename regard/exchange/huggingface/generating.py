@@ -14,17 +14,18 @@ ELSEWHERE = {
     "output_scores", "output_logits", "return_dict_in_generate", "num_return_sequences", "bos_token_id", "eos_token_id",
     "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
     "bad_words_ids", "cache_implementation", "cache_config", "return_legacy_cache", "prompt_lookup_num_tokens",
-    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size",
-    "target_lookbehind", "assistant_lookbehind", "disable_compile", "prefill_chunk_size", "token_healing", "is_assistant",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
+    "max_matching_ngram_size", "target_lookbehind", "assistant_lookbehind", "disable_compile", "prefill_chunk_size",
+    "token_healing", "is_assistant",
 }  # fmt: skip
 OF_WHISPER = {
     "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "no_timestamps_token_id", "forced_decoder_ids",
     "return_timestamps", "alignment_heads", "prev_sot_token_id", "median_filter_width", "max_initial_timestamp_index",
 }  # fmt: skip
 HANDLED = {
-    "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "min_new_tokens", "max_length",
-    "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups", "diversity_penalty",
-    "epsilon_cutoff", "penalty_alpha",
+    "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "min_new_tokens",
+    "max_length", "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups",
+    "diversity_penalty", "epsilon_cutoff", "penalty_alpha",
 }  # fmt: skip
 # What a setting that Regard lacks has to be so that nothing is lost without it.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -93,7 +94,8 @@ def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
     """`generation_config.json` for a search."""
     found = {
         "num_beams": search.beam, "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
-        "early_stopping": "never" if search.exact else False, "max_length": search.max_length + max(len(marks.first), 1) + 1,
+        "early_stopping": "never" if search.exact else False,
+        "max_length": search.max_length + max(len(marks.first), 1) + 1,
         "forced_eos_token_id": marks.end, "eos_token_id": marks.end, "pad_token_id": marks.pad,
         "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
         "min_length": search.min_length + max(len(marks.first), 1) if search.min_length else 0,

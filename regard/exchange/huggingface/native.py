@@ -1,7 +1,7 @@
 """Tokenizers that Regard learnt, as a `tokenizer.json`: the same tokens for the same text.
 
-Words, characters, bytes and Unigram subwords can be written so. What is written is tried on some texts, and refused where
-it cuts one otherwise; marks that stand in a text as letters are text there too.
+Words, characters, bytes and Unigram subwords can be written so. What is written is tried on some texts, and refused
+where it cuts one otherwise. It differs for texts that hold the name of a mark, or SentencePiece's own sign for a blank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
 SPLITS = r"[\t\n\x0B\x0C\r\x1C-\x1F \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
 NEVER = -1000.0  # the score of a mark, so that no text is cut into it
 TRIED = (
-    "", " ", "a", "Hello, world!", "  two  spaces\tand a tab\n", "naïve e\u0301tude", "日本語 ไทย", "😀👩\u200d👧", "x" * 50,
+    "", " ", "a", "Hello, world!", "  two  spaces\tand a tab\n", "naïve e\u0301tude", "日本語 ไทย", "😀👩\u200d👧",
+    "x" * 50,
     "12,345.67", "\u3000wide\u00a0fixed", "שלום مرحبا", "a\x00b", "ÅÅ ﬁ ½",
 )  # fmt: skip
 

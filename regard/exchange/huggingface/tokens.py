@@ -1,8 +1,8 @@
 """The tokenizer of a model that Hugging Face's `transformers` wrote, as one of ours; and back.
 
-It is a `tokenizer.json`, Marian's SentencePiece models with their `vocab.json`, or, where a folder is older, a `vocab.txt`
-(WordPiece), a `vocab.json` with `merges.txt` (byte-level BPE) or a SentencePiece model (T5, mBART, XLM-R), of which a
-`tokenizer.json` is made that cuts as `transformers` does.
+It is a `tokenizer.json`, Marian's SentencePiece models with their `vocab.json`, or, where a folder is older, a
+`vocab.txt` (WordPiece), a `vocab.json` with `merges.txt` (byte-level BPE) or a SentencePiece model (T5, mBART, XLM-R),
+of which a `tokenizer.json` is made that cuts as `transformers` does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ ROLES = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
 # What a tokenizer that says nothing of its special tokens has, by the `model_type` of its network.
 USUAL: dict[str, dict[str, str]] = {
     "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-    "bart": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
+    "bart": {
+        "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
+    },
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "gpt2": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
     "marian": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -171,7 +173,8 @@ def _made(given: Given) -> Any:
         made = library.Tokenizer(models.WordPiece(words, unk_token=names["unk"]["content"]))
         made.normalizer = library.normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=bool(given.settings.get("tokenize_chinese_chars", True)),
-            strip_accents=given.settings.get("strip_accents"), lowercase=bool(given.settings.get("do_lower_case", True)),
+            strip_accents=given.settings.get("strip_accents"),
+            lowercase=bool(given.settings.get("do_lower_case", True)),
         )  # fmt: skip
         made.pre_tokenizer, made.decoder = before.BertPreTokenizer(), after.WordPiece(prefix="##")
         _frame_by(made, [names["cls"]["content"]], [names["sep"]["content"]], [names["sep"]["content"]])
@@ -361,8 +364,8 @@ def _whisper_prompt(given: Given) -> Iterator[int]:
     languages, tasks = given.generation.get("lang_to_id") or {}, given.generation.get("task_to_id") or {}
     if languages:
         language = given.generation.get("language") or "<|en|>"
-        yield known.get(1, languages.get(language, languages.get(f"<|{language}|>")))
-        yield known.get(2, tasks.get(given.generation.get("task") or "transcribe"))
+        yield int(known.get(1) or languages.get(language) or languages[f"<|{language}|>"])
+        yield int(known.get(2) or tasks[given.generation.get("task") or "transcribe"])
     elif known:
         yield from (known[place] for place in sorted(known) if place < 3)
     silent = given.generation.get("no_timestamps_token_id", known.get(3))
