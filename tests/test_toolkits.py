@@ -20,6 +20,7 @@ from torch import Tensor
 
 import regard
 from regard.errors import ConfigError, ModelError
+from tests.conftest import FULL
 
 pytest.importorskip("tokenizers")
 
