@@ -32,7 +32,7 @@ from regard.training.trainer import Watcher
 from regard.training.update import make_optimizer
 from regard.training_settings import LoraSettings, Training
 from tests import equations as eq
-from tests.conftest import FULL
+from tests.conftest import whole
 from tests.toy import toy_settings, write_corpus
 
 BLOCKS = {"kind": "transformer", "layers": 2, "heads": 2, "d_ff": 24}
@@ -295,10 +295,9 @@ def test_an_adapter_is_merged_into_its_own_base_alone(begun: Path, tmp_path: Pat
     assert "training.average" in str(result.exception)
 
 
+@whole
 def test_bfloat16_and_unfreezing_go_with_adapters(begun: Path) -> None:
     more = {"training": {"precision": "bfloat16", "unfreeze_every": 8, "layer_decay": 0.5, "lora": {"also": ["head"]}}}
-    if not FULL:
-        more["training"]["steps"] = 10
     regard.train(tuned(begun, "half", merge(LORA, more)))
     place = checkpoints(begun / "half" / "checkpoints")[-1]
     assert "head.linear.bias" in load_tensors(place / WEIGHTS)
