@@ -86,7 +86,6 @@ class Head(nn.Module):
         return None
 
 
-
 class AutoregressiveModel(nn.Module, ABC):
     """A decoder and an output layer, which write a token at a time."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from regard.ragged import Ragged
 
 
-
 class TextSettings(SideSettings):
     """A text."""
 
