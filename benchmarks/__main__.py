@@ -22,6 +22,8 @@ RACES = {
     "vision-cpu": ("vision", "training throughput of a Vision Transformer on a CPU"),
     "speech-gpu": ("speech", "training throughput of a Conformer on a GPU"),
     "speech-cpu": ("speech", "training throughput of a Conformer on a CPU"),
+    "pretrain-gpu": ("pretrain", "pretraining throughput on plain text on a GPU"),
+    "pretrain-cpu": ("pretrain", "pretraining throughput on plain text on a CPU"),
     "start-up": ("start_up", "time until something happens"),
     "grow": ("train", "throughput and memory as sentences, batches, vocabulary and model grow"),
     "precision": ("quality", "speed and quality of a trained model in fewer bits"),
