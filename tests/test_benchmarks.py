@@ -27,7 +27,9 @@ from benchmarks.flops import floor_seconds, step_flop
 from benchmarks.peers import DECODING, base
 from benchmarks.peers.conformer import SPEECH, RegardConformer, SpeechLoad
 from benchmarks.peers.ours import Regard, fixed_search, liven, make_task
+from benchmarks.peers.pretraining import PRETRAINING, RegardText, TextLoad
 from benchmarks.peers.vit import VISION, RegardViT, VisionLoad
+from benchmarks.pretrain import SHAPES as TEXTS
 from benchmarks.race import Case, Contender, Race, Role, Spread, UnavailableError, Work
 from benchmarks.report import Report, headlines, number, rows, table
 from benchmarks.speech import SHAPES as CONFORMERS
@@ -36,7 +38,9 @@ from benchmarks.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sent
 from regard.config import parse
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
+from regard.exchange.huggingface import read_network
 from regard.runs import train
+from regard.training.checkpoint import set_weights
 from tests.conftest import FULL, whole
 from tests.toy import toy_config, write_corpus
 
@@ -347,6 +351,24 @@ def test_flop_of_a_vision_transformer_are_those_that_torch_counts() -> None:
     assert VITS["toy"].flop() * 3 == 3 * counter.get_total_flops()
 
 
+@pytest.mark.skipif(not FULL, reason="REGARD_TEST_ALL=1 imports transformers")
+@pytest.mark.parametrize("mean", [None, 14.0])
+@pytest.mark.parametrize("name", ["toy-bert", "toy-gpt2"])
+def test_both_sides_of_the_pretraining_benchmark_learn_the_same_from_the_same_texts(
+    name: str, mean: float | None, tmp_path: Path
+) -> None:
+    load = TextLoad(TEXTS[name], CPU, "float32", 0.0, 128, 2, 1, mean)
+    (mine, step, model), (theirs, other_step, other) = (x.training(load) for x in (RegardText(), PRETRAINING["hf"]))
+    assert count(model) == count(other)
+    other.save_pretrained(tmp_path)
+    set_weights(model, read_network(tmp_path).imported(), tmp_path)
+    assert [len(x.source.values) or len(x.inputs.values) + len(x.inputs) for x in mine] == [
+        sum(map(len, texts)) for texts in load.texts()
+    ]
+    for batch, padded in zip(mine, theirs, strict=True):  # the second after an update on the first
+        assert float(step(batch)) == pytest.approx(float(other_step(padded)), abs=2e-4)
+
+
 def test_both_sides_of_the_speech_benchmark_have_as_many_weights_and_the_same_recordings() -> None:
     load = speech_load()
     (mine, _, model), (theirs, _, other) = (x.training(load) for x in (RegardConformer(), SPEECH["torch"]))
@@ -384,6 +406,7 @@ COMMANDS = {
     "vision-gpu": ["--device", "cpu", "--peers", "torch", "regard-sdpa"],
     **({"train-cpu": ["--models", "tiny-lstm"], "decode-gpu": ["--device", "cpu"]} if FULL else {}),
     **({"decode-cpu": ["--precisions", "float32", "bfloat16", "int8"]} if FULL else {}),
+    **({"pretrain-gpu": ["--device", "cpu", "--peers", "hf", "--mean", "0", "12"]} if FULL else {}),
     **({"speech-gpu": ["--device", "cpu", "--peers", "torch"]} if FULL else {}),
     **({"start-up": ["--rounds", "1"], "grow": ["--device", "cpu"]} if FULL else {}),
 }

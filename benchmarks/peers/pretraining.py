@@ -50,16 +50,23 @@ class LanguageModel:
         return f"{what}, {sizes}, vocabulary {self.vocabulary:,}, learned positions"
 
     def settings(self, dropout: float) -> dict[str, Any]:
-        """Regard's sections for source, target, tokens and model."""
+        """Regard's sections for source, target, tokens and model: the network that its peers have."""
         blocks = {
-            "kind": "transformer", "layers": self.layers, "heads": self.heads, "d_ff": self.d_ff, "activation": "gelu",
-            "positions": "learned", "norm": "post" if self.masked else "pre",
+            "kind": "transformer", "layers": self.layers, "heads": self.heads, "d_ff": self.d_ff,
+            "positions": "learned",
         }  # fmt: skip
-        parts = (blocks, {"kind": "none"}) if self.masked else ({"kind": "none"}, blocks)
+        read = {"norm": "post", "activation": "gelu", "embedding_norm": True, "norm_epsilon": 1e-12,
+                "stem": {"kind": "tokens", "segments": 2}}  # fmt: skip
+        parts: tuple[dict[str, Any], dict[str, Any]] = ({**blocks, **read}, {"kind": "none"})
+        if not self.masked:
+            parts = ({"kind": "none"}, {**blocks, "norm": "pre", "activation": "gelu_tanh"})
+        model = {
+            "d_model": self.d_model, "dropout": dropout, "encoder": parts[0], "decoder": parts[1],
+            "scale_embeddings": False, "output_bias": self.masked, "max_positions": self.longest,
+        }  # fmt: skip
         return {
-            "source": {"kind": "none"}, "target": {"max_length": self.longest}, "search": {"max_length": self.longest},
-            "tokens": {"kind": "word", "size": self.vocabulary},
-            "model": {"d_model": self.d_model, "dropout": dropout, "encoder": parts[0], "decoder": parts[1]},
+            "source": {"kind": "none"}, "target": {"max_length": self.longest - 2},
+            "tokens": {"kind": "word", "size": self.vocabulary}, "model": model,
         }  # fmt: skip
 
     def flop(self, lengths: Sequence[int]) -> float:
@@ -145,7 +152,7 @@ class RegardText(TextPeer):
         sides.use({SHARED: Symbols("word", [f"w{i}" for i in range(len(MARKS), load.shape.vocabulary)])})
         task = new_task(sides, load.device)
         model, settings = task.model, task.config.training
-        objective = make_objective(model, settings.objective, settings.label_smoothing, sides.target.marks)
+        objective = make_objective(model, settings.objective, settings.label_smoothing, task.first)
         updater = Updater(model, objective, settings, load.device)
         batches = [updater.prepare(self._batch(load, texts)).to(load.device) for texts in load.texts()]
         return batches, lambda batch: updater([batch], step=1, done=0.0).loss / batch.tokens, model
