@@ -35,6 +35,11 @@ class EncoderSettings(Section):
         """The width of its stem's vectors."""
         return d_model
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it has `max_positions` at most; False where positions are the stem's own (ViT, Whisper)."""
+        return True
+
 
 class RecurrentEncoderSettings(EncoderSettings):
     """A stack of recurrent layers over the source."""
@@ -115,6 +120,10 @@ class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
 
     def stem_width(self, d_model: int) -> int:
         return self.width or d_model
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.positions != "none"
 
 
 class ConformerSettings(EncoderSettings):

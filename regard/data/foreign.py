@@ -226,8 +226,7 @@ def load_published(folder: Path, name: str, content: dict[str, Any]) -> Publishe
     size, marks = content["size"], marks_from_json(content["marks"])
     if not isinstance(size, int) or not 0 < size <= 10**7:
         raise ValueError(f"its size is {size!r}")
-    if odd := [i for i in marks.names if not 0 <= i < size]:
-        raise ValueError(f"it has a mark {odd[0]}, and a size of {size}")
+    check_marks(marks, size)
     if content["kind"] == FileTokens.kind:
         text = (folder / f"{name}.tokenizer.json").read_text(encoding="utf-8")
         return FileTokens(text, size, marks, tidy=bool(content["tidy"]))
@@ -236,6 +235,16 @@ def load_published(folder: Path, name: str, content: dict[str, Any]) -> Publishe
         raise ValueError(f"its ids should be below {size}")
     target = other.read_bytes() if other.exists() else None
     return PieceTokens((folder / f"{name}.spm").read_bytes(), ids, size, marks, target_model=target)
+
+
+def check_marks(marks: Marks, size: int) -> None:
+    """Refuse marks that are no ids of a vocabulary of this size: each would index an embedding, or logits."""
+    frame = marks.source or Frame()
+    named = (marks.end, marks.begin, marks.pad, marks.unknown, marks.separator, marks.mask)
+    several = (*marks.first, *marks.unwritten, *marks.sentinels, *frame.before, *frame.between, *frame.after)
+    for i in (*marks.names, *(one for one in named if one is not None), *several):
+        if type(i) is not int or not 0 <= i < size:
+            raise ValueError(f"it has a mark {i!r}, and a size of {size}")
 
 
 def marks_to_json(marks: Marks) -> dict[str, Any]:

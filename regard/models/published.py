@@ -104,6 +104,8 @@ def read_published(path: Path) -> dict[str, Tensor]:
         raise ModelError(f"no file of weights {path}; check start.weights") from None
     except Exception as error:  # pickled files fail in every way
         what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if what.startswith("Weights only load failed"):  # and torch goes on to say how to run what is in it
+            what = "it holds more than tensors, or is cut off"
         raise ModelError(
             f"{path} cannot be read as weights ({what}); .safetensors, or what torch.save wrote of tensors, will do"
         ) from None

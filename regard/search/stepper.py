@@ -46,7 +46,8 @@ class LazyStart:
         """The source in one of few shapes, with rows and values that are nobody's."""
         total = self.source.values.shape[0]
         total = round_up(total, max(64, 2 ** (total - 1).bit_length() // 32))
-        return self.source.filled(total, sources, longest=min(round_up(self.source.longest, 16), self.longest))
+        longest = max(min(round_up(self.source.longest, 16), self.longest), self.source.longest)
+        return self.source.filled(total, sources, longest=longest)
 
 
 def begun(model: Any, first: Sequence[int]) -> Callable[[Any], Any]:

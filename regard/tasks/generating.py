@@ -182,7 +182,7 @@ class TextGeneration(Task):
         """Why a pair, with its marks, is more than the model has positions for; None if it is not."""
         given = self.source.length(source)
         most = f"more than a model of {self.longest} positions can read"
-        if self.source.positions_needed(source) + self.together > self.longest:
+        if self.positions_needed(source) + self.together > self.longest:
             return f"has {given} tokens, {most}"
         if len(target) + self.hidden >= self.longest:
             return f"has a target of {len(target)} tokens, {most}"

@@ -132,9 +132,13 @@ class Task(ABC):
         """The most positions the model has room for; see `build`."""
         return longest_sequence(self.sides)
 
+    def positions_needed(self, source: Item) -> int:
+        """How many of `longest` positions a source takes; none, where its encoder is not bounded by them."""
+        return self.source.positions_needed(source) if reads_bounded(self.config) else 0
+
     def unfit(self, source: Item, target: Tokens) -> str | None:
         """Why an example, with its marks, is more than the model has positions for; None if it is not."""
-        if max(len(target) + 2, self.source.positions_needed(source)) > self.longest:
+        if max(len(target) + 2, self.positions_needed(source)) > self.longest:
             length = max(len(target), self.source.length(source))
             return f"has {length} tokens, more than a model of {self.longest} positions can read"
         return None
@@ -324,11 +328,18 @@ def longest_sequence(sides: Sides) -> int:
     return given
 
 
+def reads_bounded(config: Config) -> bool:
+    """Whether `model.max_positions` bounds what is read; else it is the stem that has room for so much."""
+    return any(part.is_bounded for part in config.model.encoders)
+
+
 def _positions(sides: Sides, search: Search | None) -> int:
     """Positions that training or a search needs; without an encoder both sides are one sequence."""
     config = sides.config
     limits = [part.longest or 0 for part in sides.source.parts]
     source = sides.source.most_places(max(*limits, search.max_source if search else 0))
+    if config.model.max_positions is not None and not reads_bounded(config):
+        source = 0
     target = max(sides.target.longest or sides.target.block or 0, search.max_length if search else 0)
     if not config.sources[0].given:
         return target + 2

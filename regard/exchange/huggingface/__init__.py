@@ -41,7 +41,7 @@ def family_of(
     """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read, and
     `preprocessor` is what stands beside it of pictures and sound."""
     kind = config.get("model_type")
-    if kind not in HOMES:
+    if not isinstance(kind, str) or kind not in HOMES:
         raise ConfigError(f"config.json has model_type {kind!r}; {did_you_mean(str(kind), list(HOMES))}")
     module = import_module(f"regard.exchange.huggingface.{HOMES[kind]}")
     for cls in vars(module).values():
@@ -78,9 +78,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         if index.exists():
             try:
                 parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                outside = any(Path(part).name != part for part in parts)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise ModelError(f"{index} cannot be read as an index of weights") from None
-            if any(Path(part).name != part for part in parts):
+            if outside:
                 raise ModelError(f"{index} lists files outside of {folder}")
+            if lacking := [part for part in parts if not (folder / part).is_file()]:
+                raise ModelError(f"{index} lists {lacking[0]}, and {folder} has no such file; the folder is not whole")
             return {key: tensor for part in parts for key, tensor in read_published(folder / part).items()}
     raise ModelError(f"no weights in {folder}; there should be {' or '.join(WEIGHTS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ class EncoderAlone(Family):
             self.refuse("problem_type", "Regard imports heads that choose one label")
         if self.head == "label" and len(self.labels) < 2:
             self.refuse("id2label", "Regard imports heads that choose one of several labels")
+        if self.head == "tags" and any(len(label.split()) != 1 for label in self.labels):
+            self.refuse("id2label", "tags are written with blanks between them")
 
     def sections(self) -> dict[str, Any]:
         masked = self.head == "masked"
@@ -36,9 +39,9 @@ class EncoderAlone(Family):
             "model": {**self.network(), "scale_embeddings": False, "decoder": {"kind": "none"}},
         }
 
+    @abstractmethod
     def network(self) -> dict[str, Any]:
         """Settings of the encoder, and what goes with it."""
-        raise NotImplementedError
 
     @property
     def labels(self) -> list[str]:

@@ -35,7 +35,8 @@ class Captioner(Family):
     def check(self) -> None:
         super().check()
         for side, kind in (("encoder", "vit"), ("decoder", "gpt2")):
-            found = self.config.get(side, {}).get("model_type")
+            part = self.config.get(side)
+            found = part.get("model_type") if isinstance(part, dict) else None
             if found != kind:
                 raise ConfigError(f"config.json has {side}.model_type {found!r}; Regard reads captioners with {kind}")
         self.reads = Encoder({**self.config["encoder"], "architectures": None}, {}, self.preprocessor)

@@ -54,12 +54,14 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
     written = tokenizers.get("target", tokenizers.get("tokens"))
     sizes = (system.task.source.vocabulary or (written.size if written else 0), target.size)
     family = form_of(config, sizes, labels, preprocessor)
+    own = family.neutral(own)
     tensors = family.exported(own)
     settings = dict(family.config)
     with new_folder(Path(folder), KIND, force=force) as new:
         if written is not None:
             settings = with_marks(settings, written.marks)
-            _write(new / SETTINGS, {**write_tokenizer(tokenizers, new), "model_max_length": config.model.max_positions})
+            facts = {"model_max_length": config.model.max_positions, **_inputs(config)}
+            _write(new / SETTINGS, {**write_tokenizer(tokenizers, new), **facts})
             if config.target.written and not config.model.encoder_only:
                 _write(new / "generation_config.json", generation_settings(config.search, written.marks))
         if preprocessor:
@@ -73,6 +75,13 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
             raise ModelError(f"{what} does not come back from what was written for transformers; that is thrown away")
         size = sum(path.stat().st_size for path in new.iterdir())
     return HuggingFaceReport(str(folder), size, family.architecture, len(tensors))
+
+
+def _inputs(config: Config) -> dict[str, Any]:
+    """What a tokenizer gives a network: segments too, where it reads them; a plain one gives none by itself."""
+    segments = any(getattr(part.stem, "segments", 0) > 1 for part in config.model.encoders)
+    names = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+    return {"model_input_names": names}
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -30,6 +30,23 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
+# Options that are whole numbers wherever they are.
+WHOLE = re.compile(
+    r"vocab_size|\w+_vocab_size|n_(embd|layer|head|positions|inner)|d_(model|ff|kv)|dim|hidden_dim|\w+_ffn_dim|n_layers|"
+    r"n_heads|(hidden|intermediate)_size|(num|encoder|decoder)_\w*(layers|heads)|num_(mel_bins|channels)|"
+    r"relative_attention_\w+|max_\w*position\w*|\w+_token_id"
+)
+
+
+class Options(dict[str, Any]):
+    """What config.json says; an option that has to be there and is not is refused by name."""
+
+    def __getitem__(self, name: str) -> Any:
+        if (value := self.get(name)) is None:
+            raise ConfigError(f"config.json does not say {name}, so this model cannot be imported")
+        return value
+
+
 @dataclass(frozen=True)
 class Form:
     """One tensor in two layouts: theirs to ours, and back."""
@@ -100,9 +117,9 @@ class Family(ABC):
     def __init__(
         self, config: Mapping[str, Any], tensors: Tensors | None = None, preprocessor: Mapping[str, Any] | None = None
     ) -> None:
-        self.config, self.tensors, self.preprocessor = config, dict(tensors or {}), preprocessor or {}
-        named: Sequence[str] = config.get("architectures") or self.architectures[:1]
-        self.architecture = named[0]
+        self.config, self.tensors, self.preprocessor = Options(config), dict(tensors or {}), preprocessor or {}
+        named = config.get("architectures") or self.architectures[:1]
+        self.architecture = str(named[0] if isinstance(named, list | tuple) else named)
         self.tensors = {self.canonical(name): tensor for name, tensor in self.tensors.items()}
         self.check()
 
@@ -123,7 +140,7 @@ class Family(ABC):
     @property
     def vocabulary(self) -> int:
         """How many tokens the network reads; 0 where it reads none."""
-        return int(self.config.get("vocab_size", 0))
+        return int(self.config.get("vocab_size") or 0)
 
     @property
     def outputs(self) -> int:
@@ -145,8 +162,11 @@ class Family(ABC):
                 f"reads {', '.join(self.architectures)}"
             )
         for name, allowed in self.fixed.items():
-            if name in self.config and self.config[name] not in allowed:
+            if name in self.config and self.config.get(name) not in allowed:
                 self.refuse(name, f"Regard has it only as {' or '.join(map(repr, allowed))}")
+        for name, value in self.config.items():
+            if WHOLE.fullmatch(name) and type(value) not in (int, type(None)) and not isinstance(value, list):
+                self.refuse(name, "it should be a whole number")
         if self.config.get("pruned_heads"):
             self.refuse("pruned_heads", "Regard has all heads of a layer")
 
@@ -160,15 +180,18 @@ class Family(ABC):
     def label_names(self) -> list[str]:
         """The classes that config.json names; two that have no names, where it names none."""
         named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        by_number = {int(number): str(label) for number, label in named.items()}
-        if sorted(by_number) != list(range(len(by_number))):
-            self.refuse("id2label", "it should number labels from 0 on")
-        return [by_number[i] for i in range(len(by_number))]
+        numbered = dict(named) if isinstance(named, dict) else {}
+        labels = [str(numbered.get(str(i), numbered.get(i, ""))) for i in range(len(numbered))]
+        if not all(labels) or len(set(labels)) < len(labels) or not labels:
+            self.refuse("id2label", "it should number labels from 0 on, each another")
+        if any(character in label for label in labels for character in "\t\r\n"):
+            self.refuse("id2label", "labels are written in a line each")
+        return labels
 
     def activation(self, name: str, usual: str) -> str:
         """An activation's name here."""
         found = self.config.get(name, usual)
-        if found not in ACTIVATIONS:
+        if not isinstance(found, str) or found not in ACTIVATIONS:
             self.refuse(name, f"Regard has {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[found]
 
@@ -192,13 +215,28 @@ class Family(ABC):
             wanted = [name for name in move.theirs if name is not None]
             if lacking := [name for name in wanted if name not in tensors]:
                 raise ModelError(f"the checkpoint lacks {lacking[0]}, which {self.architecture} has")
-            found[move.ours] = move.here(tensors)
+            try:
+                found[move.ours] = move.here(tensors)
+            except (RuntimeError, IndexError):
+                shape = tuple(tensors[wanted[0]].shape)
+                raise ModelError(f"{wanted[0]} is {shape}, which is no shape that {self.architecture} has") from None
             used.update(wanted)
         for name in tensors.keys() - used:
             if not re.fullmatch(self.ignored, name):
                 raise ModelError(f"the checkpoint has {name}, which {self.architecture} has not; it is another network")
             if left_out is not None:
                 left_out.append(name)
+        return found
+
+    def neutral(self, weights: Tensors) -> dict[str, Tensor]:
+        """Weights of the same outputs, with zeros where there is no such tensor there."""
+        found = dict(weights)
+        for move in self.moves():
+            if None in move.theirs and move.ours in found:
+                parts = found[move.ours].chunk(len(move.theirs))
+                found[move.ours] = torch.cat(
+                    [torch.zeros_like(x) if name is None else x for name, x in zip(move.theirs, parts, strict=True)]
+                )
         return found
 
     def exported(self, weights: Tensors) -> dict[str, Tensor]:

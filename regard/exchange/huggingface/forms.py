@@ -68,12 +68,13 @@ def _gpt2(model: Any, size: int) -> dict[str, Any]:
 
 
 def _encoder(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    """An encoder that reads text, under one of three heads."""
+    """An encoder that reads text, under one of the heads that there are."""
     model: Any = config.model
     encoder = model.encoder
-    head = {"text": "MaskedLM", "label": "SequenceClassification", "tags": "TokenClassification"}.get(
-        config.target.kind
-    )
+    head = {
+        "text": "MaskedLM", "label": "SequenceClassification", "tags": "TokenClassification",
+        "span": "QuestionAnswering", "choice": "MultipleChoice",
+    }.get(config.target.kind)  # fmt: skip
     if head is None:
         return
     common = {
@@ -142,6 +143,8 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
             yield from _encoder_decoder(config, sizes)
         case "none", ["none", "transformer"]:
             yield _gpt2(model, sizes[1])
+        case "text", ["none", "transformer"] if config.target.kind == "label":
+            yield {**_gpt2(model, sizes[0]), "architectures": ["GPT2ForSequenceClassification"]}
         case (("none" | "text"), ["transformer", "none"]):
             yield from _encoder(config, sizes)
         case "image", ["transformer", "none"] if config.target.kind == "label":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.data.tokens import Marks
+from regard.errors import ConfigError
 from regard.exchange.huggingface.tokens import Given
 
 # Settings that say nothing of what is written, or that became marks of the vocabulary.
@@ -27,6 +28,7 @@ HANDLED = {
     "max_length", "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups",
     "diversity_penalty", "epsilon_cutoff", "penalty_alpha",
 }  # fmt: skip
+NUMBERS = HANDLED - {"early_stopping"}
 # What a setting that Regard lacks has to be so that nothing is lost without it.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
@@ -37,7 +39,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str, Any], list[str]]:
     """The section [search] of a model of so many positions; and what of its settings Regard has not, by name."""
-    mark, told = given.mark, list[str]()
+    told = list[str]()
+
+    def mark(name: str) -> Any:
+        value = given.mark(name)
+        if name in NUMBERS and not isinstance(value, int | float | None):
+            raise ConfigError(f"the settings of generation have {name}: {value!r}, which should be a number")
+        return value
+
     forced = mark("forced_eos_token_id") is not None
     most = longest - max(len(marks.first), 1)
     before = max(len(marks.first), 1)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.config import parse
 from regard.data.foreign import Published
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
@@ -86,6 +87,8 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
             problems.append(error)
             return None
 
+    if odd := next((path for path in sorted(folder.iterdir()) if _is_device(path)), None):
+        raise ModelError(f"{odd} is a pipe or a device; a model is read from files")
     config = read_json(folder / "config.json")
     given = attempt(lambda: Given.read(folder, config))
     network = attempt(lambda: read_network(folder))
@@ -105,6 +108,10 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     return network, tokenizers, given
 
 
+def _is_device(path: Path) -> bool:
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 def sizes_of(config: Mapping[str, Any]) -> tuple[int, int]:
     """How many tokens a network reads and writes, where it could not be read."""
     size = config.get("vocab_size")
@@ -114,17 +121,17 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[int, int]:
 def needs_tokens(config: Mapping[str, Any], network: Family | None) -> bool:
     """Whether a network reads or writes text."""
     if network is not None:
-        return bool(Sides.of(Config.parse({"run": ".", **network.sections()})).vocabularies)
+        return bool(Sides.of(parse({"run": ".", **network.sections()})).vocabularies)
     return config.get("model_type") != "vit"
 
 
 def settings(network: Family, tokenizers: Mapping[str, Published], given: Given) -> tuple[Config, list[str]]:
-    """The config of a model; and what of its way to generate Regard has not."""
+    """The config of a model, whose paths are nobody's yet; and what of its way to generate Regard has not."""
     sections = {name: dict(section) for name, section in network.sections().items()}
     longest = sections["model"]["max_positions"]
     written = tokenizers.get("target", tokenizers.get("tokens"))
     told: list[str] = []
-    config = Config.parse({"run": ".", **sections})
+    config = parse({"run": ".", **sections})
     if written is not None:
         read = tokenizers.get("source", written)
         marks: Marks = written.marks
@@ -137,4 +144,4 @@ def settings(network: Family, tokenizers: Mapping[str, Published], given: Given)
                 section |= {"tokens": IMPORTED} if side in tokenizers else {}
         if config.target.written and not config.model.encoder_only:
             sections["search"], told = search_settings(given, marks, longest)
-    return Config.parse({"run": ".", **sections}), told
+    return parse({"run": ".", **sections}), told

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from regard.data.foreign import FileTokens, PieceTokens, Published
+from regard.data.foreign import FileTokens, PieceTokens, Published, check_marks
 from regard.data.tokens import SENTINEL, Frame, Marks
 from regard.errors import ConfigError, ModelError, require
 
@@ -118,8 +118,12 @@ def read_tokenizers(given: Given, read: int, written: int) -> dict[str, Publishe
     network has so many tokens to read and to write."""
     try:
         if given.kind == "marian" and not (given.folder / FAST).exists():
-            return _marian(given, read, written)
-        return {"tokens": _from_file(given, max(read, written))}
+            made = _marian(given, read, written)
+        else:
+            made = {"tokens": _from_file(given, max(read, written))}
+        for tokenizer in made.values():
+            check_marks(tokenizer.marks, tokenizer.size)
+        return made
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError, RuntimeError) as error:
         raise ModelError(f"the tokenizer in {given.folder} cannot be read ({error})") from None
 
@@ -360,12 +364,19 @@ def decoder_start(given: Given, backend: Any, begin: int | None, end: int) -> tu
 def _whisper_prompt(given: Given) -> Iterator[int]:
     """Language, task and whether there are times: what Whisper (Radford et al. 2023) writes text after."""
     forced = given.mark("forced_decoder_ids") or []
+    if not isinstance(forced, list) or not all(isinstance(one, list) and len(one) == 2 for one in forced):
+        raise ValueError(f"forced_decoder_ids is {forced!r}, and should be pairs of a place and an id")
     known = {int(place): token for place, token in forced if token is not None}
     languages, tasks = given.generation.get("lang_to_id") or {}, given.generation.get("task_to_id") or {}
     if languages:
         language = given.generation.get("language") or "<|en|>"
-        yield int(known.get(1) or languages.get(language) or languages[f"<|{language}|>"])
-        yield int(known.get(2) or tasks[given.generation.get("task") or "transcribe"])
+        task = given.generation.get("task") or "transcribe"
+        spoken = known.get(1) or languages.get(language) or languages.get(f"<|{language}|>")
+        wanted = known.get(2) or tasks.get(task)
+        if spoken is None or wanted is None:
+            raise ValueError(f"generation_config.json knows no language {language}, or no task {task}")
+        yield int(spoken)
+        yield int(wanted)
     elif known:
         yield from (known[place] for place in sorted(known) if place < 3)
     silent = given.generation.get("no_timestamps_token_id", known.get(3))
@@ -375,8 +386,16 @@ def _whisper_prompt(given: Given) -> Iterator[int]:
 
 def unwritten(given: Given) -> tuple[int, ...]:
     """Tokens that generation never writes."""
-    single = [words[0] for words in given.mark("bad_words_ids") or [] if len(words) == 1]
-    return tuple(sorted({*single, *(given.mark("suppress_tokens") or [])}))
+    never, banned = given.mark("suppress_tokens") or [], given.mark("bad_words_ids") or []
+    if not _are_ids(never):
+        raise ValueError(f"suppress_tokens is {never!r}, and should be a list of ids")
+    if not isinstance(banned, list) or not all(map(_are_ids, banned)):
+        raise ValueError(f"bad_words_ids is {banned!r}, and should be lists of ids")
+    return tuple(sorted({*(ids[0] for ids in banned if len(ids) == 1), *never}))
+
+
+def _are_ids(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(i, int) for i in given)
 
 
 def _source_frame(backend: Any, given: Given, end: int) -> Frame:
@@ -404,17 +423,32 @@ def _marian(given: Given, read: int, written: int) -> dict[str, Published]:
         if not (folder / name).exists():
             raise ValueError(f"{name} is not there")
     source, target = (folder / "source.spm").read_bytes(), (folder / "target.spm").read_bytes()
-    ids = read_json(folder / "vocab.json")
+    if not source or not target:
+        raise ValueError("source.spm or target.spm is empty")
+    ids = _numbered(folder / "vocab.json", read)
     if not given.settings.get("separate_vocabs", False):
         return {"tokens": PieceTokens(source, ids, read, _marian_marks(given, ids), target_model=target)}
-    others = read_json(folder / "target_vocab.json")
+    others = _numbered(folder / "target_vocab.json", written)
     return {
         "source": PieceTokens(source, ids, read, _marian_marks(given, ids)),
         "target": PieceTokens(target, others, written, _marian_marks(given, others)),
     }
 
 
+def _numbered(path: Path, size: int) -> dict[str, int]:
+    """The pieces of a list and their ids, of which a network has so many."""
+    ids = read_json(path)
+    if not ids:
+        raise ValueError(f"{path.name} is not there, or empty")
+    if odd := [f"{piece!r} as {i!r}" for piece, i in ids.items() if type(i) is not int or not 0 <= i < size]:
+        raise ValueError(f"{path.name} has {odd[0]}, and the network has {size} tokens")
+    return ids
+
+
 def _marian_marks(given: Given, ids: Mapping[str, int]) -> Marks:
+    needed = [token["content"] for role, token in given.special() if role in ("eos", "unk", "pad")]
+    if lacking := [name for name in needed if name not in ids]:
+        raise ValueError(f"its vocabulary has no {lacking[0]}")
     names = {role: ids[token["content"]] for role, token in given.special() if role and token["content"] in ids}
     end = names["eos"]
     start = given.mark("decoder_start_token_id")

@@ -100,6 +100,8 @@ class ViT(Family):
     def _square(self, name: str, usual: int) -> int:
         value = self.config.get(name, usual)
         sides = value if isinstance(value, list | tuple) else [value]
+        if not sides or any(type(side) is not int or side < 1 for side in sides):
+            self.refuse(name, "it should be a number of pixels")
         if len(set(sides)) > 1:
             self.refuse(name, "Regard reads square pictures in square patches")
         return int(sides[0])
@@ -108,7 +110,14 @@ class ViT(Family):
     def colours(self) -> str:
         """How pixels become numbers, as preprocessor_config.json says."""
         kinds = {((0.5,) * 3, (0.5,) * 3): "centred", (MEANS, DEVIATIONS): "imagenet"}
-        found = tuple(tuple(self.preprocessor.get(name) or (0.5,) * 3) for name in ("image_mean", "image_std"))
+        for name, wanted in (("do_rescale", True), ("rescale_factor", 1 / 255)):
+            if self.preprocessor.get(name, wanted) != wanted:
+                self.refuse_preprocessor(name, f"Regard has it only as {wanted}")
+        size = self.preprocessor.get("size", self.size)
+        if set(size.values() if isinstance(size, dict) else [size]) != {self.size}:
+            self.refuse_preprocessor("size", f"config.json has image_size {self.size}")
+        given = [self.preprocessor.get(name) or (0.5,) * 3 for name in ("image_mean", "image_std")]
+        found = tuple(tuple(x if isinstance(x, list | tuple) else [x] * 3) for x in given)
         if self.preprocessor.get("do_normalize", True) and found in kinds:
             return kinds[found]
         self.refuse_preprocessor("image_mean", "Regard centres colours (0.5) or takes ImageNet's")

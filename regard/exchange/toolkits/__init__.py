@@ -47,8 +47,8 @@ def read_toolkit(place: Path) -> Toolkit:
 
 def import_model(place: Path, output: str | Path, *, force: bool = False) -> System:
     """Write such a model as a model folder of Regard, with its own tokens, and load it."""
+    from regard.config import parse
     from regard.data.sides import Sides
-    from regard.settings import Config
     from regard.system import System, load, new_task
     from regard.training.checkpoint import set_weights
 
@@ -59,7 +59,7 @@ def import_model(place: Path, output: str | Path, *, force: bool = False) -> Sys
     room = {"max_length": min(256, sections["model"]["max_positions"] - 2)}
     own = {} if one else {"tokens": IMPORTED}
     sides = Sides.of(
-        Config.parse({"run": ".", **sections, "tokens": IMPORTED, "source": {**room, **own}, "target": {**room, **own}})
+        parse({"run": ".", **sections, "tokens": IMPORTED, "source": {**room, **own}, "target": {**room, **own}})
     )
     sides.use(tokenizers)
     task = new_task(sides, torch.device("cpu"))
