@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from regard.data.foreign import BYTE_OF, FileTokens, PieceTokens, Published, marks_from_json, marks_to_json
+from regard.data.forms import Formed, TextForm
 from regard.data.modalities.text import Text, TextSettings
-from regard.data.tokens import NATIVE, Frame, Marks, load_tokenizer, train_tokenizer
+from regard.data.tokens import NATIVE, Frame, Marks, Prefixed, load_tokenizer, train_tokenizer
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.native import tokenizer_of
 from regard.exchange.huggingface.tokens import Given, read_tokenizers
@@ -207,7 +208,7 @@ def test_a_tokenizer_with_more_tokens_than_the_network_is_refused(tmp_path: Path
 def test_tokens_that_were_learnt_here_are_the_same_in_a_tokenizer_json(kind: str) -> None:
     """Save marks that stand in a text as letters, and SentencePiece's own sign for a blank."""
     tokenizer = train_tokenizer(published.TEXTS, kind, 350)
-    made = tokenizer_of(tokenizer)
+    made = tokenizer_of(tokenizer, NATIVE.frame(begins=True, ends=True))
     assert isinstance(made, FileTokens)
     signs = ("▁", "<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")
     for text in ODD:
@@ -218,9 +219,40 @@ def test_tokens_that_were_learnt_here_are_the_same_in_a_tokenizer_json(kind: str
                 assert made.decode(ids) == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "byte", "unigram"])
+def test_sentinels_and_frames_are_in_a_tokenizer_json(kind: str) -> None:
+    tokenizer = train_tokenizer(published.TEXTS, kind, 350, 3)
+    made = tokenizer_of(tokenizer, tokenizer.marks.frame(begins=True, ends=True))
+    assert isinstance(made, FileTokens)
+    assert made.marks.sentinels == (6, 7, 8)
+    ids, more = (tokenizer.encode(text) for text in ("the dog", "Alice"))
+    assert made.encode("the dog") == ids
+    both = made.backend.encode("the dog", "Alice")
+    assert both.ids == [2, *ids, 4, *more, 3]
+    assert both.type_ids == [0] * (len(ids) + 2) + [1] * (len(more) + 1)
+    assert made.backend.encode("<extra_id_1>", add_special_tokens=False).ids == [7]
+
+
+def test_tokens_of_word_pieces_are_told_apart_in_another_form_and_behind_prefixes(tmp_path: Path) -> None:
+    plain = of(published.word_piece(tmp_path), "bert", 300)["tokens"]
+    text = "the dog, Alice"
+    ids = plain.encode_words([text])[0]
+    assert max(ids) >= plain.size, "a comma that goes on a word"
+    low = Formed(plain, TextForm(lower=True))
+    assert (low.encode_words([text])[0], low.offsets(text)) == (ids, plain.offsets(text))
+    marked = Prefixed(plain, ["<2de>", "<2fr>"])
+    found = marked.encode_words([f"<2fr> {text}"])[0]
+    assert [i % marked.size for i in found] == [plain.size + 1, *(i % plain.size for i in ids)]
+    assert marked.words(found) == [-1, *plain.words(ids)]
+    assert marked.pieces(found) == ["<2fr>", *plain.pieces(ids)]
+    assert marked.offsets(f"<2fr> {text}") == [(0, 0), *((a + 6, b + 6) for a, b in plain.offsets(text))]
+
+
 def test_tokens_without_a_counterpart_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"tokens\.kind bpe has no exact counterpart"):
-        tokenizer_of(train_tokenizer(published.TEXTS, "bpe", 350))
+        tokenizer_of(train_tokenizer(published.TEXTS, "bpe", 350), Frame())
+    with pytest.raises(ConfigError, match=r"the prefixes of corpora \(<2de>\) have no counterpart"):
+        tokenizer_of(Prefixed(train_tokenizer([], "byte", 350), ["<2de>"]), Frame())
     with pytest.raises(ConfigError, match=r"tokens.kind imported is a vocabulary that came with a model"):
         train_tokenizer(published.TEXTS, "imported", 350)
 

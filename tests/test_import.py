@@ -375,6 +375,31 @@ def test_a_model_that_was_trained_here_goes_out_as_marian(tmp_path: Path) -> Non
     assert found == [2, *ours.outputs([text])[0][0].tokens, 3]
 
 
+def test_a_classifier_that_was_trained_here_reads_the_same_marks_there(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("the dog\tgood\na tree\tbad\n" * 2)
+    encoder = {
+        "kind": "transformer", "layers": 1, "heads": 2, "d_ff": 16, "norm": "post", "positions": "learned",
+        "embedding_norm": True, "activation": "gelu", "norm_epsilon": 1e-12, "stem": {"kind": "tokens", "segments": 2},
+    }  # fmt: skip
+    settings = {
+        "run": "run", "tokens": {"kind": "char"}, "data": {"train": "train.tsv", "valid": "train.tsv"},
+        "source": {"max_length": 30}, "target": {"kind": "label"},
+        "training": {"steps": 2, "batch_tokens": 100, "device": "cpu", "tensorboard": False},
+        "model": {"d_model": 8, "scale_embeddings": False, "encoder": encoder, "decoder": {"kind": "none"}},
+    }  # fmt: skip
+    ours = regard.train(Config.parse(settings, tmp_path))
+    export(ours, tmp_path / "out", to="huggingface")
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    for text in ("the dog", "a dog\tthe tree"):
+        with torch.no_grad():
+            wanted = theirs(**auto(tmp_path / "out")(*text.split("\t"), return_tensors="pt")).logits[0].log_softmax(-1)
+        found = {output.text: output.log_prob for output in ours.outputs([text], beam=2, nbest=2)[0]}
+        assert found == pytest.approx({theirs.config.id2label[i]: float(x) for i, x in enumerate(wanted)}, abs=1e-5)
+    settings |= {"run": "lower", "source": {"max_length": 30, "case": "lower"}}
+    with pytest.raises(ConfigError, match=r"source.normalize or source.case prepares texts in a way that"):
+        export(regard.train(Config.parse(settings, tmp_path)), tmp_path / "other", to="huggingface")
+
+
 def test_a_model_without_a_counterpart_is_refused_with_what_differs(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("a b\tb a\n" * 4)
     (tmp_path / "valid.tsv").write_text("a b\tb a\n")

@@ -147,6 +147,18 @@ class Formed(Tokenizer):
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         return self._reader.encode_many([self.form.prepare(text) for text in texts], sampling=sampling, seed=seed)
 
+    def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        return self._reader.encode_words([self.form.prepare(text) for text in texts], sampling=sampling, seed=seed)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        prepared = self.form.prepare(text)  # which may have more characters, or fewer
+        return self._reader.offsets(prepared) if len(prepared) == len(text) else super().offsets(text)
+
+    @property
+    def for_target(self) -> Tokenizer:
+        inner = self.inner.for_target
+        return self if inner is self.inner else Formed(inner, self.form)
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.form.restore(self.inner.decode(ids))
 

@@ -409,16 +409,37 @@ class Prefixed(Tokenizer):
         found = self.inner.encode_many([rest for _, rest in cut], sampling=sampling, seed=seed)
         return [[*ids, *own] for (ids, _), own in zip(cut, found, strict=True)]
 
+    def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        cut = [self._cut(text) for text in texts]
+        found = self.inner.encode_words([rest for _, rest in cut], sampling=sampling, seed=seed)
+        more = len(self.prefixes)  # by which this vocabulary is larger, and so what is added to ids
+        return [
+            [*ids, *(i + more if i >= self.inner.size else i for i in own)]
+            for (ids, _), own in zip(cut, found, strict=True)
+        ]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        ids, rest = self._cut(text)
+        start = len(text) - len(rest)
+        return [(0, 0)] * len(ids) + [(start + a, start + b) for a, b in self.inner.offsets(rest)]
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.inner.decode([i for i in ids if i < self.inner.size])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        own = iter(self.inner.pieces([i for i in ids if i < self.inner.size]))
-        return [next(own) if i < self.inner.size else self.prefixes[i - self.inner.size] for i in ids]
+        own = iter(self.inner.pieces(self._inner_ids(ids)))
+        return [self.prefixes[i - self.inner.size] if self._is_prefix(i) else next(own) for i in ids]
 
     def words(self, ids: Sequence[int]) -> list[int]:
-        own = iter(self.inner.words([i for i in ids if i < self.inner.size]))
-        return [next(own) if i < self.inner.size else -1 for i in ids]
+        own = iter(self.inner.words(self._inner_ids(ids)))
+        return [-1 if self._is_prefix(i) else next(own) for i in ids]
+
+    def _is_prefix(self, token: int) -> bool:
+        return self.inner.size <= token < self.size
+
+    def _inner_ids(self, ids: Sequence[int]) -> list[int]:
+        """Without prefixes, as the inner tokenizer has them; see `encode_words`."""
+        return [i - len(self.prefixes) if i >= self.size else i for i in ids if not self._is_prefix(i)]
 
     @property
     def for_target(self) -> Tokenizer:

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from regard.artifacts import new_folder, write_text
+from regard.data.modalities.text import Text
 from regard.data.targets.label import Label
-from regard.errors import ModelError
+from regard.data.tokens import Frame
+from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import PREPROCESSOR, read_network
 from regard.exchange.huggingface.forms import form_of, with_marks
 from regard.exchange.huggingface.generating import generation_settings
@@ -48,7 +50,14 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
     config, target = system.config, system.task.target
     own = {name: tensor.detach().cpu().contiguous() for name, tensor in weights(system.task.model).items()}
     config, own = _halved(config, own)
-    tokenizers = {name: tokenizer_of(made) for name, made in system.tokenizers.items()}
+    for side, text in system.task.sides.texts.items():
+        if text is not None and not text.form.plain:
+            raise ConfigError(
+                f"{side}.normalize or {side}.case prepares texts in a way that the tokenizers of transformers do not, "
+                "so this model is not exported"
+            )
+    frame = _frame(system)
+    tokenizers = {name: tokenizer_of(made, frame) for name, made in system.tokenizers.items()}
     labels = list(target.labels) if isinstance(target, Label) else []
     preprocessor = _preprocessor(config)
     written = tokenizers.get("target", tokenizers.get("tokens"))
@@ -75,6 +84,15 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
             raise ModelError(f"{what} does not come back from what was written for transformers; that is thrown away")
         size = sum(path.stat().st_size for path in new.iterdir())
     return HuggingFaceReport(str(folder), size, family.architecture, len(tensors))
+
+
+def _frame(system: System) -> Frame:
+    """The marks around a text that this model reads, or, where it reads none, before one that it goes on with."""
+    task = system.task
+    source = task.sides.texts.get("source")
+    if isinstance(source, Text):
+        return source.frame
+    return task.target.marks.frame(begins=True, ends=True) if system.config.model.encoder_only else Frame(task.first)
 
 
 def _inputs(config: Config) -> dict[str, Any]:

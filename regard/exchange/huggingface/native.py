@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.data.foreign import BYTE_OF, FileTokens, Published
-from regard.data.tokens import MARKS, NATIVE, Bytes, Subwords, Symbols, Tokenizer
+from regard.data.tokens import Bytes, Frame, Marks, Prefixed, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, require
 
 BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
@@ -23,11 +23,14 @@ TRIED = (
 )  # fmt: skip
 
 
-def tokenizer_of(tokenizer: Tokenizer) -> Published:
-    """A tokenizer as one that `transformers` reads; what has no exact counterpart there is refused."""
+def tokenizer_of(tokenizer: Tokenizer, frame: Frame) -> Published:
+    """A tokenizer as one that `transformers` reads, with what stands around a text; what has no exact counterpart there
+    is refused. One that came from there has its own frame."""
     if isinstance(tokenizer, Published):
         return tokenizer
-    made = FileTokens(_backend(tokenizer).to_str(), tokenizer.size, NATIVE)
+    backend = _backend(tokenizer)
+    backend.post_processor = _framing(frame, tokenizer.marks)
+    made = FileTokens(backend.to_str(), tokenizer.size, tokenizer.marks)
     for text in TRIED:
         if made.encode(text) != tokenizer.encode(text):
             raise ConfigError(
@@ -37,42 +40,54 @@ def tokenizer_of(tokenizer: Tokenizer) -> Published:
 
 
 def _backend(tokenizer: Tokenizer) -> Any:
-    library = require("tokenizers")
+    library, marks = require("tokenizers"), list(tokenizer.marks.names.values())
+    assert tokenizer.marks.unknown is not None, "as Regard's own have"
+    unknown = tokenizer.marks.names[tokenizer.marks.unknown]
     models, before, after, norm = library.models, library.pre_tokenizers, library.decoders, library.normalizers
     cleaned = [norm.NFC(), norm.Replace(library.Regex(BLANKS), " "), norm.Replace(library.Regex(r"^ | $"), "")]
     match tokenizer:
         case Symbols(kind="word"):
-            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=unknown))
             made.pre_tokenizer = before.Split(library.Regex(SPLITS), "removed")
         case Symbols():
-            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=unknown))
             made.pre_tokenizer = before.Split(library.Regex(r"[\s\S]"), "isolated")
             made.decoder = after.Fuse()
         case Bytes():
-            letters = {letter: byte + len(MARKS) for letter, byte in BYTE_OF.items()}
-            names = {name: i for i, name in enumerate(MARKS)}
+            letters = {letter: byte + len(marks) for letter, byte in BYTE_OF.items()}
+            names = {name: i for i, name in enumerate(marks)}
             made = library.Tokenizer(models.BPE({**names, **letters}, []))
             made.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
             made.decoder = after.ByteLevel()
         case Subwords() if _is_unigram(tokenizer):
             processor = tokenizer.processor
             pieces = [(str(processor.id_to_piece(i)), float(processor.get_score(i))) for i in range(tokenizer.size)]
-            pieces = [(piece, NEVER if i < len(MARKS) else score) for i, (piece, score) in enumerate(pieces)]
+            pieces = [(piece, NEVER if i < len(marks) else score) for i, (piece, score) in enumerate(pieces)]
             made = library.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
             made.pre_tokenizer = before.Metaspace(replacement="▁", prepend_scheme="always", split=True)
             made.decoder = after.Sequence(
                 [after.ByteFallback(), after.Metaspace(replacement="▁", prepend_scheme="always")]
+            )
+        case Prefixed():
+            raise ConfigError(
+                f"the prefixes of corpora ({', '.join(tokenizer.prefixes)}) have no counterpart in a tokenizer.json"
             )
         case _:
             raise ConfigError(
                 "tokens.kind bpe has no exact counterpart in a tokenizer.json; unigram, word, char and byte have"
             )
     made.normalizer = norm.Sequence(cleaned)
-    made.add_special_tokens(list(MARKS))
-    made.post_processor = library.processors.TemplateProcessing(
-        single=["$A", MARKS[3]], pair=["$A", MARKS[4], "$B", MARKS[3]], special_tokens=[(MARKS[3], 3), (MARKS[4], 4)]
-    )
+    made.add_special_tokens(marks)
     return made
+
+
+def _framing(frame: Frame, marks: Marks) -> Any:
+    """Marks around texts; a second text, and what stands after it, is a segment of its own."""
+    before, between, after = ([marks.names[i] for i in ids] for ids in (frame.before, frame.between, frame.after))
+    return require("tokenizers").processors.TemplateProcessing(
+        single=[*before, "$A", *after], pair=[*before, "$A", *between, "$B:1", *(f"{name}:1" for name in after)],
+        special_tokens=[(marks.names[i], i) for i in dict.fromkeys((*frame.before, *frame.between, *frame.after))],
+    )  # fmt: skip
 
 
 def _is_unigram(tokenizer: Subwords) -> bool:
