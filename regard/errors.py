@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": ("ONNX exports need onnx", "export"),
     "onnxruntime": ("ONNX exports need onnxruntime", "export"),
     "onnxscript": ("ONNX exports need onnxscript", "export"),
+    "rouge_score": ("ROUGE of summaries needs rouge-score", "summaries"),
     "soundfile": ("recordings need soundfile", "speech"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
 }

@@ -94,8 +94,12 @@ METRICS = Family(
     "metric",
     dict.fromkeys(("bleu", "chrf", "ter", "exact"), "regard.evaluation.metrics")
     | dict.fromkeys(("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider"), "regard.evaluation.captions")
-    | dict.fromkeys(("wer", "cer"), "regard.evaluation.speech")
-    | {"vqa": "regard.evaluation.labels"},
+    | dict.fromkeys(("wer", "cer", "per", "sequence_error"), "regard.evaluation.speech")
+    | dict.fromkeys(("vqa", "matthews", "f1"), "regard.evaluation.labels")
+    | dict.fromkeys(("squad_em", "squad_f1"), "regard.evaluation.answers")
+    | dict.fromkeys((*(f"rouge{n}{how}" for how in ("", "_unstemmed") for n in "12l"),), "regard.evaluation.summaries")
+    | dict.fromkeys(("distinct1", "distinct2"), "regard.evaluation.diversity")
+    | dict.fromkeys(("parses", "conala_bleu"), "regard.evaluation.programs"),
 )
 
 

@@ -511,7 +511,7 @@ def accuracy(outputs: Sequence[str], references: Sequence[str]) -> Score:
 
 CASES: dict[str, Callable[[list[str], list[str]], Score]] = {
     "bleu": Bleu(), "chrf": Chrf(), "exact": Exact(), "accuracy": accuracy,
-    **{name: METRICS.get(name)() for name in ("bleu1", "bleu2", "bleu3", "bleu4", "wer", "cer")},
+    **{name: METRICS.get(name)() for name in bootstrap.ADDITIVE},
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from regard.data.lines import BLANKS
 from regard.data.side import Item, Side
 from regard.data.tokens import NATIVE, Marks, Tokenizer
 from regard.errors import ConfigError
-from regard.evaluation.bootstrap import BOOTSTRAPPED, interval, statistics
+from regard.evaluation.bootstrap import interval, is_resampled, statistics
 from regard.evaluation.metrics import Bleu, Metric, References, Score
 from regard.registry import METRICS, TARGETS, Family
 
@@ -180,7 +180,7 @@ def measure(name: str, outputs: Sequence[str], references: Sequence[str], scorin
     scoring = scoring or Scoring()
     metric: Metric = Bleu(scoring.tokenize) if name == "bleu" else METRICS.get(name)()
     score = metric(outputs, references, *scoring.references)
-    if scoring.confidence and name in BOOTSTRAPPED:
+    if scoring.confidence and is_resampled(name):
         rows = statistics(name, outputs, [references, *scoring.references], tokenize=scoring.tokenize)
         return replace(score, interval=interval(name, rows))
     return score

@@ -16,10 +16,24 @@ import numpy as np
 from regard.evaluation.metrics import Additive, Bleu, Chrf, Numbers, References, sacrebleu_statistics
 from regard.registry import METRICS
 
-ADDITIVE = ("bleu1", "bleu2", "bleu3", "bleu4", "wer", "cer")
+ADDITIVE = (
+    "bleu1", "bleu2", "bleu3", "bleu4", "wer", "cer", "per", "sequence_error", "squad_em", "squad_f1", "rouge1",
+    "rouge2", "rougel", "rouge1_unstemmed", "rouge2_unstemmed", "rougel_unstemmed", "parses", "conala_bleu",
+)  # fmt: skip
 BOOTSTRAPPED = ("bleu", "chrf", "exact", "accuracy", *ADDITIVE)  # metrics whose statistics add up
 RESAMPLES = 1000
 SEED = 12345  # sacrebleu's
+
+
+def is_resampled(metric: str) -> bool:
+    """Whether the score of one system can be resampled; those of several together only if it is `BOOTSTRAPPED`, as what
+    others count may depend on the outputs."""
+    return metric in BOOTSTRAPPED or _additive(metric) is not None
+
+
+def _additive(metric: str) -> Additive | None:
+    cls = METRICS.get(metric) if metric in METRICS.kinds else None
+    return cls() if cls is not None and issubclass(cls, Additive) else None
 
 
 def statistics(
@@ -28,8 +42,7 @@ def statistics(
 ) -> Numbers:  # fmt: skip
     """Sufficient statistics of each sentence, `(sentences, statistics)`; `references` is a list of lists, and `labels`
     cuts a text into what accuracy is counted in."""
-    if metric in ADDITIVE:
-        additive: Additive = METRICS.get(metric)()
+    if additive := _additive(metric):
         return additive.statistics(outputs, references)
     if metric in ("bleu", "chrf"):
         made = Bleu(tokenize).make() if metric == "bleu" else Chrf().make()
@@ -44,8 +57,7 @@ def statistics(
 
 def scorer(metric: str) -> Callable[[Numbers], float]:
     """The function from the sum of sentences' statistics to their score, in percent."""
-    if metric in ADDITIVE:
-        additive: Additive = METRICS.get(metric)()
+    if additive := _additive(metric):
         return additive.value
     if metric not in ("bleu", "chrf"):
         return lambda sums: 100.0 * float(sums[0] / max(sums[1], 1.0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.evaluation.metrics import Metric, References, Score
+from regard.evaluation.metrics import Additive, Metric, Numbers, References, Score
 from regard.registry import register
 
 Rows = Sequence[Sequence[str]]
@@ -63,6 +63,54 @@ def _agreement(said: int, people: int) -> float:
 
 def _answer(text: str) -> str:
     return " ".join(text.lower().split())
+
+
+@register("matthews")
+class Matthews(Additive):
+    """Matthews correlation (1975), for any number of labels (Gorodkin 2004), from -1 to 1: of `s` examples of which `c`
+    are right, where label `k` is said `p_k` times and true `t_k` times,
+    `(c s - Σ_k p_k t_k) / √((s² - Σ_k p_k²) (s² - Σ_k t_k²))`; 0 where a side does not vary."""
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
+        value = self.value(self.statistics(outputs, [references]).sum(0))
+        return Score("Matthews", value, f"n:{len(outputs)}|labels:{len({*outputs, *references})} predicted or right")
+
+    def statistics(self, outputs: Sequence[str], references: Sequence[References]) -> Numbers:
+        """Whether each is right, 1, and which label is said and which is true, each as a row with a 1 in it."""
+        right = references[0]
+        places = {label: i for i, label in enumerate(dict.fromkeys([*outputs, *right]))}
+        rows = np.zeros((len(outputs), 2 + 2 * len(places)))
+        for row, said, true in zip(rows, outputs, right, strict=True):
+            row[:2] = said == true, 1.0
+            row[2 + places[said]] = row[2 + len(places) + places[true]] = 1.0
+        return rows
+
+    def value(self, sums: Numbers) -> float:
+        right, total = sums[:2]
+        said, true = sums[2:].reshape(2, -1)
+        spread = (total**2 - said @ said) * (total**2 - true @ true)
+        return float((right * total - said @ true) / math.sqrt(spread)) if spread > 0 else 0.0
+
+
+@register("f1")
+class BinaryF1(Additive):
+    """F1 of one label, `positive`, in percent, as GLUE has it for paraphrases (Wang et al. 2018): of two labels, that
+    which says yes. 0 where it is neither said nor true."""
+
+    def __init__(self, positive: str = "1") -> None:
+        self.positive = positive
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
+        value = self.value(self.statistics(outputs, [references]).sum(0))
+        return Score("F1", value, f"percent|label:{self.positive}")
+
+    def statistics(self, outputs: Sequence[str], references: Sequence[References]) -> Numbers:
+        """Whether the label is said and true, and how often either."""
+        rows = [[x == self.positive for x in pair] for pair in zip(outputs, references[0], strict=True)]
+        return np.array([(all(row), sum(row)) for row in rows], np.float64).reshape(-1, 2)
+
+    def value(self, sums: Numbers) -> float:
+        return 200.0 * float(sums[0]) / max(float(sums[1]), 1.0)
 
 
 def class_scores(predicted: Rows, right: Rows) -> tuple[ClassScore, ...]:

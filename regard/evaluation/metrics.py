@@ -66,6 +66,32 @@ class Additive(Metric):
         """The score of the sums over some outputs."""
 
 
+class BestReference(Additive):
+    """Each output held against each of its references, from 0 to 1: that of the best one counts, and the score is the
+    mean over outputs, in percent."""
+
+    name: ClassVar[str]
+    detail: ClassVar[str]  # what its signature says of how two texts are compared
+
+    @abstractmethod
+    def compare(self, output: str, reference: str) -> float:
+        """How good an output is beside one reference."""
+
+    def __call__(self, outputs: Sequence[str], references: Sequence[str], *more: References) -> Score:
+        value = self.value(self.statistics(outputs, [references, *more]).sum(0))
+        return Score(self.name, value, f"percent|refs:best of {1 + len(more)}|{self.detail}")
+
+    def statistics(self, outputs: Sequence[str], references: Sequence[References]) -> Numbers:
+        rows = [
+            (max(self.compare(output, text) for text in right if text is not None), 1.0)
+            for output, *right in zip(outputs, *references, strict=True)
+        ]
+        return np.array(rows, np.float64).reshape(-1, 2)
+
+    def value(self, sums: Numbers) -> float:
+        return 100.0 * float(sums[0]) / max(float(sums[1]), 1.0)
+
+
 class _Sacrebleu(Metric):
     """A metric of sacrebleu (Post 2018), with its signature."""
 

@@ -6,15 +6,19 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field as Setting
 
 from regard.artifacts import write_text
 from regard.data.side import Field, Item
 from regard.data.target import LABELS, Answer, HeadTarget, Scoring, measure
 from regard.data.tokens import clean, texts_of
 from regard.errors import DataError, ModelError
-from regard.evaluation.labels import ClassScore, class_scores, label_scores, ranked_accuracy
+from regard.evaluation.bootstrap import interval
+from regard.evaluation.labels import BinaryF1, ClassScore, class_scores, label_scores, ranked_accuracy
 from regard.evaluation.metrics import Score
 from regard.registry import register
 from regard.section import TargetSettings
@@ -32,8 +36,14 @@ class LabelSettings(TargetSettings):
     """A label of the whole source."""
 
     best = "accuracy"
-    usual = ("accuracy", "macro_f1", "span_f1", "top5")
+    usual = ("accuracy", "macro_f1", "span_f1", "top5", "f1")
     steering = ("accuracy",)
+
+    positive: str | None = Setting(
+        None,
+        description="the label whose F1 is reported (f1), such as that of a paraphrase (default: 1, where the labels "
+        "are 0 and 1)",
+    )
 
 
 @register("label")
@@ -41,10 +51,16 @@ class Label(HeadTarget):
     """One of a list of labels, most frequent first. One that was not met in training is `size`, which is none of
     them."""
 
-    Settings = LabelSettings
+    Settings: ClassVar[type[TargetSettings]] = LabelSettings
     kind, per = "label", "example"
     ranked = 5
-    labels: list[str]
+    labels: Sequence[str] = ()
+
+    @property
+    def positive(self) -> str | None:
+        """The label whose F1 is reported, if there is one."""
+        by_itself = "1" if set(self.labels) == {"0", "1"} else None
+        return by_itself if self.settings.positive is None else clean(self.settings.positive)
 
     @property
     def size(self) -> int:
@@ -77,6 +93,13 @@ class Label(HeadTarget):
                 f"the training data hold {len(counts)} label{'s' * (len(counts) != 1)}; at least 2 are needed"
             )
         self.labels = sorted(counts, key=lambda label: (-counts[label], label))
+        if self.positive is not None and self.positive not in counts:
+            raise DataError(f"target.positive is '{self.positive}', but the training data hold {_some(self.labels)}")
+        if self.positive is None and "f1" in (self.settings.metrics or ()):
+            raise DataError(
+                f"the metric f1 is of one label of the whole source (target.kind label), which target.positive names, "
+                f"such as {self.labels[-1]}; macro_f1 is of all"
+            )
 
     def save(self, folder: Path) -> None:
         content = {"kind": self.kind, "labels": self.labels}
@@ -125,12 +148,18 @@ class Label(HeadTarget):
         return float((found.argmax(-1) == right).sum())
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
-        """Also whether the right label is among the best five, where there are more; and, where several people gave an
-        answer, VQA accuracy."""
+        """Also whether the right label is among the best five, where there are more; of two labels, Matthews
+        correlation, and F1 of the positive one; and, where several people gave an answer, VQA accuracy."""
         predicted, right = [self.cut(x) for x in outputs], [self.cut(x) for x in references]
         found = label_scores(predicted, right, per=self.per)
         if scoring.ranked and self.size > self.ranked > 1:
             found["top5"] = ranked_accuracy(scoring.ranked, [clean(x) for x in references], self.ranked)
+        if self.size == 2 and self.per == "example":
+            found["matthews"] = measure("matthews", outputs, references, scoring)
+        if (positive := self.positive) is not None:
+            metric = BinaryF1(positive)
+            score, rows = metric(outputs, references), metric.statistics(outputs, [references])
+            found["f1"] = replace(score, interval=interval("f1", rows)) if scoring.confidence else score
         if scoring.references:
             found["vqa"] = measure("vqa", outputs, references, scoring)
         return found

@@ -10,6 +10,7 @@ from regard.data.target import Answer
 from regard.data.targets.label import Label, LabelSettings
 from regard.data.tokens import clean
 from regard.registry import register
+from regard.section import TargetSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from regard.data.modality import Modality
 
 
-class TagsSettings(LabelSettings):
+class TagsSettings(TargetSettings):
     """A tag of each word of the source, separated by blanks."""
 
+    best, usual, steering = LabelSettings.best, LabelSettings.usual, LabelSettings.steering
     of_words = True
 
 
@@ -30,6 +32,7 @@ class Tags(Label):
     Settings = TagsSettings
     kind, per = "tags", "word"
     ranked = 1
+    positive = None
 
     def cut(self, text: str) -> list[str]:
         cleaned = clean(text)
