@@ -53,6 +53,23 @@ class TokenStemSettings(StemSettings):
     kind: Literal["tokens"] = "tokens"
 
 
+class SplitStemSettings(StemSettings):
+    """Several vectors for each token."""
+
+    reads = ("text",)
+
+    kind: Literal["split"] = "split"
+    times: int = Field(2, ge=1, le=64, description="vectors for each token, so that CTC can write more than it reads")
+
+    def vectors(self, length: int) -> int:
+        return length * self.times
+
+    def problem(self, side: SideSettings) -> str | None:
+        if not side.given:
+            return "model.encoder.stem.kind 'split' is for a source; without one, the stem is 'tokens'"
+        return None
+
+
 class ConvolutionStemSettings(StemSettings):
     """Convolutions over an image, to a grid of vectors."""
 
@@ -240,6 +257,7 @@ class FrameStemSettings(StemSettings):
 
 
 STEMS.describe(["tokens"], TokenStemSettings)
+STEMS.describe(["split"], SplitStemSettings)
 STEMS.describe(["convolution"], ConvolutionStemSettings)
 STEMS.describe(["log_mel"], LogMelSettings)
 STEMS.describe(["subsampling"], SubsamplingSettings)
