@@ -73,7 +73,7 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
     system = regard.load(options.model, device=device.type)
     if not isinstance(system.task, TextGeneration) or isinstance(system.task, LanguageModeling):
         raise ConfigError(f"{options.model} writes nothing to a source, so there is nothing to compare")
-    own = system.config.data.test or system.config.data.valid
+    own = (system.config.data.split("test") or system.config.data.split("valid"))[0].files
     files = own if not options.data else options.data[0] if len(options.data) == 1 else options.data
     beam = {"beam": options.beam} if options.command == "precision" and options.beam else {}
     search = system.search_settings(nbest=1, **beam)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.evaluation.metrics import Metric as Metric
     from regard.evaluation.metrics import Score as Score
     from regard.exchange import export as export
+    from regard.exchange import import_model as import_model
     from regard.model_settings import EncoderSettings as EncoderSettings
     from regard.models.encoders import Body as Body
     from regard.models.stems import Stem as Stem
@@ -67,6 +68,7 @@ _HOMES = {
     "Watcher": "regard.training.trainer",
     "capture": "regard.nn.attention",
     "export": "regard.exchange",
+    "import_model": "regard.exchange",
     "load": "regard.system",
     "register": "regard.registry",
     "train": "regard.runs",

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
+from regard.data_settings import SPLITS
 from regard.errors import ConfigError, shown
 from regard.presets import PRESETS
 from regard.registry import CELLS, did_you_mean
@@ -229,15 +230,25 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
         return str((base / value).absolute())
 
     found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
+
+    def inside(section: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: absolute(value) if name in names else value for name, value in section.items()}
+
     for section, names in PATHS.items():
         if isinstance(inner := found.get(section), dict):
-            found[section] = {name: absolute(value) if name in names else value for name, value in inner.items()}
+            found[section] = inside(inner, names)
+    if isinstance(data := found.get("data"), dict) and isinstance(corpora := data.get("corpora"), list):
+        located = [inside(corpus, SPLITS) if isinstance(corpus, dict) else corpus for corpus in corpora]
+        found["data"] = {**data, "corpora": located}
     return found
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
     """The config with paths relative to `base` made absolute."""
     found = _located(config.model_dump(include={"run", *PATHS}), base)
+    located = zip(config.data.corpora or (), found["data"]["corpora"] or (), strict=True)
+    corpora = [corpus.model_copy(update=paths) for corpus, paths in located]
+    found["data"]["corpora"] = corpora or None
     sections = {name: getattr(config, name).model_copy(update=found[name]) for name in PATHS}
     return config.model_copy(update={"run": found["run"], **sections})
 
@@ -246,6 +257,8 @@ def missing_files(config: Config) -> list[str]:
     """What to say of files and folders that the settings name and that are not there; one line for each."""
     lines = []
     named = {f"{part}.{name}": getattr(getattr(config, part), name) for part in PATHS for name in PATHS[part]}
+    for number, corpus in enumerate(config.data.corpora or ()):
+        named |= {f"data.corpora[{number}].{split}": getattr(corpus, split) for split in SPLITS}
     for name, files in named.items():
         for path in [files] if isinstance(files, str) else files or []:
             try:

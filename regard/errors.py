@@ -24,6 +24,8 @@ EXTRAS = {
     "onnxscript": ("ONNX exports need onnxscript", "export"),
     "rouge_score": ("ROUGE of summaries needs rouge-score", "summaries"),
     "soundfile": ("recordings need soundfile", "speech"),
+    "tokenizers": ("vocabularies of other programs need tokenizers", "import"),
+    "huggingface_hub": ("models by name need huggingface_hub", "import"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
 }
 

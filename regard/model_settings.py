@@ -14,7 +14,7 @@ from regard.stem_settings import StemSettings
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
-Positions = Literal["sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "xl", "none"]
+Positions = Literal["sinusoidal", "sinusoidal_halves", "learned", "shaw", "t5", "rotary", "alibi", "xl", "none"]
 
 
 class EncoderSettings(Section):
@@ -55,24 +55,55 @@ class TransformerSettings(Section):
     normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
     positions: Positions = Field(
         "sinusoidal",
-        description="how order is encoded: sinusoidal or learned vectors beside the tokens; or inside attention: shaw "
+        description="how order is encoded: sinusoidal (or sinusoidal_halves: all sines, then all cosines, as Marian has "
+        "them) or learned vectors beside the tokens; or inside attention: shaw "
         "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022), xl "
         "(Dai et al. 2019); or none, where a stem says where its vectors stand",
     )
-    activation: Literal["relu", "gelu", "silu"] = Field("relu", description="inside the feed-forward part")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = Field(
+        "relu", description="inside the feed-forward part; gelu_tanh is GELU by way of tanh, as GPT-2 has it"
+    )
     gated: bool = Field(False, description="a gate inside the feed-forward part (Shazeer 2020)")
     norm_epsilon: float = Field(
         1e-5, gt=0, le=0.1, description="added to the variance in norms; published ViT weights want 1e-6 or 1e-12"
     )
+    embedding_norm: bool = Field(
+        False, description="a norm over tokens and positions, before the first block (BERT, BART)"
+    )
+    first_position: int = Field(
+        0, ge=0, le=1000, description="row of the table of learned positions for the first token (BART, RoBERTa: 2)"
+    )
+    biases: bool = Field(True, description="biases in attention and feed-forward parts (T5 has none)")
+    d_head: int | None = Field(None, ge=1, le=4096, description="width of an attention head (default: d_model / heads)")
+    scale_scores: bool = Field(True, description="divide attention scores by √d_head (T5 does not)")
+    buckets: int = Field(
+        32, ge=4, le=4096, description="of positions t5: ranges of distances with a number of their own"
+    )
+    bucket_distance: int = Field(
+        128, ge=2, le=2**16, description="of positions t5: from here on distances are one range"
+    )
 
     def check(self, d_model: int) -> str | None:
-        return _attention_clash(d_model, self.heads, self.positions)
+        if self.first_position and self.positions != "learned":
+            return f"first_position ({self.first_position}) is for positions 'learned', not '{self.positions}'; leave it out"
+        if self.positions == "t5" and self.bucket_distance <= self.buckets // 2:
+            return f"bucket_distance ({self.bucket_distance}) should be more than half of buckets ({self.buckets})"
+        return _attention_clash(d_model, self.heads, self.positions, self.d_head)
 
 
 class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
     """Blocks of self-attention over the source (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
+    width: int | None = Field(
+        None,
+        ge=2,
+        le=2**16,
+        description="the width of this encoder, where it is not d_model; a dense layer makes vectors of d_model of it",
+    )
+
+    def check(self, d_model: int) -> str | None:
+        return super().check(self.width or d_model)
 
 
 class ConformerSettings(EncoderSettings):
@@ -158,6 +189,10 @@ class RecurrentDecoderSettings(Section):
 class TransformerDecoderSettings(TransformerSettings):
     """Blocks of causal self-attention and attention over the source (Vaswani et al. 2017)."""
 
+    scale_output: bool = Field(
+        False, description="divide what goes to the output layer by √d_model, as T5 does where that is tied"
+    )
+
 
 class NoDecoderSettings(Section):
     """None: the encoder alone, as a masked language model (Devlin et al. 2019), or under another head."""
@@ -186,7 +221,16 @@ class ModelSettings(Section):
     d_model: int = Field(256, ge=2, le=2**16, description="the one width: embeddings, states, blocks")
     dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
+    output_bias: bool = Field(True, description="the output layer has a bias (T5, GPT-2 and Whisper have none)")
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
+    scale_embeddings: bool = Field(
+        True, description="multiply token vectors by √d_model (Vaswani et al. 2017, 3.4); BERT, T5 and GPT-2 do not"
+    )
+    pooler: Literal["tanh", "relu"] = Field(
+        "tanh",
+        description="of a head over a Transformer that reads text: what follows the dense layer over its first vector "
+        "(BERT: tanh; DistilBERT: relu)",
+    )
     max_positions: int | None = Field(
         None,
         ge=2,
@@ -242,9 +286,14 @@ class ModelSettings(Section):
         for name, part in [*(("encoder", part) for part in self.encoders), *joint, ("decoder", decoder)]:
             if what := part.check(self.d_model):
                 yield what.replace("heads (", f"{name}.heads (").replace("positions '", f"{name}.positions '")
-        for stem in [part.stem for part in self.encoders if part.stem is not None]:
-            if what := stem.check(self.d_model):
+        for part in self.encoders:
+            if part.stem is not None and (what := part.stem.check(getattr(part, "width", None) or self.d_model)):
                 yield what
+            if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
+                yield (
+                    f"encoder.width ({part.width}) is for an encoder of its own embedding, beside a decoder that shares "  # type: ignore[attr-defined]
+                    "no weights with it; leave it out"
+                )
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
@@ -289,13 +338,21 @@ class ModelSettings(Section):
             yield f"share_layers needs two of a kind, not {' and '.join(x.kind for x in [*self.encoders, decoder])}"
 
 
-def _attention_clash(d_model: int, heads: int, positions: str) -> str | None:
+def _attention_clash(d_model: int, heads: int, positions: str, d_head: int | None = None) -> str | None:
     """Why self-attention cannot have this width, or None."""
-    if d_model % heads:
+    if d_model % heads and d_head is None:
         return _heads(d_model, heads)
-    if positions in ("sinusoidal", "xl") and d_model % 2:
+    if positions in ("sinusoidal", "sinusoidal_halves") and d_model % 2:
         return f"sinusoidal positions need an even d_model, not {d_model}"
-    if positions == "rotary" and d_model // heads % 2:
+    if positions == "xl" and (heads * d_head if d_head else d_model) % 2:
+        return (
+            f"positions 'xl' need an even d_model, not {d_model}"
+            if d_head is None
+            else (f"positions 'xl' need an even width of all heads; heads ({heads}) times d_head ({d_head}) is odd")
+        )
+    if positions == "rotary" and d_head is not None and d_head % 2:
+        return f"positions 'rotary' turns pairs of numbers, so d_head must be even, not {d_head}"
+    if positions == "rotary" and d_head is None and d_model // heads % 2:
         return (
             f"positions 'rotary' turns pairs of numbers, so a head must be of even width; d_model ({d_model}) / "
             f"heads ({heads}) is {d_model // heads}"

@@ -74,7 +74,7 @@ TARGETS = Family(
 STEMS = Family(
     "stem",
     dict.fromkeys(("tokens", "split", "convolution"), "regard.models.stems")
-    | dict.fromkeys(("log_mel", "subsampling", "pyramid"), "regard.models.speech")
+    | dict.fromkeys(("log_mel", "subsampling", "pyramid", "whisper"), "regard.models.speech")
     | dict.fromkeys(("patches", "resnet", "frames"), "regard.models.vision"),
 )
 BODIES = Family(

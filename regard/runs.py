@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,11 +18,13 @@ from regard.config import dump
 from regard.data.batches import Batches
 from regard.data.examples import Example, data_content
 from regard.data.lines import BadLine
-from regard.data.scan import Report, file_names, scan, usable_examples
+from regard.data.scan import Report, file_names, scan_each, split_names, usable_examples
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, usable, write_examples
 from regard.data.tokens import Tokenizer
+from regard.data_settings import SPLITS
 from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.evaluation.metrics import perplexity
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
@@ -58,18 +62,23 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
     valid = _validation(task, made_from, watcher)
+    names = [corpus.name for corpus in config.data.split("valid")]
     system = System(task, folder)
     what = "vocabulary" if config.target.written else config.target.kind
     watcher.message(
-        f"{len(batches.examples):,} examples to train on, {len(valid.targets):,} to validate; {what} of "
-        f"{task.target.size:,}; {system.parameters():,} parameters on {task.device}"
+        f"{len(batches.examples):,} examples to train on, {sum(len(x.targets) for x in valid):,} to validate; {what} "
+        f"of {task.target.size:,}; {system.parameters():,} parameters on {task.device}"
     )
+    if config.data.corpora is not None:
+        drawn = zip(config.data.split("train"), batches.examples.sizes, batches.quotas, strict=True)
+        each = ", ".join(f"{quota:,} of {corpus.name} ({size:,} examples)" for corpus, size, quota in drawn)
+        watcher.message(f"an epoch draws {each}")
     objective = make_objective(
         task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
     )
     trainer = Trainer(
-        task.model, objective, batches, settings, folder, task.device, lambda: task.validate(valid), config.metric,
-        watcher, lower=task.lower_is_better(config.metric),
+        task.model, objective, batches, settings, folder, task.device, lambda: validate_each(task, names, valid),
+        config.metric, watcher, lower=task.lower_is_better(config.metric),
     )  # fmt: skip
     if not trainer.resume():
         _start_from(task, watcher)
@@ -110,12 +119,14 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked
 def run_fingerprint(config: Config) -> Fingerprint:
     """All that decides what a run learns: every setting, and the content of the data and of weights to start from."""
     data, start = config.data, config.start
-    parts: dict[str, Any] = settings_of(
-        config, without=("preset", "run", "data.train", "data.valid", "data.test", "data.root", "start.")
-    )
+    files = [f"data.{split}" for split in SPLITS]
+    files += [f"data.corpora[{i}].{split}" for i in range(len(data.corpora or ())) for split in SPLITS]
+    parts: dict[str, Any] = settings_of(config, without=("preset", "run", *files, "data.root", "start."))
     form = Sides.of(config).form
-    parts[CONTENT + "data.train"] = data_content(data.train, form)
-    parts[CONTENT + "data.valid"] = data_content(data.valid, form)
+    for split in ("train", "valid"):
+        contents = [data_content(corpus.files, form) for corpus in data.split(split)]
+        whole = contents[0] if data.corpora is None else hashlib.sha256("".join(contents).encode()).hexdigest()
+        parts[f"{CONTENT}data.{split}"] = whole
     for name in ("model", "encoder", "decoder"):
         if (folder := getattr(start, name)) is not None:
             weights = Path(folder) / WEIGHTS
@@ -135,7 +146,8 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     parts = dict(run_fingerprint(config).parts)
     if _marked(folder).get("tokens") is None:
         for split in ("train", "valid"):
-            scan(config.data, split, Sides.of(config)).check(config.data)
+            for report in scan_each(config.data, split, Sides.of(config)):
+                report.check(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, folder):
         known = _marked(folder)
@@ -276,8 +288,23 @@ def _apart(sides: Sides) -> bool:
     return {"source", "target"} <= sides.texts.keys() and not sides.config.one_vocabulary
 
 
-def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded:
-    """Validation examples that can be used, on disk; messages say what cannot."""
+def validate_each(task: Task, names: Sequence[str], valid: Sequence[Encoded]) -> dict[str, float]:
+    """What training steers by. Of several corpora, the mean over them of each metric and, over all of their target
+    tokens, of the loss; then both of each, as `bleu/NAME`."""
+    if len(valid) == 1:
+        return task.validate(valid[0])
+    found = [task.validate(one) for one in valid]
+    tokens = [sum(len(target) + 1 for target in one.targets) for one in valid]
+    scores = {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
+    scores["loss"] = math.fsum(n * one["loss"] for n, one in zip(tokens, found, strict=True)) / sum(tokens)
+    if "perplexity" in scores:
+        scores["perplexity"] = perplexity(scores["loss"])
+    each = {f"{name}/{corpus}": one[name] for corpus, one in zip(names, found, strict=True) for name in one}
+    return {**scores, **each}
+
+
+def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> list[Encoded]:
+    """Validation examples of each corpus that can be used, on disk; messages say what cannot."""
     config, data = task.config, task.config.data
 
     def examples() -> Iterator[Example]:
@@ -285,13 +312,27 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> Encoded
 
     store = _stored(task, "valid", made_from, watcher)
     targets = (x.target for x in examples())
-    if not config.target.written and (new := task.target.describe_unseen(targets, file_names(data.valid))):
+    if not config.target.written and (new := task.target.describe_unseen(targets, split_names(data, "valid"))):
         what, everything = new
         if everything:  # nothing to steer by
             raise DataError(what)
         watcher.message(what)
-    first = islice(usable(examples(), task.sides, _ignore), config.training.validate_sentences)
-    return Encoded.stored(store, [example for example, _, _ in first])
+    corpora = data.split("valid")
+    count = -(-config.training.validate_sentences // len(corpora))
+    some: dict[int, list[Example]] = {corpus.number: [] for corpus in corpora}
+    for example, _, _ in usable(examples(), task.sides, _ignore):
+        if len(some[example.corpus]) < count:
+            some[example.corpus].append(example)
+        elif len(corpora) == 1:
+            break
+    if len(corpora) == 1:
+        return [Encoded.stored(store, some[corpora[0].number])]
+    ends = np.cumsum(store.sizes)
+    if empty := [corpus for corpus in corpora if not store.sizes[corpus.number]]:
+        raise DataError(f"{file_names(empty[0].files)} has no line that can be used to validate on")
+    return [
+        Encoded.stored(store, some[i], range(ends[i] - store.sizes[i], ends[i])) for i in (x.number for x in corpora)
+    ]
 
 
 def _ignore(bad: BadLine) -> None:
@@ -301,7 +342,7 @@ def _ignore(bad: BadLine) -> None:
 def _stored(task: Task, split: str, made_from: Fingerprint, watcher: Watcher) -> ExampleStore:
     """The examples of a split as numbers on disk, which are used again if they were made from the same."""
     data, run = task.config.data, Path(task.config.run)
-    report = Report(file_names(getattr(data, split)))
+    report = Report(split_names(data, split))
     examples = task.checked(usable_examples(data, split, task.sides, report.add), report.add)
     sections = ("data.", "source", "target.", "tokens.")
     parts = {name: part for name, part in made_from.parts.items() if name.startswith(sections)}

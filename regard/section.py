@@ -99,8 +99,10 @@ class SideSettings(Section):
 class TokenSettings(Section):
     """How text becomes numbers. Learnt from the training data and saved with the model."""
 
-    kind: Literal["unigram", "bpe", "char", "word", "byte"] = Field(
-        "unigram", description="unigram and bpe are SentencePiece subwords"
+    kind: Literal["unigram", "bpe", "char", "word", "byte", "imported"] = Field(
+        "unigram",
+        description="unigram and bpe are SentencePiece subwords; imported is a vocabulary that came with a model of "
+        "another program (`regard import`), and is not learnt",
     )
     size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
     sampling: Fraction = Field(

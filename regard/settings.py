@@ -1,58 +1,25 @@
 """Every setting of Regard, typed, validated and documented, as one `Config`, and what of it may go together.
 
-Those of the network are in `model_settings.py` and `stem_settings.py`, those of training and of search in
-`training_settings.py` and `search_settings.py`, those of each kind of source and target with its class. `config.py`
-reads files of them."""
+Those of the network are in `model_settings.py` and `stem_settings.py`, those of data, training and search in
+`data_settings.py`, `training_settings.py` and `search_settings.py`, those of each kind of source and target with its
+class. `config.py` reads files of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
+from regard.data_settings import Data
 from regard.model_settings import ModelSettings, RecurrentDecoderSettings
 from regard.registry import METRICS, MODALITIES, STEMS, TARGETS
 from regard.search_settings import Search
-from regard.section import Fraction, Kind, Section, SideSettings, TargetSettings, TokenSettings
+from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
 from regard.stem_settings import StemSettings
 from regard.training_settings import Start, Training
-
-
-class Data(Section):
-    """What to learn from."""
-
-    train: str | list[str] = Field(
-        "train.tsv",
-        description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
-        "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
-        "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
-        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
-    )
-    valid: str | list[str] = Field("valid.tsv", description="examples to steer by, in the same form")
-    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
-    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
-        None, description="the layout of the data, where it is not recognised by itself"
-    )
-    root: str | None = Field(
-        None,
-        description="the folder that files of the data are in, where it is not that of the data; of COCO and Flickr "
-        "captions also a .tar or .npz that holds them",
-    )
-    alignment: int | str | bool | None = Field(
-        None,
-        description="where gold word alignments stand, as 0-0 1-2 3p4: a column in .tsv, a key in .jsonl (default: "
-        "column 3 if source and target are columns 1 and 2, key alignment; false: nowhere)",
-    )
-    bad_lines: Literal["skip", "error"] = Field(
-        "skip",
-        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
-        "that can't be read): leave them out and say so, or stop",
-    )
-    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
-
 
 Source = SerializeAsAny[SideSettings]
 MIXED = "training.objective.mixup and cutmix are for one source of kind image and a target of kind label; set them to 0"
@@ -159,6 +126,11 @@ class Config(Section):
     def _source_clashes(self) -> Iterator[str]:
         """Each source needs an encoder whose stem can read it."""
         model, sources = self.model, self.sources
+        if self.data.prefixes and sources and not sources[0].text:
+            yield (
+                f"data.corpora has a prefix ({self.data.prefixes[0]}), which stands before a source of text, and "
+                f"source.kind is '{sources[0].kind}'; leave it out"
+            )
         if not sources:
             yield "source is an empty list; for none write source: {kind: none}"
         if len(sources) > 1:

@@ -32,6 +32,11 @@ class StemSettings(Section):
         """How many vectors come of so many elements."""
         return length
 
+    @property
+    def filled(self) -> int:
+        """So many elements are read of every source: a shorter one is filled up with nothing."""
+        return 0
+
     def problem(self, side: SideSettings) -> str | None:
         """Why it cannot read such a source, or None."""
         return None
@@ -51,6 +56,13 @@ class TokenStemSettings(StemSettings):
     reads = ("text",)
 
     kind: Literal["tokens"] = "tokens"
+    segments: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="texts of a source that have a vector of their own, added to those of their tokens (BERT: 2); the "
+        "next begins behind each separator (default 0: none)",
+    )
 
 
 class SplitStemSettings(StemSettings):
@@ -146,6 +158,36 @@ class PyramidSettings(LogMelSettings):
         for _ in range(self.halvings):
             length = (length + 1) // 2
         return length
+
+
+class WhisperStemSettings(StemSettings):
+    """Two convolutions over log-mel frames of a recording that is filled up to 30 seconds (Radford et al. 2023)."""
+
+    reads = ("audio",)
+
+    kind: Literal["whisper"] = "whisper"
+    mels: int = Field(80, ge=1, le=1024, description="bands of frequency, even on the mel scale (128 in large-v3)")
+    frames: int = Field(
+        3000, ge=2, le=10**6, description="hops of 10 ms that every recording is filled up to; two make a vector"
+    )
+
+    @property
+    def filled(self) -> int:
+        return self.frames
+
+    def vectors(self, length: int) -> int:
+        return (max(length, self.frames) + 1) // 2
+
+    def problem(self, side: SideSettings) -> str | None:
+        rate, longest = getattr(side, "rate", 16000), getattr(side, "max_length", 0)
+        if rate != 16000:
+            return f"model.encoder.stem.kind 'whisper' hears 16000 samples a second, not source.rate {rate}"
+        if longest > self.frames:
+            return (
+                f"source.max_length ({longest}) is more than the {self.frames} hops that model.encoder.stem.kind "
+                f"'whisper' reads; use {self.frames}"
+            )
+        return None
 
 
 class PatchStemSettings(StemSettings):
@@ -262,6 +304,7 @@ STEMS.describe(["convolution"], ConvolutionStemSettings)
 STEMS.describe(["log_mel"], LogMelSettings)
 STEMS.describe(["subsampling"], SubsamplingSettings)
 STEMS.describe(["pyramid"], PyramidSettings)
+STEMS.describe(["whisper"], WhisperStemSettings)
 STEMS.describe(["patches"], PatchStemSettings)
 STEMS.describe(["resnet"], ResNetStemSettings)
 STEMS.describe(["frames"], FrameStemSettings)

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,16 +17,18 @@ from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, merge, parse, read_yaml, resolve_paths
-from regard.data.examples import Example, Paths, read_files
+from regard.data.examples import Example, Paths, read_corpus
 from regard.data.lines import BadKind, BadLine
 from regard.data.modality import Modality, Picture
 from regard.data.scan import Report, file_names
 from regard.data.side import Field, Item
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
-from regard.data.tokens import Tokenizer, clean
+from regard.data.tokens import Marks, Tokenizer, clean
+from regard.data_settings import CorpusFiles
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
+from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
@@ -38,7 +41,7 @@ from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
-from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn
+from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns
 from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
 
@@ -204,10 +207,11 @@ class System:
         return tuple(_texts(field, name))
 
     def evaluate(
-        self, files: Paths, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
+        self, files: Paths | None = None, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None, judge: System | None = None, **search: Any,
     ) -> Evaluation:  # fmt: skip
         """All scores of a file of examples, in the form that the model was trained on; `scoring` says more of how.
+        Without a file, of the config's test or validation data; of several corpora together, and of each.
 
         A `judge`, which is a captioner, captions the pictures that this model makes; its captions are held against the
         texts that they were made from (`judge_pictures`).
@@ -216,21 +220,44 @@ class System:
             self.task.target.pictures([])  # an error, if it makes none
             check_judge(judge.task)
         strict = self.config.data.bad_lines == "error" or (scoring is not None and bool(scoring.references))
-        examples = self._examples(files, warn, strict=strict)
-        found = self.task.evaluate(examples, self.search_settings(**search), warn, advance, scoring)
+        data, settings = self.config.data, self.search_settings(**search)
+        corpora = data.split("test") or data.split("valid")
+        if files is not None:
+            corpora = [CorpusFiles(0, "", cast(Any, files))]
+        examples = chain.from_iterable(self._examples(corpus, warn, strict=strict) for corpus in corpora)
+        found = self.task.evaluate(examples, settings, warn, advance, scoring)
+        if len(corpora) > 1:
+            found = replace(found, corpora=self._by_corpus(found, corpora, settings, scoring or Scoring()))
         targets = (text for several in found.references for text in several)
-        if new := self.task.target.describe_unseen(targets, file_names(files)):
+        if new := self.task.target.describe_unseen(targets, " + ".join(file_names(x.files) for x in corpora)):
             warn(new[0])
         if judge is None:
             return found
         judged = judge_pictures(self.task, judge.task, found, judge.folder.name)
         return replace(found, scores={**judged, **found.scores})
 
-    def _examples(self, files: Paths, warn: Warn, *, strict: bool) -> Iterator[Example]:
+    def _by_corpus(
+        self, found: Evaluation, corpora: Sequence[CorpusFiles], settings: Search, scoring: Scoring
+    ) -> dict[str, dict[str, Score]]:
+        """The scores of each corpus: of what was written for it or, where nothing was, of its examples once more."""
+        each = {}
+        for corpus in corpora:
+            own = [i for i, example in enumerate(found.examples) if example.corpus == corpus.number]
+            if not own:
+                continue
+            if not found.outputs:
+                each[corpus.name] = self.task.evaluate([found.examples[i] for i in own], settings, _silent).scores
+                continue
+            first, more = columns([found.references[i] for i in own])
+            outputs = [found.outputs[i] for i in own]
+            each[corpus.name] = self.task.target.scores(outputs, first, replace(scoring, references=more))
+        return each
+
+    def _examples(self, corpus: CorpusFiles, warn: Warn, *, strict: bool) -> Iterator[Example]:
         """The examples of some files. A line that gives none is raised if `strict`, as it is where the lines of another
         file go with these; else `warn` hears of all of them."""
-        data, sides, report = self.config.data, self.task.sides, Report(file_names(files))
-        for example in read_files(files, sides.form, None if strict else report.add):
+        data, sides, report = self.config.data, self.task.sides, Report(file_names(corpus.files))
+        for example in read_corpus(corpus, sides.form, None if strict else report.add):
             if data.bad_lines == "error" and (fault := sides.find_fault(example)):
                 raise BadLine(example.place, cast(BadKind, fault[0]), fault[1])
             report.lines += 1
@@ -242,15 +269,17 @@ class System:
 
     def test(self, warn: Warn = warnings.warn) -> Evaluation:
         """Evaluate on the config's test data, and keep the scores in `scores.json`."""
-        if self.config.data.test is None:
+        if not self.config.data.split("test"):
             raise ConfigError("the config names no data.test")
-        result = self.evaluate(self.config.data.test, warn=warn)
+        result = self.evaluate(warn=warn)
         path = self.folder / SCORES
         try:
             known = read_json(path)
         except (FileNotFoundError, DamagedError):
             known = {}
-        write_json(path, {**known, "test": {name: score.to_json() for name, score in result.scores.items()}})
+        test = {name: score.to_json() for name, score in result.scores.items()}
+        each = {name: {x: score.to_json() for x, score in own.items()} for name, own in result.corpora.items()}
+        write_json(path, {**known, "test": test, **({"test of each": each} if each else {})})
         return result
 
     def search_settings(self, **changes: Any) -> Search:
@@ -380,9 +409,15 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
         Elements(
             part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
+            separator=_marks(sides, part).separator,
         )
         for i, part in enumerate(sides.source.parts)
     ]  # fmt: skip
+
+
+def _marks(sides: Sides, part: Modality) -> Marks:
+    """Those of a source; where there is none, the text is the target."""
+    return sides.target.marks if part.tokenizer is None else part.tokenizer.marks
 
 
 def _parts(source: Modality, item: Item) -> list[Part]:
@@ -441,6 +476,10 @@ def check_tokenizers(folder: Path, known: dict[str, str] | None) -> None:
 def vocabulary(folder: Path) -> str:
     """A digest of a model's tokenizers, by which two models write with the same tokens."""
     return hashlib.sha256("".join(token_files(folder).values()).encode()).hexdigest()
+
+
+def _silent(text: str) -> None:
+    """What there was to warn of was said before."""
 
 
 def _warn(index: int, what: str) -> None:

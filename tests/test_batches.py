@@ -22,10 +22,11 @@ from regard.data.side import Array, Field
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, item_bytes, usable, write_examples
 from regard.data.tokens import BOS, EOS, Bytes, Tokenizer, train_tokenizer
+from regard.data_settings import Data
 from regard.errors import DataError
 from regard.fingerprint import Fingerprint
 from regard.section import SideSettings
-from regard.settings import Config, Data
+from regard.settings import Config
 
 BYTES = Bytes()
 

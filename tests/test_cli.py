@@ -336,7 +336,7 @@ def test_new_takes_data_from_where_its_user_stands(tmp_path: Path, monkeypatch: 
         "new", "mine", "--train", "a.en", "--train", "a.de", "--valid", tmp_path / "b.tsv"
     )
     data = regard.Config.load(tmp_path / "mine" / "config.yaml").data
-    assert [Path(file).resolve() for file in data.train] == [tmp_path / "a.en", tmp_path / "a.de"]
+    assert [Path(file).resolve() for file in data.train or ()] == [tmp_path / "a.en", tmp_path / "a.de"]
     assert isinstance(data.valid, str)
     assert Path(data.valid).resolve() == tmp_path / "b.tsv"
     assert "no file gone.tsv" in refused("new", "third", "--train", "gone.tsv")

@@ -19,9 +19,9 @@ import pytest
 
 from regard.data.examples import Example, Form, data_content, read_examples, read_files, read_sources
 from regard.data.lines import BadLine
+from regard.data_settings import Data
 from regard.errors import DataError
 from regard.evaluation.alignment import Alignment
-from regard.settings import Data
 from tests.toy import sides_of
 
 PAIRS = [("ein Haus", "a house"), ("zwei Häuser", "two houses"), ("Größe", "size")]

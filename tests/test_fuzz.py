@@ -29,9 +29,9 @@ from regard.data.scan import scan
 from regard.data.sides import Sides
 from regard.data.target import Target
 from regard.data.tokens import load_tokenizer, train_tokenizer
+from regard.data_settings import Data
 from regard.errors import RegardError
 from regard.presets import PRESETS
-from regard.settings import Data
 from tests.toy import sides_of
 
 CASES = 3200
@@ -133,7 +133,9 @@ def readers(draw: Random, folder: Path) -> None:
         train=files[0] if len(files) == 1 and draw.random() < 0.95 else files, bad_limit=draw.random()
     )  # fmt: skip
     told: list[BadLine] = []
-    found = list(_until_error(lambda: list(read_files(data.train, sides.form, told.append)), lambda: []))
+    found = list(
+        _until_error(lambda: list(read_files(data.split("train")[0].files, sides.form, told.append)), lambda: [])
+    )
     for bad in told:
         assert str(bad).startswith(bad.place)
         assert bad.kind in ("blank", "malformed", "undecodable")

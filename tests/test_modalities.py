@@ -31,9 +31,9 @@ from regard.data.scan import Report
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, Store, write_examples
 from regard.data.tokens import BOS, EOS, MARKS, MASK, SEP, Bytes, Frame, Symbols, Tokenizer, train_tokenizer
+from regard.data_settings import Data
 from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint
-from regard.settings import Data
 from regard.tasks.generating import TextGeneration
 from tests.toy import sides_of
 

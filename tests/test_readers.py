@@ -24,8 +24,8 @@ from regard.data.readers import json_stream
 from regard.data.readers.members import field_digest, open_field, read_member, split_member, split_span
 from regard.data.readers.reader import FORMATS
 from regard.data.scan import scan
+from regard.data_settings import Data
 from regard.errors import DataError
-from regard.settings import Data
 from tests.conftest import FULL
 from tests.toy import sides_of
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from regard.data.lines import BadLine
 from regard.data.scan import Report, scan, usable_examples
+from regard.data_settings import Data
 from regard.errors import ConfigError, DataError
-from regard.settings import Data
 from tests.toy import sides_of
 
 TEXT = sides_of("text")

@@ -127,7 +127,7 @@ def train(
     system = train_shown(loaded)
     # Scored before anything is said: standard output may have lost its reader (`regard train … | head`).
     with writing(system.folder):
-        result = system.test(warn) if system.config.data.test is not None else None
+        result = system.test(warn) if system.config.data.split("test") else None
     if as_json:
         scores = {} if result is None else {name: score.to_json() for name, score in result.scores.items()}
         report_json({"model": str(system.folder), "parameters": system.parameters(), "test": scores})
@@ -137,6 +137,8 @@ def train(
         from regard.display import score_table, show
 
         show(score_table(result.scores, f"{len(result.examples)} test examples"))
+        for name, own in result.corpora.items():
+            show(score_table(own, name))
     say(f"next: regard generate {system.folder} FILE")
 
 
@@ -188,6 +190,7 @@ def compare(
     from regard.compare.runner import Budget, folder_name
     from regard.compare.runner import compare as compare_models
     from regard.compare.tables import table
+    from regard.data.scan import split_names
     from regard.display import show
 
     page = page or folder / "compare.md"
@@ -201,7 +204,8 @@ def compare(
         if lecture:
             what = standing.lecture(folder, settings or [], only or [])
         else:
-            data = f"trained on {next(iter(models.values())).data.train}"
+            trained = next(iter(models.values())).data
+            data = f"trained on {trained.train if trained.corpora is None else split_names(trained, 'train')}"
             what = {"models": models, "folder": folder, "ideas": {}, "data": data}
         results = compare_models(
             **what, budget=budget, seeds=range(1, seeds + 1), command=shlex.join(["regard", *sys.argv[1:]]),

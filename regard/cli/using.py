@@ -1,4 +1,4 @@
-"""Commands that use a model: generate, score, evaluate, explain, space, export."""
+"""Commands that use a model: generate, score, evaluate, explain, space, import, export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,6 +30,7 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.system import System
+    from regard.tasks.results import Evaluation
 
 
 Engine = Literal["regard", "ctranslate2"]
@@ -217,7 +218,8 @@ def evaluate(
     settings, read_as = source_settings(settings)
     system = regard.load(model, device=device, settings=read_as)
     judging = None if judge is None else regard.load(judge, device=device)
-    files = files_of(data) if data else system.config.data.test or system.config.data.valid
+    files = files_of(data) if data else None
+    own = [corpus.files for corpus in system.config.data.split("test") or system.config.data.split("valid")]
     search = {**search_settings(settings), **({} if beam is None else {"beam": beam})}
     further = [[line for _, line in read_lines(path)] for path in references or []]
     scoring = Scoring(tokenize, further, confidence)
@@ -229,11 +231,12 @@ def evaluate(
     content = {
         "model": str(model),
         **({} if judge is None else {"judge": str(judge)}),
-        "data": files,
+        "data": files if files is not None else own[0] if len(own) == 1 else own,
         "examples": len(result.examples),
         "search": system.search_settings(**search).model_dump(),
         **({"source": read_as["source"]} if read_as else {}),
         "scores": {name: score.to_json() for name, score in result.scores.items()},
+        **({"corpora": _scores_of_each(result)} if result.corpora else {}),
         "exposure": result.exposure.to_json() if result.exposure else None,
         "classes": {x.label: x.to_json() for x in result.classes},
         "regard": regard.__version__,
@@ -248,10 +251,17 @@ def evaluate(
         report_json(content)
         return
     show(score_table(result.scores, f"{len(result.examples)} examples"))
+    for name, scores in result.corpora.items():
+        show(score_table(scores, name))
     if result.classes:
         show(class_table(result.classes))
     if result.exposure is not None:
         show(exposure_table(result.exposure))
+
+
+def _scores_of_each(result: Evaluation) -> dict[str, Any]:
+    """The scores of each corpus, as plain data."""
+    return {name: {x: score.to_json() for x, score in own.items()} for name, own in result.corpora.items()}
 
 
 @app.command(short_help="Draw what the model attends to, as a page or a picture.")
@@ -348,10 +358,33 @@ def space(
     say(f"wrote {output}")
 
 
-@app.command(short_help="Write a model for CTranslate2 or ONNX, and check it there.")
+@app.command("import", short_help="Make a model folder of one that Hugging Face's transformers wrote.")
+def import_(
+    place: Annotated[str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Make a model folder of one that Hugging Face's transformers wrote, with its own tokens.
+
+    Marian, BART, mBART, T5, GPT-2, BERT, RoBERTa, DistilBERT and others like them; what one needs and Regard lacks is
+    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it.
+    """
+    check_output(output, force=force, folder=True)
+    import regard
+
+    with writing(output):
+        system = regard.import_model(place, output, force=force, warn=warn)
+    if as_json:
+        report_json({"model": str(output), "parameters": system.parameters()})
+    else:
+        say(str(system))
+
+
+@app.command(short_help="Write a model for CTranslate2, ONNX or transformers, and check it there.")
 def export(
     model: ModelFolder,
-    to: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="What for.")],
+    to: Annotated[Literal["ctranslate2", "onnx", "huggingface"], typer.Option(help="What for.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
     quantization: Quantization = None,
     force: Force = False,
@@ -360,9 +393,10 @@ def export(
     """Write a model in the form of another program, and check that it writes the same there.
 
     CTranslate2 takes Transformers with encoder and decoder; ONNX takes every model that writes text, and its folder
-    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt).
+    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt). For huggingface a model has to have the
+    form of one that transformers knows, as one that was imported has.
     """
-    if to == "onnx" and quantization is not None:
+    if to != "ctranslate2" and quantization is not None:
         raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
     check_model(model)
     check_output(output, force=force, folder=True)

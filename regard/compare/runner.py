@@ -171,7 +171,7 @@ def _check(models: Mapping[str, Config]) -> None:
         for section in ("data", "source", "target", "tokens"):
             if getattr(config, section) != getattr(given, section):
                 raise ConfigError(f"{name} and {first} differ in [{section}]; models are compared on the same data")
-        if config.data.test is None:
+        if not config.data.split("test"):
             raise ConfigError(f"{name} names no data.test to compare on")
         if config.metric == "loss":
             raise ConfigError(

@@ -225,12 +225,42 @@ class Batches:
         epoch, window, skip = position.epoch, position.window, position.batch
         while True:
             members = np.arange(window * size, min((window + 1) * size, len(self.examples)))
-            index = permute(members, len(self.examples), self.seed * 1_000_003 + epoch)
+            index = self._drawn(permute(members, len(self.examples), self.seed * 1_000_003 + epoch), epoch)
             for number, batch in enumerate(self._window(index, epoch, window, skip), skip + 1):
                 yield batch, Position(epoch, window, number)
             window, skip = window + 1, 0
             if window == windows:
                 epoch, window = epoch + 1, 0
+
+    def _drawn(self, places: Index, epoch: int) -> Index:
+        """The example at each place of an epoch, before it is shuffled.
+
+        Of several corpora each has a stretch of it, `quotas[i]` places long, and goes on there where it was at the end
+        of the epoch before: through its examples in order, as they are shuffled anyway, where an epoch takes them all;
+        in an order of its own, where it takes fewer, so that an epoch is no stretch of a file.
+        """
+        sizes, quotas = self.examples.sizes or (len(self.examples),), self.quotas
+        if quotas == sizes:
+            return places
+        found = np.empty_like(places)
+        first = starts = 0
+        for number, (size, quota) in enumerate(zip(sizes, quotas, strict=True)):
+            own = (places >= starts) & (places < starts + quota)
+            draws = epoch * quota + places[own] - starts
+            rounds, members = np.divmod(draws, size) if size else (draws, draws)
+            if quota < size:
+                for one in np.unique(rounds):
+                    seed = int(np.random.default_rng((self.seed, number, one)).integers(2**62))
+                    members[rounds == one] = permute(members[rounds == one], size, seed)
+            found[own] = first + members
+            first, starts = first + size, starts + quota
+        return found
+
+    @cached_property
+    def quotas(self) -> tuple[int, ...]:
+        """How many examples of each corpus an epoch has; as many in all as there are examples."""
+        sizes = self.examples.sizes or (len(self.examples),)
+        return apportion(self.sides.config.data.shares(sizes), sum(sizes))
 
     @property
     def room(self) -> Room:
@@ -305,6 +335,15 @@ def pack(costs: Sequence[Index], budgets: Sequence[int]) -> list[Index]:
         packs.append(order[start:stop])
         start = stop
     return packs
+
+
+def apportion(shares: Sequence[float], total: int) -> tuple[int, ...]:
+    """Whole numbers that add up to `total`, each nearest to its share of it (largest remainders first)."""
+    exact = np.array(shares, np.float64) * total
+    found = np.floor(exact).astype(np.int64)
+    missing = total - int(found.sum())
+    found[np.argsort(found - exact, kind="stable")[:missing]] += 1
+    return tuple(found.tolist())
 
 
 def permute(numbers: Index, size: int, seed: int) -> Index:

@@ -9,8 +9,8 @@ import hashlib
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,10 @@ from regard.data.lines import (
 from regard.data.modality import Modality
 from regard.data.records import Name, ending, read_alignment, record_reader
 from regard.data.side import Field, Side
+from regard.data_settings import CorpusFiles, Data
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Alignment
 from regard.fingerprint import content_of
-from regard.settings import Data
 
 if TYPE_CHECKING:
     from regard.data.readers.reader import Reader
@@ -53,6 +53,7 @@ class Example:
     place: str = ""  # file:line
     alignment: Alignment | None = None
     gold: Any = None
+    corpus: int = 0  # which of several it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +149,35 @@ def _read(side: Side, text: str, folder: Path, place: str) -> str:
 
 
 def read_examples(data: Data, split: str, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
-    """The examples of one split. The first bad line is raised; with `on_bad` it is handed over, as are all others."""
-    files: Files | None = getattr(data, split)
-    if files is None:
+    """The examples of one split, of one corpus after the other. The first bad line is raised; with `on_bad` it is
+    handed over, as are all others."""
+    corpora = data.split(split)
+    if not corpora:
         raise ConfigError(f"the config names no data.{split}")
-    for path in [files] if isinstance(files, str) else files:
-        with named(Path(path)):
-            mode = Path(path).stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise DataError(
-                f"{path} is a pipe or a device, and data.{split} is read more than once; write it to a file first"
-            )
-    return read_files(files, form, on_bad)
+    for corpus in corpora:
+        for path in [corpus.files] if isinstance(corpus.files, str) else corpus.files:
+            with named(Path(path)):
+                mode = Path(path).stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise DataError(
+                    f"{path} is a pipe or a device, and data.{split} is read more than once; write it to a file first"
+                )
+    return chain.from_iterable([read_corpus(corpus, form, on_bad) for corpus in corpora])
+
+
+def read_corpus(corpus: CorpusFiles, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:
+    """The examples of one split of one corpus, with its prefix token before each source that is not blank."""
+    examples = read_files(corpus.files, form, on_bad)
+    if corpus.number == 0 and corpus.prefix is None:
+        return examples
+    return (replace(x, source=_prefixed(x.source, corpus.prefix), corpus=corpus.number) for x in examples)
+
+
+def _prefixed(field: Field, prefix: str | None) -> Field:
+    """A source with a token before it; of several sources, before the first."""
+    if isinstance(field, tuple):
+        return (_prefixed(field[0], prefix), *field[1:])
+    return field if prefix is None or not field.strip(BLANKS) else f"{prefix} {field}"
 
 
 def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterator[Example]:

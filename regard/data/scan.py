@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import cast
 
-from regard.data.examples import Example, Paths, read_examples
+from regard.data.examples import Example, Paths, read_corpus, read_examples
 from regard.data.lines import BadKind, BadLine, OnBad
 from regard.data.sides import Sides
+from regard.data_settings import Data
 from regard.errors import DataError
-from regard.settings import Data
 
 SHOWN = 3  # lines of each kind that are named one by one
 
@@ -81,19 +81,39 @@ KINDS: dict[BadKind, str] = {
 
 def scan(data: Data, split: str, sides: Sides) -> Report:
     """Read a whole split and tell what of it cannot be used."""
-    report = Report(file_names(getattr(data, split)))
-    usable = sum(1 for _ in usable_examples(data, split, sides, report.add))
-    report.lines = usable + report.bad
+    report = Report(split_names(data, split))
+    return _counted(report, read_examples(data, split, sides.form, report.add), sides)
+
+
+def scan_each(data: Data, split: str, sides: Sides) -> Iterator[Report]:
+    """Read a whole split and tell of each of its corpora what cannot be used."""
+    for corpus in data.split(split):
+        report = Report(file_names(corpus.files))
+        yield _counted(report, read_corpus(corpus, sides.form, report.add), sides)
+
+
+def _counted(report: Report, examples: Iterable[Example], sides: Sides) -> Report:
+    kept = sum(1 for _ in _usable(examples, sides, report.add))
+    report.lines = kept + report.bad
     return report
 
 
 def usable_examples(data: Data, split: str, sides: Sides, on_bad: OnBad) -> Iterator[Example]:
     """The examples of a split that have what they need; each line that gives none is handed to `on_bad`."""
-    for example in read_examples(data, split, sides.form, on_bad):
+    return _usable(read_examples(data, split, sides.form, on_bad), sides, on_bad)
+
+
+def _usable(examples: Iterable[Example], sides: Sides, on_bad: OnBad) -> Iterator[Example]:
+    for example in examples:
         if fault := sides.find_fault(example):
             on_bad(BadLine(example.place, cast(BadKind, fault[0]), fault[1]))
         else:
             yield example
+
+
+def split_names(data: Data, split: str) -> str:
+    """The files of a split, of all corpora, in a few letters."""
+    return " + ".join(file_names(corpus.files) for corpus in data.split(split))
 
 
 def file_names(files: Paths | None) -> str:

@@ -13,7 +13,8 @@ from regard.data.modalities.text import Text
 from regard.data.modality import Modality
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokens import Prefixed, Tokenizer, load_tokenizer, train_tokenizer
+from regard.errors import ConfigError
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
 from regard.settings import Config
@@ -86,7 +87,9 @@ class Sides:
         for vocabulary, names in self.vocabularies.items():
             for name in names:
                 side = self.texts[name]
-                side.tokenizer, side.sampling = tokenizers[vocabulary], self.token_settings(vocabulary).sampling
+                given = tokenizers[vocabulary]
+                side.tokenizer = given.for_target if name == "target" else given
+                side.sampling = self.token_settings(vocabulary).sampling
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -104,7 +107,12 @@ class Sides:
             if vocabulary not in found:
                 settings = self.token_settings(vocabulary)
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
-                found[vocabulary] = train_tokenizer(self._texts_of(names, examples()), settings.kind, settings.size)
+                texts = self._texts_of(names, examples())
+                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size)
+                if self.config.data.prefixes and "source" in names:
+                    found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
+            elif "source" in names:
+                self._check_prefixes(found[vocabulary])
         self.use(found)
         if known is not None:
             self.target.load(known)
@@ -113,13 +121,24 @@ class Sides:
             say(f"collecting what there is to predict ({self.config.target.kind})")
         self.target.learn(examples(), seed=self.config.training.seed, say=say)
 
+    def _check_prefixes(self, given: Tokenizer) -> None:
+        """Refuse tokens to start from that lack a prefix."""
+        known = given.prefixes if isinstance(given, Prefixed) else []
+        if lacking := [prefix for prefix in self.config.data.prefixes if prefix not in known]:
+            raise ConfigError(
+                f"data.corpora has the prefix {lacking[0]}, which the tokens of the model to start from do not have"
+                f"{' (they have ' + ', '.join(known) + ')' if known else ''}; leave it out, or train without start"
+            )
+
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
         several = len(self.source.parts) > 1
         wanted = [int(name.removeprefix("source") or 1) - 1 for name in names if name != "target"]
         target = "target" in names
+        prefixes = [f"{corpus.prefix} " if corpus.prefix else "" for corpus in self.config.data.corpora or ()] or [""]
         for example in examples:
             for number in wanted:
-                yield example.source[number] if several else example.source
+                text = example.source[number] if several else example.source
+                yield text.removeprefix(prefixes[example.corpus]) if number == 0 else text
             if target:
                 yield example.target
 

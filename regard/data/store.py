@@ -24,10 +24,10 @@ from regard.data.scan import Report
 from regard.data.side import Field, Item, Side
 from regard.data.sides import Sides
 from regard.data.tokens import clean
+from regard.data_settings import Data
 from regard.errors import DamagedError, DataError
 from regard.fingerprint import Fingerprint
 from regard.ragged import Slices
-from regard.settings import Data
 
 Ids = NDArray[np.integer[Any]]
 CHUNK = 4096  # most examples that are encoded at once
@@ -68,6 +68,7 @@ class ExampleStore:
 
     stores: Sequence[Store]  # of each source, and of the target
     report: str | None
+    sizes: tuple[int, ...] = ()  # how many examples of each corpus there are, one corpus after the other; (): one
 
     def __len__(self) -> int:
         return len(self.stores[-1])
@@ -88,8 +89,9 @@ def write_examples(
     as_text = [drawn and part.sampled > 0 for part in parts]
     forms = [("uint8", ()) if plain else (part.dtype, part.shape) for part, plain in zip(parts, as_text, strict=True)]
 
-    def opened(report: str | None) -> ExampleStore:
-        return ExampleStore([Store(folder / name, *form) for name, form in zip(names, forms, strict=True)], report)
+    def opened(report: str | None, sizes: Sequence[int]) -> ExampleStore:
+        stores = [Store(folder / name, *form) for name, form in zip(names, forms, strict=True)]
+        return ExampleStore(stores, report, tuple(sizes))
 
     try:
         known = read_json(folder / FACTS)
@@ -97,31 +99,32 @@ def write_examples(
             for name, value in known["files"].items():
                 if file_checksum(folder / name) != value:
                     raise DamagedError(f"{folder / name} is damaged: its checksum differs")
-            return opened(known["report"])
+            return opened(known["report"], known["sizes"])
     except FileNotFoundError:
         pass
     except DamagedError as error:
         say(f"{error}; it is made anew")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FACTS).unlink(missing_ok=True)  # first, as it is written last: a store without it is not whole
-    kept, sums = 0, dict[str, str]()
+    kept, sums = [0] * len(data.corpora or (0,)), dict[str, str]()
     with ExitStack() as stack:
         writers = [
             stack.enter_context(_Writer(folder / name, form[0])) for name, form in zip(names, forms, strict=True)
         ]
         for example, x, y in usable(examples, sides, report.add):
-            kept += 1
+            kept[example.corpus] += 1
             fields = [*(example.source if len(sides.source.parts) > 1 else (example.source,)), example.target]
             items = [*(x if len(sides.source.parts) > 1 else (x,)), y]
             for writer, plain, field, item in zip(writers, as_text, fields, items, strict=True):
                 writer.write(list(clean(field).encode()) if plain else item)
         for writer in writers:
             sums |= writer.sums
-    report.lines = kept + report.bad
+    report.lines = sum(kept) + report.bad
     report.check(data)
     sync_tree(folder)
-    write_json(folder / FACTS, {"made_from": made_from.digest, "report": report.describe(), "files": sums})
-    return opened(report.describe())
+    said = report.describe()
+    write_json(folder / FACTS, {"made_from": made_from.digest, "report": said, "files": sums, "sizes": kept})
+    return opened(said, kept)
 
 
 def usable(

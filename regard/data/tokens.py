@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")  # of Regard's own vocabularies, as are their ids
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+PUBLISHED = ("tokenizers", "pieces")  # kinds of those that other programs made; see foreign.py
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
 
@@ -60,7 +61,8 @@ class Marks:
     unknown: int | None = None
     separator: int | None = None
     mask: int | None = None
-    first: tuple[int, ...] = ()  # what the input of a decoder begins with; all but the first of them are forced
+    first: tuple[int, ...] = ()  # what the input of a decoder begins with; all but one are neither scored nor shown
+    counted: int = 0  # how many of them count in the length of an output
     unwritten: tuple[int, ...] = ()  # what no output holds, beside `unknown`
     source: Frame | None = None  # what stands around a source, whatever reads it; None: what the model asks for
 
@@ -127,6 +129,11 @@ class Tokenizer(ABC):
     @abstractmethod
     def save(self, folder: Path, name: str) -> None:
         """Write what `load` reads."""
+
+    @property
+    def for_target(self) -> Tokenizer:
+        """That of what is written, where the two sides of one vocabulary are cut differently."""
+        return self
 
     @property
     def dtype(self) -> str:
@@ -306,6 +313,59 @@ class Bytes(Tokenizer):
         (folder / f"{name}.json").write_text(json.dumps({"kind": "byte"}), encoding="utf-8")
 
 
+class Prefixed(Tokenizer):
+    """Another tokenizer with a few tokens more (Johnson et al. 2017), which stand at the beginning of a text and say
+    what is wanted, such as `<2de>`. They come after the others in the vocabulary, and belong to no word."""
+
+    def __init__(self, inner: Tokenizer, prefixes: Sequence[str]) -> None:
+        if taken := next((one for one in prefixes if one in MARKS), None):
+            raise ConfigError(f"the prefix {taken} is a mark that every vocabulary has; take another, such as <2de>")
+        self.inner, self.prefixes = inner, list(prefixes)
+        self.ids = {prefix: inner.size + i for i, prefix in enumerate(self.prefixes)}
+        self.size = inner.size + len(self.prefixes)
+        names = {**inner.marks.names, **{i: prefix for prefix, i in self.ids.items()}}
+        self.marks = replace(inner.marks, names=names, unwritten=(*inner.marks.unwritten, *self.ids.values()))
+
+    def _cut(self, text: str) -> tuple[list[int], str]:
+        """The ids of the prefixes that a text begins with, and the rest."""
+        ids: list[int] = []
+        while True:
+            first, *rest = text.split(None, 1) or [""]
+            if first not in self.ids:
+                return ids, text
+            ids, text = [*ids, self.ids[first]], "".join(rest)
+
+    def encode(self, text: str) -> list[int]:
+        ids, rest = self._cut(text)
+        return [*ids, *self.inner.encode(rest)]
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        cut = [self._cut(text) for text in texts]
+        found = self.inner.encode_many([rest for _, rest in cut], sampling=sampling, seed=seed)
+        return [[*ids, *own] for (ids, _), own in zip(cut, found, strict=True)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.inner.decode([i for i in ids if i < self.inner.size])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        own = iter(self.inner.pieces([i for i in ids if i < self.inner.size]))
+        return [next(own) if i < self.inner.size else self.prefixes[i - self.inner.size] for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        own = iter(self.inner.words([i for i in ids if i < self.inner.size]))
+        return [next(own) if i < self.inner.size else -1 for i in ids]
+
+    @property
+    def for_target(self) -> Tokenizer:
+        inner = self.inner.for_target
+        return self if inner is self.inner else Prefixed(inner, self.prefixes)
+
+    def save(self, folder: Path, name: str) -> None:
+        self.inner.save(folder, name)
+        content = json.dumps(self.prefixes, ensure_ascii=False)
+        (folder / f"{name}.prefixes.json").write_text(content, encoding="utf-8")
+
+
 def _show(byte: int) -> str:
     return "▁" if byte == ord(" ") else chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
 
@@ -317,6 +377,11 @@ def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
             return Subwords.train(texts, kind, size)
         case "char" | "word":
             return Symbols.train(texts, kind, size)
+        case "imported":
+            raise ConfigError(
+                "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "
+                "start.encoder or start.decoder names the model to take it from, and other kinds are learnt"
+            )
         case _:
             return Bytes()
 
@@ -325,20 +390,32 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     """What `save` wrote."""
     model, listed = folder / f"{name}.model", folder / f"{name}.json"
     try:
-        if model.exists():
-            return _load_subwords(model.read_bytes())
-        content: Any = json.loads(listed.read_text(encoding="utf-8"))
-        if content["kind"] == "byte":
-            return Bytes()
-        if content["kind"] not in ("char", "word"):
-            raise ValueError(f"it is of kind {content['kind']!r}")
-        return Symbols(content["kind"], texts_of(content["symbols"]))
+        found = _load_plain(folder, name)
+        prefixes = folder / f"{name}.prefixes.json"
+        return Prefixed(found, texts_of(json.loads(prefixes.read_text("utf-8")))) if prefixes.exists() else found
     except FileNotFoundError:
         what = f"has no tokenizer ({model.name} or {listed.name}); the folder is not whole"
         raise ModelError(f"{folder} {what}") from None
     except (RuntimeError, ValueError, LookupError, TypeError, OSError) as error:  # RecursionError is a RuntimeError
         what = f"cannot be read ({error}); the folder is damaged"
         raise ModelError(f"the tokenizer '{name}' in {folder} {what}") from None
+
+
+def _load_plain(folder: Path, name: str) -> Tokenizer:
+    """A tokenizer without prefixes."""
+    model = folder / f"{name}.model"
+    if model.exists():
+        return _load_subwords(model.read_bytes())
+    content: Any = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    if content["kind"] == "byte":
+        return Bytes()
+    if content["kind"] in PUBLISHED:
+        from regard.data.foreign import load_published
+
+        return load_published(folder, name, content)
+    if content["kind"] not in ("char", "word"):
+        raise ValueError(f"it is of kind {content['kind']!r}")
+    return Symbols(content["kind"], texts_of(content["symbols"]))
 
 
 def _load_subwords(model: bytes) -> Subwords:

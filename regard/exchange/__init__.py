@@ -1,21 +1,25 @@
-"""Models in the forms of other programs: CTranslate2, ONNX."""
+"""Models in the forms of other programs: CTranslate2, ONNX, Hugging Face's transformers."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.exchange.huggingface.exporting import HuggingFaceReport
     from regard.exchange.parity import Report
     from regard.system import System
 
 
 def export(
-    system: System, folder: str | Path, *, to: Literal["onnx", "ctranslate2"], quantization: str | None = None,
+    system: System, folder: str | Path, *, to: Literal["onnx", "ctranslate2", "huggingface"],
+    quantization: str | None = None,
     force: bool = False,
-) -> Report:  # fmt: skip
+) -> Report | HuggingFaceReport:  # fmt: skip
     """Write a model for another program into `folder`, check that it writes the same there, and report how near it is.
 
     `quantization` is how CTranslate2 stores weights (float32); `force` replaces an earlier export there, nothing else.
@@ -25,7 +29,25 @@ def export(
 
         return ctranslate2.export(system, folder, quantization, force=force)
     if quantization is not None:
-        raise ConfigError("a quantization goes with ctranslate2; ONNX graphs are in float32")
+        raise ConfigError("a quantization goes with ctranslate2; other exports are in float32")
+    if to == "huggingface":
+        from regard.exchange.huggingface import exporting
+
+        return exporting.export(system, folder, force=force)
     from regard.exchange import onnx
 
     return onnx.export(system, folder, force=force)
+
+
+def import_model(
+    place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
+) -> System:
+    """Write the model of Hugging Face's `transformers` in a folder, or of a name on its Hub, as a model folder of
+    Regard, and load it.
+
+    What it needs and Regard lacks is an error that names it; `warn` hears of what its way to generate asks for beyond
+    that. `force` replaces an earlier model there, nothing else.
+    """
+    from regard.exchange.huggingface import importing
+
+    return importing.import_model(place, output, force=force, warn=warn)

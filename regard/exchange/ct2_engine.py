@@ -28,7 +28,7 @@ from torch import nn
 from regard.config import parse, read_yaml, resolve_paths
 from regard.data.side import Item
 from regard.data.sides import Sides
-from regard.data.tokens import NATIVE, Subwords, Tokenizer
+from regard.data.tokens import NATIVE, Prefixed, Subwords, Tokenizer
 from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
@@ -52,6 +52,8 @@ def ct2() -> Any:
 
 def names(tokenizer: Tokenizer) -> list[str]:
     """A name for each token, by its id: SentencePiece's own, or as it is shown; each once."""
+    if isinstance(tokenizer, Prefixed):
+        return [*names(tokenizer.inner), *tokenizer.prefixes]
     if isinstance(tokenizer, Subwords):
         shown = [str(tokenizer.processor.id_to_piece(i)) for i in range(tokenizer.size)]
     else:

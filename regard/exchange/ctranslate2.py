@@ -23,6 +23,8 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
+from regard.data.modalities.text import Text
+from regard.data.tokens import Frame
 from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
 from regard.exchange.parity import Report, compare
@@ -132,7 +134,8 @@ def specify(system: System) -> Any:
     _linear(decoder.projection, model.head.linear.weight, model.head.linear.bias)
     spec = specs.TransformerSpec(encoder, decoder)
     spec.config.layer_norm_epsilon = one.norm_epsilon
-    spec.config.add_source_eos = True
+    frame = _frame(system)
+    spec.config.add_source_bos, spec.config.add_source_eos = bool(frame.before), bool(frame.after)
     source, target = system.task.source.tokenizer, system.task.target.tokenizer
     assert source is not None, "exported models read text"
     assert target is not None, "exported models write text"
@@ -175,6 +178,20 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
     return found
+
+
+def _frame(system: System) -> Frame:
+    """The marks around a source, if CTranslate2 has them."""
+    task, source = system.task, system.task.source
+    assert isinstance(source, Text), "exported models read text"
+    if len(task.first) > 1:
+        raise ConfigError("outputs of this model begin with several marks, and CTranslate2 begins with one")
+    begin, frame, marks = task.target.marks.begin, source.frame, source.tokenizer.marks
+    begins, ends = (() if begin is None else (begin,)), (marks.end,)
+    if frame.before not in ((), begins) or frame.after not in ((), ends):
+        names = " ".join(marks.names[i] for i in (*frame.before, *frame.after))
+        raise ConfigError(f"the marks around a source ({names}) are more than CTranslate2 has")
+    return frame
 
 
 def _options(part: TransformerSettings) -> dict[str, Any]:
@@ -228,13 +245,13 @@ def _bias(attention: MultiHeadAttention, relative: Relative, longest: int) -> Te
     """
     device = attention.output.weight.device
     behind = -torch.arange(2 * longest, device=device).clamp(max=longest - 1)
-    queries = torch.zeros(1, attention.heads, 1, attention.d_model // attention.heads, device=device)
+    queries = torch.zeros(1, attention.heads, 1, attention.d_head, device=device)
     sides = [behind] if attention.causal else [behind, -behind]
     return torch.cat([_copy(relative.scores(queries, side[None])[0, :, 0].mT) for side in sides])
 
 
 def _cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
-    width, inputs = attention.d_model, attention.inputs
+    width, inputs = attention.width, attention.inputs
     _norm(spec.layer_norm, norm)
     _linear(spec.linear[0], inputs.weight[:width], inputs.bias[:width])
     _linear(spec.linear[1], inputs.weight[width:], inputs.bias[width:])

@@ -154,7 +154,7 @@ class TransformerLayout(Layout):
     def __init__(self, decoder: TransformerDecoder, *, before: bool) -> None:
         self.decoder, self.before, self.cross = decoder, before, decoder.blocks[0].cross
         attention, layers = decoder.blocks[0].self_attention, range(len(decoder.blocks))
-        self.shape = (2, attention.heads, attention.d_model // attention.heads)
+        self.shape = (2, attention.heads, attention.d_head)
         self.shapes = {f"past_{i}": ("rows", "past", *self.shape) for i in layers}
         if before:
             self.shapes["real"] = ("rows", "past")

@@ -53,17 +53,21 @@ def build(
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
         if causal:
-            body = build_decoder(settings, Embedding(given[0].vocabulary, d_model, dropout), longest)
+            read = Embedding(given[0].vocabulary, d_model, dropout, scaled=settings.scale_embeddings)
+            body = build_decoder(settings, read, longest)
         else:
             body = build_encoders(settings, given, longest)
-        return EncoderWithHead(body, d_model, outputs, dropout, pool, causal=causal)
-    embedding = Embedding(outputs, d_model, dropout)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None)
+        return EncoderWithHead(
+            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias
+        )
+    embedding = Embedding(outputs, d_model, dropout, scaled=settings.scale_embeddings)
+    head = Head(d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
-        encoder = build_encoder(settings, 0, Elements(outputs, embedding=embedding), longest)
-        return MaskedLanguageModel(encoder, d_model, head)
+        read_by = Elements(outputs, embedding=embedding, separator=given[0].separator if given else None)
+        encoder = build_encoder(settings, 0, read_by, longest)
+        return MaskedLanguageModel(encoder, d_model, head, getattr(settings.encoder, "norm_epsilon", 1e-5))
     if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
@@ -96,8 +100,9 @@ def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> St
 def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
-    chosen = _stem_settings(settings, number, source)
-    stem: Stem = STEMS.get(chosen.kind)(chosen, source, settings.d_model, settings.dropout)
+    chosen, source = _stem_settings(settings, number, source), replace(source, scaled=settings.scale_embeddings)
+    width = getattr(part, "width", None) or settings.d_model
+    stem: Stem = STEMS.get(chosen.kind)(chosen, source, width, settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
 
 
@@ -118,7 +123,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
             )  # fmt: skip
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
-            return TransformerDecoder(embedding, *transformer_parts(part, d_model, dropout, longest, block, True))
+            parts = transformer_parts(part, d_model, dropout, longest, block, True)
+            return TransformerDecoder(embedding, parts, d_model**-0.5 if part.scale_output else None)
     raise AssertionError("no decoder to build")
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,17 @@ from regard.nn.blocks import EncoderBlock, make_norm, run_blocks
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
-from regard.nn.positions import Alibi, Learned, Relative, Rotary, Shaw, Sinusoidal, T5Bias, TransformerXL
+from regard.nn.positions import (
+    Alibi,
+    Learned,
+    Relative,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+    SinusoidalHalves,
+    T5Bias,
+    TransformerXL,
+)
 from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
@@ -159,16 +169,19 @@ class TransformerEncoder(Body):
         self, settings: TransformerEncoderSettings, stem: Stem, d_model: int, dropout: float, longest: int
     ) -> None:
         super().__init__(settings, stem, d_model, dropout, longest)
-        self.positions, blocks, final = transformer_parts(settings, d_model, dropout, longest, EncoderBlock)
-        self.blocks: Sequence[EncoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.final = final
+        width = settings.width or d_model
+        parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
+        self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
+        self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+        self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
 
     def forward(self, source: Ragged) -> Memory:
-        x = self.stem(source, self.positions)
+        x = self.stem(source, self.positions, self.embedding_norm)
         seen = self.blocks[0].self_attention.spans(x)
         x = run_blocks(self.blocks, x, seen)
-        return Memory(x.like(self.final(x.values)))
+        values = self.final(x.values)
+        return Memory(x.like(values if self.project is None else self.project(values)))
 
 
 class SeveralEncoders(nn.Module):
@@ -236,33 +249,53 @@ def steady(encoder: nn.Module) -> bool:
             return False
 
 
+class Parts(NamedTuple, Generic[B]):
+    """What a Transformer's encoder or decoder is made of."""
+
+    positions: nn.Module | None  # that are added to token vectors, unless attention itself has some
+    embedding_norm: nn.Module | None  # over both, before the first block
+    blocks: list[B]
+    final: nn.Module  # the last norm, which pre-norm needs because it leaves the residual stream unnormed
+
+
 def transformer_parts(
     part: TransformerSettings, d_model: int, dropout: float, longest: int, block: Callable[..., B], causal: bool = False
-) -> tuple[nn.Module | None, list[B], nn.Module]:
-    """Positions that are added to token vectors, unless attention itself has some; the blocks; and the last norm, which
-    pre-norm needs because it leaves the residual stream unnormed."""
-    heads = part.heads
-    absolute, each = make_positions(part.positions, d_model, heads, part.layers, longest, causal)
+) -> Parts[B]:
+    """The parts that settings ask for."""
+    heads, width = part.heads, part.d_head or d_model // part.heads
+    if part.positions == "learned":
+        absolute: nn.Module | None = Learned(d_model, longest, part.first_position)
+        each: list[Relative | None] = [None] * part.layers
+    elif part.positions == "t5":
+        bias = T5Bias(heads, part.buckets, part.bucket_distance, bidirectional=not causal)
+        absolute, each = None, [bias] * part.layers
+    else:
+        absolute, each = make_positions(part.positions, d_model, heads, part.layers, longest, causal, width)
     blocks = [
         block(
             d_model, heads, part.d_ff, norm=part.norm, normalize=part.normalize, gated=part.gated,
-            activation=part.activation, dropout=dropout, relative=own, epsilon=part.norm_epsilon,
+            activation=part.activation, dropout=dropout, relative=own, epsilon=part.norm_epsilon, d_head=part.d_head,
+            bias=part.biases, scaled=part.scale_scores,
         )
         for own in each
     ]  # fmt: skip
-    final = make_norm(part.normalize, d_model, part.norm_epsilon)
-    return absolute, blocks, final if part.norm == "pre" else nn.Identity()
+    first, final = (
+        make_norm(part.normalize, d_model, part.norm_epsilon) if wanted else None
+        for wanted in (part.embedding_norm, part.norm == "pre")
+    )
+    return Parts(absolute, first, blocks, final or nn.Identity())
 
 
 def make_positions(
-    kind: str, d_model: int, heads: int, layers: int, longest: int, causal: bool = False
+    kind: str, d_model: int, heads: int, layers: int, longest: int, causal: bool = False, d_head: int | None = None
 ) -> tuple[nn.Module | None, list[Relative | None]]:
     """Positions that are added to vectors, and those inside the attention of each layer, of which one may serve all."""
     shared: Relative | None = None
+    d_head = d_head or d_model // heads
     absolute: nn.Module | None = None
     match kind:
         case "rotary":
-            shared = Rotary(d_model // heads)
+            shared = Rotary(d_head)
         case "alibi":
             shared = Alibi(heads)
         case "t5":
@@ -271,9 +304,11 @@ def make_positions(
             absolute = Learned(d_model, longest)
         case "sinusoidal":
             absolute = Sinusoidal(d_model)
+        case "sinusoidal_halves":
+            absolute = SinusoidalHalves(d_model)
     each: list[Relative | None] = [shared] * layers
     if kind == "shaw":
-        each = [Shaw(d_model // heads) for _ in range(layers)]
+        each = [Shaw(d_head) for _ in range(layers)]
     elif kind == "xl":
-        each = [TransformerXL(heads, d_model // heads) for _ in range(layers)]
+        each = [TransformerXL(heads, d_head) for _ in range(layers)]
     return absolute, each

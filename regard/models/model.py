@@ -61,11 +61,12 @@ class Head(nn.Module):
     """The output layer, `(…, d_model)` to `(…, vocabulary)` logits; tied to an embedding if one is given
     (Press and Wolf 2017)."""
 
-    def __init__(self, d_model: int, vocabulary: int, tied: Embedding | None) -> None:
+    def __init__(self, d_model: int, vocabulary: int, tied: Embedding | None, *, bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(d_model, vocabulary)
+        self.linear = nn.Linear(d_model, vocabulary, bias=bias)
         nn.init.xavier_uniform_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        if bias:
+            nn.init.zeros_(self.linear.bias)
         if tied is not None:
             self.linear.weight = tied.table.weight
 
@@ -179,10 +180,10 @@ class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
-    def __init__(self, encoder: nn.Module, d_model: int, head: Head) -> None:
+    def __init__(self, encoder: nn.Module, d_model: int, head: Head, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
-        self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model)
+        self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
         self.packed = False  # far fewer tokens are asked for than read
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
@@ -202,20 +203,22 @@ class EncoderWithHead(nn.Module):
     """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
-    et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
+    et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
     2018), or the encoder's summary. For a word, from the vector at one of its pieces. The body has the name that it has
     in other models, so that it can be pretrained.
     """
 
     def __init__(
-        self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool
-    ) -> None:
+        self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool,
+        pooler: Literal["tanh", "relu"] = "tanh", bias: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder: nn.Module | None = None if causal else body
         self.decoder: nn.Module | None = body if causal else None
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
-        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None)
+        self.activation = torch.tanh if pooler == "tanh" else torch.relu
+        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None, bias=bias)
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
@@ -231,7 +234,7 @@ class EncoderWithHead(nn.Module):
                 x = states[memory.states.offsets[:-1].long()]
             case _:
                 x = memory.summary
-        x = x if self.transform is None else torch.tanh(self.transform(x))
+        x = x if self.transform is None else self.activation(self.transform(x))
         return inputs.like(self.head(self.dropout(x)))
 
     def encode(self, source: Source) -> Memory:

@@ -20,12 +20,12 @@ from regard.nn.fused import add_and_norm, add_dropout, norm
 from regard.nn.kernels import Spans, usable
 from regard.nn.positions import Relative
 from regard.nn.recurrence import Recurrence
-from regard.nn.spectrogram import AlteredSound, GlobalNorm, LogMel, UtteranceNorm
+from regard.nn.spectrogram import AlteredSound, GlobalNorm, LogMel, UtteranceNorm, WhisperLogMel
 from regard.nn.statistics import BatchNorm
 from regard.nn.track import ReluApart, Track, convolved
 from regard.ragged import Ragged, gathered
 from regard.registry import register
-from regard.stem_settings import LogMelSettings, PyramidSettings, SubsamplingSettings
+from regard.stem_settings import LogMelSettings, PyramidSettings, SubsamplingSettings, WhisperStemSettings
 
 
 @register("log_mel")
@@ -137,6 +137,35 @@ def paired(x: Ragged) -> Ragged:
     padded = F.pad(padded, (0, 0, 0, padded.shape[1] % 2))
     made = _layout(x, (x.lengths + 1) // 2, (x.known + 1) // 2)
     return made.unpadded(padded.unflatten(1, (-1, 2)).flatten(2))
+
+
+@register("whisper")
+class WhisperStem(Stem):
+    """The input of Whisper's encoder (Radford et al. 2023, 2.2): `gelu(conv₂(gelu(conv₁(frames)))) + P`, two
+    convolutions of width 3, the second of stride 2, and a table `P` of positions.
+
+    Every recording is filled up with silence to as many frames as the table is for (30 seconds), and all of these
+    vectors are attended to: so the encoder was trained, and so long does it take, however short a recording is.
+    """
+
+    def __init__(self, settings: WhisperStemSettings, elements: Elements, d_model: int, dropout: float) -> None:
+        super().__init__(settings, elements, d_model, dropout)
+        self.frames, self.log_mel = settings.frames, WhisperLogMel(settings.mels)
+        self.conv1 = nn.Conv1d(settings.mels, d_model, 3, padding=1)
+        self.conv2 = nn.Conv1d(d_model, d_model, 3, stride=2, padding=1)
+        self.table = nn.Embedding((settings.frames + 1) // 2, d_model)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def vectors(self, source: Ragged) -> Ragged:
+        hops = source.padded()[:, : self.frames]  # (rows, hops, hop)
+        hops = hops if hops.is_floating_point() else hops.to(self.log_mel.filters.dtype) / 32768
+        samples = F.pad(hops, (0, 0, 0, self.frames - hops.shape[1])).flatten(1)
+        frames = self.log_mel(samples)  # (rows, mels, frames)
+        if self.training and isinstance(self.augmentation, AlteredSound):
+            packed = source.even(frames.mT.flatten(0, 1), self.frames)
+            frames = self.augmentation.masked(packed, centred=False).values.view_as(frames.mT).mT
+        x = F.gelu(self.conv2(F.gelu(self.conv1(frames.to(self.conv1.weight.dtype))))).mT + self.table.weight
+        return source.even(x.flatten(0, 1), x.shape[1])
 
 
 class ConvolutionModule(nn.Module):

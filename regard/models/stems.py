@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.nn.dropout import Dropout
@@ -23,7 +24,7 @@ from regard.stem_settings import SplitStemSettings, StemSettings
 class Elements:
     """What a source is made of: token ids below `vocabulary` (which may be its own, and no other side's), or arrays of
     this `shape`; the stem that usually reads them; the embedding of tokens, where the target shares it; and what alters
-    them while a model trains."""
+    them while a model trains. `separator` is the token that stands between the texts of a source."""
 
     vocabulary: int = 0
     shape: tuple[int, ...] = ()
@@ -31,10 +32,13 @@ class Elements:
     embedding: Embedding | None = None
     own_tokens: bool = False
     augmentation: nn.Module | None = None
+    separator: int | None = None
+    scaled: bool = True  # whether token vectors are multiplied by √d_model
 
 
 class Stem(nn.Module, ABC):
-    """Elements to vectors. Positions, where an encoder has some beside them, are added before dropout.
+    """Elements to vectors. Positions, where an encoder has some beside them, are added before dropout; a norm over
+    both, where it has one, comes between.
 
     A subclass is made as `Stem(settings, elements, d_model, dropout)`, and says in `vectors` what it computes.
     """
@@ -57,12 +61,12 @@ class Stem(nn.Module, ABC):
         taken, self.augmentation = self.augmentation, None
         return taken
 
-    def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
+    def forward(self, source: Ragged, positions: nn.Module | None = None, norm: nn.Module | None = None) -> Ragged:
         if self.training and self.augmentation is not None:
             source = self.augmentation(source)
         x = self.vectors(source)
         values = x.values if positions is None else x.values + positions(x.position, x.longest).to(x.values.dtype)
-        return x.like(self.dropout(values))
+        return x.like(self.dropout(values if norm is None else norm(values)))
 
 
 class VectorStem(Stem):
@@ -76,44 +80,66 @@ class VectorStem(Stem):
 
 
 class Embedding(nn.Module):
-    """Token vectors, scaled by `√d_model` so that they weigh as much as positions (Vaswani et al. 2017, 3.4)."""
+    """Token vectors, scaled by `√d_model` so that they weigh as much as positions (Vaswani et al. 2017, 3.4), unless
+    they are to stay as they are (`scaled`)."""
 
-    def __init__(self, vocabulary: int, d_model: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, d_model: int, dropout: float, *, scaled: bool = True) -> None:
         super().__init__()
         self.table = nn.Embedding(vocabulary, d_model)
-        self.scale = math.sqrt(d_model)
+        self.scale = math.sqrt(d_model) if scaled else 1.0
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(
-        self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0
-    ) -> Tensor:
-        """With `positions`, if attention itself has none; a token stands at a `position` below `longest`."""
+        self, tokens: Tensor, positions: nn.Module | None = None, position: Tensor | None = None, longest: int = 0,
+        norm: nn.Module | None = None, added: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """With `positions`, if attention itself has none; a token stands at a `position` below `longest`. With what is
+        `added` besides, and a `norm` over all of it."""
         weight, reads = self.table.weight, not torch.is_grad_enabled() and not self.dropout.training
-        if isinstance(positions, Sinusoidal) and position is not None and reads and usable(weight):
+        plain = norm is None and added is None
+        if isinstance(positions, Sinusoidal) and position is not None and reads and plain and usable(weight):
             from regard.nn import triton_decoding
 
             return triton_decoding.embed(tokens, weight, self.scale, position, positions.frequencies)
         x = self.table(tokens) * self.scale
-        return self.dropout(x if positions is None else x + positions(position, longest).to(x.dtype))
+        x = x if added is None else x + added
+        x = x if positions is None else x + positions(position, longest).to(x.dtype)
+        return self.dropout(x if norm is None else norm(x))
 
 
 @register("tokens")
 class TokenStem(Stem):
-    """An embedding for each token."""
+    """An embedding for each token; with `segments` also one for the text that it is of (BERT, Devlin et al. 2019, 3):
+    `x_t = E[w_t] + S[s_t]`, where `s_t` counts the separators before `t`, up to the last segment there is."""
 
     fills = 1
 
     def __init__(self, settings: Any, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)
-        self.embedding = elements.embedding or Embedding(elements.vocabulary, d_model, dropout)
+        made = elements.embedding or Embedding(elements.vocabulary, d_model, dropout, scaled=elements.scaled)
+        self.embedding, self.separator = made, elements.separator
+        self.segments: nn.Embedding | None = None
+        if settings is not None and settings.segments:
+            self.segments = nn.Embedding(settings.segments, d_model)
+            nn.init.normal_(self.segments.weight, std=0.02)
 
     def vectors(self, source: Ragged) -> Ragged:
-        return source.like(self.embedding(source.values))
+        return source.like(self.embedding(source.values, added=self._segments(source)))
 
-    def forward(self, source: Ragged, positions: nn.Module | None = None) -> Ragged:
-        position = None if positions is None else source.position
-        return source.like(self.embedding(source.values, positions, position, source.longest))
+    def forward(self, source: Ragged, positions: nn.Module | None = None, norm: nn.Module | None = None) -> Ragged:
+        position, added = None if positions is None else source.position, self._segments(source)
+        return source.like(self.embedding(source.values, positions, position, source.longest, norm, added))
+
+    def _segments(self, source: Ragged) -> Tensor | None:
+        """The vector of the segment that each token is of, if they have some."""
+        if self.segments is None:
+            return None
+        if self.separator is None:
+            return self.segments.weight[0]
+        before = F.pad((source.values == self.separator).cumsum(0), (1, 0))  # separators before each token
+        number = before[:-1] - source.spread(before[source.offsets[:-1].long()])
+        return self.segments(number.clamp(0, self.segments.num_embeddings - 1))
 
 
 @register("split")

@@ -9,7 +9,7 @@ from itertools import repeat
 import torch
 from torch import Tensor, nn
 
-from regard.models.encoders import Memory
+from regard.models.encoders import Memory, Parts
 from regard.models.stems import Embedding
 from regard.nn.attention import Slots, allowed
 from regard.nn.blocks import DecoderBlock, run_blocks
@@ -118,21 +118,28 @@ class TransformerDecoder(nn.Module):
     Without a source it is a language model (GPT, Radford et al. 2018): its blocks then have no attention over one.
     """
 
-    def __init__(
-        self, embedding: Embedding, positions: nn.Module | None, blocks: list[DecoderBlock], final: nn.Module
-    ) -> None:
+    def __init__(self, embedding: Embedding, parts: Parts[DecoderBlock], scale: float | None = None) -> None:
         super().__init__()
         self.bounded = self.packed = True
-        self.embedding, self.positions, self.final = embedding, positions, final
-        self.blocks: Sequence[DecoderBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.embedding, self.scale = embedding, scale  # of the output, where it has one
+        self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
+        self.blocks: Sequence[DecoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+
+    def _finished(self, x: Tensor) -> Tensor:
+        """What the output layer gets of what the last block gave."""
+        x = self.final(x)
+        return x if self.scale is None else x * self.scale
+
+    def _embed(self, tokens: Tensor, position: Tensor, longest: int) -> Tensor:
+        return self.embedding(tokens, self.positions, position, longest, self.embedding_norm)
 
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
-        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position, tokens.longest))
+        x = tokens.like(self._embed(tokens.values, tokens.position, tokens.longest))
         source = None if memory is None else memory.states
         first = self.blocks[0]
         seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
         x = run_blocks(self.blocks, x, source, seen, across)
-        return x.like(self.final(x.values))
+        return x.like(self._finished(x.values))
 
     def start(self, memory: Memory) -> TransformerState:
         made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
@@ -141,7 +148,7 @@ class TransformerDecoder(nn.Module):
 
     def alone(self, rows: int) -> TransformerState:
         attention, weight = self.blocks[0].self_attention, self.embedding.table.weight
-        shape = (2, attention.heads, attention.d_model // attention.heads)
+        shape = (2, attention.heads, attention.d_head)
         return TransformerState(tuple(weight.new_zeros(rows, 0, *shape) for _ in self.blocks), (), None, 0)
 
     def read(self, tokens: Ragged, state: TransformerState) -> tuple[Ragged, TransformerState]:
@@ -152,7 +159,7 @@ class TransformerDecoder(nn.Module):
         assert isinstance(at, int), "several tokens are read where shapes may change"
         before = at if state.real is None else state.real.sum(1)[tokens.row]
         longest = at + new
-        x = tokens.like(self.embedding(tokens.values, self.positions, tokens.position + before, longest))
+        x = tokens.like(self._embed(tokens.values, tokens.position + before, longest))
         padded = x.padded()
         state, slots = state.ready(new, tokens.mask)
         for block, cache in zip(self.blocks, state.caches, strict=True):
@@ -160,7 +167,7 @@ class TransformerDecoder(nn.Module):
         state = replace(state, at=longest)
         if tokens.values.shape[0] < tokens.mask.numel():
             state = _flush_right(self.blocks, state, new - tokens.lengths)
-        return tokens.unpadded(self.final(padded)), state
+        return tokens.unpadded(self._finished(padded)), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state, slots = state.ready(1)
@@ -168,9 +175,9 @@ class TransformerDecoder(nn.Module):
         position = slots.new if state.real is None else state.real.sum(1) - 1
         # Empty slots are no positions, and how many a row has of them, or where it is, only the device may know.
         longest = slots.window if isinstance(state.at, int) and state.real is None else 0
-        x = self.embedding(tokens, self.positions, position, longest).unsqueeze(1)  # (rows, 1, d_model)
+        x = self._embed(tokens, position, longest).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
             x = block.step(x, cache, slots, source, state.mask)
         # A tensor is counted up in place: the state that was given is used up.
         at = state.at + 1 if isinstance(state.at, int) else state.at.add_(1)
-        return self.final(x.squeeze(1)), replace(state, at=at)
+        return self._finished(x.squeeze(1)), replace(state, at=at)

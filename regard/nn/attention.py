@@ -205,21 +205,28 @@ class MultiHeadAttention(nn.Module):
     """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`.
 
     The matrices of queries, keys and values lie one above the other in one, so that self-attention multiplies once.
-    `relative` is for self-attention, where query and key are counted on the same slots.
+    `relative` is for self-attention, where query and key are counted on the same slots. Without `scaled` (T5, Raffel
+    et al. 2020) queries are multiplied by the `√d_head` that all kernels divide by.
     """
 
     pads_uniform = False  # rows of one length go through `scaled_dot_product_attention`, though there are kernels
 
-    def __init__(self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None) -> None:
+    def __init__(
+        self, d_model: int, heads: int, *, causal: bool = False, relative: Relative | None = None,
+        d_head: int | None = None, bias: bool = True, scaled: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.heads, self.causal, self.d_model = heads, causal, d_model
-        self.inputs = Linear(d_model, 3 * d_model)  # of queries, keys, values
-        self.output = nn.Linear(d_model, d_model)
+        self.heads, self.causal, self.d_head = heads, causal, d_head or d_model // heads
+        self.width = heads * self.d_head  # of all heads; d_model, unless d_head says otherwise
+        self.stretch = None if scaled else self.d_head**0.5
+        self.inputs = Linear(d_model, 3 * self.width, bias=bias)  # of queries, keys, values
+        self.output = nn.Linear(self.width, d_model, bias=bias)
         self.relative = relative
         for weight in (*self.inputs.weight.data.chunk(3), self.output.weight):
             nn.init.xavier_uniform_(weight)
-        for linear in (self.inputs, self.output):
-            nn.init.zeros_(linear.bias)
+        if bias:
+            for linear in (self.inputs, self.output):
+                nn.init.zeros_(linear.bias)
 
     def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
         """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal). `seen` is
@@ -241,7 +248,7 @@ class MultiHeadAttention(nn.Module):
     def has_kernels(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether this layer is computed by Triton kernels, which read packed rows and caches as they lie; else by
         `scaled_dot_product_attention` on rows that are padded with zeros. This alone decides it."""
-        fits = self.d_model // self.heads <= kernels.WIDEST and not (self.relative is not None and self.relative.adds)
+        fits = self.d_head <= kernels.WIDEST and not (self.relative is not None and self.relative.adds)
         return fits and dtype in kernels.DTYPES and kernels.available(device)
 
     def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
@@ -252,15 +259,19 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, x: Tensor) -> Tensor:
         """Queries, keys and values of the same positions, `(…, 3, heads, d_head)`."""
-        return self.inputs(x).unflatten(-1, (3, self.heads, -1))
+        three = self.inputs(x).unflatten(-1, (3, self.heads, -1))
+        if self.stretch is None:
+            return three
+        return torch.cat((three[..., :1, :, :] * self.stretch, three[..., 1:, :, :]), dim=-3)
 
     def queries(self, x: Tensor) -> Tensor:
         """`(…, heads, d_head)`."""
-        return self.inputs.part(x, 0, self.d_model).unflatten(-1, (self.heads, -1))
+        queries = self.inputs.part(x, 0, self.width).unflatten(-1, (self.heads, -1))
+        return queries if self.stretch is None else queries * self.stretch
 
     def keys_values(self, memory: Tensor) -> Tensor:
         """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
-        return self.inputs.part(memory, self.d_model, 3 * self.d_model).unflatten(-1, (2, self.heads, -1))
+        return self.inputs.part(memory, self.width, 3 * self.width).unflatten(-1, (2, self.heads, -1))
 
     def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`

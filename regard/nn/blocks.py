@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.ragged import Ragged
 
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU, "gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh"), "silu": nn.SiLU,
+}  # fmt: skip
 
 
 def make_norm(kind: str, d_model: int, epsilon: float = 1e-5) -> nn.LayerNorm | nn.RMSNorm:
@@ -30,9 +33,12 @@ class FeedForward(nn.Module):
     Gated (Shazeer 2020, eq. 6): `W₂ (f(W₁ x) ⊙ V x)`, without biases as published.
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: str, dropout: float, *, gated: bool = False) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, activation: str, dropout: float, *, gated: bool = False, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(d_model, d_ff, bias=not gated), nn.Linear(d_ff, d_model, bias=not gated)
+        bias = bias and not gated
+        self.inner, self.outer = nn.Linear(d_model, d_ff, bias=bias), nn.Linear(d_ff, d_model, bias=bias)
         self.gate = nn.Linear(d_model, d_ff, bias=False) if gated else None
         self.activation, self.dropout = ACTIVATIONS[activation](), Dropout(dropout)
         for name, parameter in self.named_parameters():
@@ -109,10 +115,13 @@ class EncoderBlock(Block):
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: str, activation: str, dropout: float,
         normalize: str = "layer", gated: bool = False, relative: Relative | None = None, epsilon: float = 1e-5,
+        d_head: int | None = None, bias: bool = True, scaled: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, heads, relative=relative)
-        self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated)
+        self.self_attention = MultiHeadAttention(
+            d_model, heads, relative=relative, d_head=d_head, bias=bias, scaled=scaled
+        )
+        self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated, bias=bias)
         self.around_attention = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
@@ -137,14 +146,16 @@ class DecoderBlock(Block):
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: str, activation: str, dropout: float,
         normalize: str = "layer", gated: bool = False, relative: Relative | None = None, cross: bool = True,
-        epsilon: float = 1e-5,
+        epsilon: float = 1e-5, d_head: int | None = None, bias: bool = True, scaled: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.cross = cross
-        self.self_attention = MultiHeadAttention(d_model, heads, causal=True, relative=relative)
+        self.self_attention = MultiHeadAttention(
+            d_model, heads, causal=True, relative=relative, d_head=d_head, bias=bias, scaled=scaled
+        )
         if cross:
-            self.cross_attention = MultiHeadAttention(d_model, heads)
-        self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated)
+            self.cross_attention = MultiHeadAttention(d_model, heads, d_head=d_head, bias=bias, scaled=scaled)
+        self.feed_forward = FeedForward(d_model, d_ff, activation, dropout, gated=gated, bias=bias)
         self.around_self = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         if cross:
             self.around_cross = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)

@@ -34,23 +34,41 @@ class Sinusoidal(nn.Module):
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-class Learned(nn.Module):
-    """Gehring et al. 2017: one free vector a position, up to a longest."""
+class SinusoidalHalves(nn.Module):
+    """The numbers of `Sinusoidal` in another order: `P_{t,i} = sin(t / 10000^{2i/d})`, `P_{t,d/2+i} = cos(t /
+    10000^{2i/d})`, as Tensor2Tensor (Vaswani et al. 2018) and Marian have them."""
 
-    def __init__(self, d_model: int, longest: int) -> None:
+    frequencies: Tensor
+
+    def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(longest, d_model)
+        self.register_buffer("frequencies", Sinusoidal(d_model).frequencies, persistent=False)
+
+    def forward(self, position: Tensor, longest: int = 0) -> Tensor:
+        """`(…,)` whole numbers to `(…, d_model)`."""
+        angle = position.unsqueeze(-1) * self.frequencies
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+class Learned(nn.Module):
+    """Gehring et al. 2017: one free vector a position, up to a longest. Position 0 is the row `first` of the table."""
+
+    def __init__(self, d_model: int, longest: int, first: int = 0) -> None:
+        super().__init__()
+        self.first = first
+        self.table = nn.Embedding(longest + first, d_model)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, position: Tensor, longest: int) -> Tensor:
         """Positions below `longest`, an argument so that nothing waits for the device (0: not known here)."""
-        if longest > self.table.num_embeddings:
+        if longest > self.table.num_embeddings - self.first:
             raise DataError(
-                f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} "
+                f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings - self.first} "
                 "learned positions; shorten it, or train with positions: sinusoidal or a larger data.max_length"
             )
         # What a search has done with may go on beside what it has not, to positions that there are none for.
-        return self.table(position.clamp(max=self.table.num_embeddings - 1))
+        row = position + self.first if self.first else position
+        return self.table(row.clamp(max=self.table.num_embeddings - 1))
 
 
 def distances(targets: int, sources: int, device: torch.device) -> Tensor:
@@ -132,7 +150,7 @@ class T5Bias(Relative):
 
     Half of the buckets hold one distance each, the others ever wider ranges up to `distance`, and the last all beyond.
     Looking both ways, keys ahead have buckets of their own. The blocks of a stack share one such module. T5 leaves out
-    the `1 / √d_head` of the scores, which its initialisation makes up for; here it stays.
+    the `1 / √d_head` of the scores, which its initialisation makes up for; here it stays, unless `scale_scores` is off.
     """
 
     bucket: Tensor

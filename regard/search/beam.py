@@ -128,7 +128,7 @@ class _Results:
 def beam_search(
     model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
     alpha: float = 1.0, exact: bool = False, constraints: Sequence[Sequence[Sequence[int]]] | None = None,
-    groups: int = 1, diversity: float = 0.5,
+    groups: int = 1, diversity: float = 0.5, counted: int = 0,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
 
@@ -139,7 +139,7 @@ def beam_search(
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results. `state` is the model's before the first token,
-    or a `LazyStart`.
+    or a `LazyStart`. So many tokens as are `counted` stand before each output, and count in its length.
     """
     if not len(limits.longest):
         return []
@@ -148,7 +148,8 @@ def beam_search(
     most = int(limits.longest.max())
     limits = limits.to(device) if graphs is None else limits
     chooser = _chooser(limits, width, constraints, groups, diversity)
-    turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised=model.logits is None)
+    normalised = model.logits is None
+    turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised, counted)
     results = _Results(limits, groups, nbest, [[] for _ in range(len(limits.longest) * groups)])
     if graphs is not None:
         with exclusive(device):
@@ -258,11 +259,12 @@ class _Turn:
     exact: bool
     most: int
     normalised: bool
+    counted: int
 
     @property
     def key(self) -> Hashable:
         """Identifies it among the turns of a model."""
-        names = (self.penalty, self.alpha, self.exact and self.most, self.normalised)
+        names = (self.penalty, self.alpha, self.exact and self.most, self.normalised, self.counted)
         return (self.chooser.width, self.chooser.eos, *names)
 
     def __call__(self, board: _Board, state: Any) -> tuple[_Board, Any]:
@@ -286,6 +288,7 @@ class _Turn:
             type(self.chooser) is Chooser
             and board.log_prob.shape[1] == self.chooser.width <= WIDEST
             and not board.limits.no_repeat
+            and not self.counted
             and given.shape[-1] > 1
             and usable(given)
         )
@@ -317,7 +320,7 @@ class _Turn:
         return board, rows.flatten()
 
     def _divisor(self, length: Tensor) -> Tensor:
-        return length_penalty(self.penalty, self.alpha, length)
+        return length_penalty(self.penalty, self.alpha, length + self.counted)
 
 
 def _chooser(

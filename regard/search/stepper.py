@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,6 +47,18 @@ class LazyStart:
         total = self.source.values.shape[0]
         total = round_up(total, max(64, 2 ** (total - 1).bit_length() // 32))
         return self.source.filled(total, sources, longest=min(round_up(self.source.longest, 16), self.longest))
+
+
+def begun(model: Any, first: Sequence[int]) -> Callable[[Any], Any]:
+    """A model's `start` which has read all but the last of `first` too: what every output begins with."""
+
+    def start(source: Any) -> Any:
+        state = model.start(source)
+        for token in first[:-1]:
+            _, state = model.step(torch.full((len(source),), token, device=source.values.device), state)
+        return state
+
+    return model.start if len(first) == 1 else start
 
 
 def started(state: Any) -> Any:

@@ -31,7 +31,7 @@ from regard.search.ensemble import Ensemble, Together
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
-from regard.search.stepper import LazyStart, Stepper
+from regard.search.stepper import LazyStart, Stepper, begun
 from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
@@ -160,7 +160,7 @@ class TextGeneration(Task):
         """The most tokens of an output for each source."""
         if self.target.fixed_length is not None:
             return [self.target.fixed_length] * len(sources)
-        left = self.longest - 1
+        left = self.longest - 1 - self.hidden
         rooms = [min(search.max_length, left - (self.source.length(item) if self.together else 0)) for item in sources]
         return [min(room, self.source.room(item, search.max_ratio)) for room, item in zip(rooms, sources, strict=True)]
 
@@ -180,7 +180,7 @@ class TextGeneration(Task):
         most = f"more than a model of {self.longest} positions can read"
         if self.source.positions_needed(source) + self.together > self.longest:
             return f"has {given} tokens, {most}"
-        if len(target) >= self.longest:
+        if len(target) + self.hidden >= self.longest:
             return f"has a target of {len(target)} tokens, {most}"
         if self.together and given + 1 + len(target) > self.longest:
             return f"has {given} tokens and a target of {len(target)}, together {most}"
@@ -205,7 +205,7 @@ class TextGeneration(Task):
                 prefix=prefixes,
             )
             model = _with_ctc(model, weight) if weight else model
-            start = LazyStart(model.start, self.source.pack(sources), self.device, self.longest)
+            start = LazyStart(begun(model, self.first), self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
                 if phrases is not None:
                     raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
@@ -227,6 +227,7 @@ class TextGeneration(Task):
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
+                counted=self.target.marks.counted,
             )  # fmt: skip
         if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
             found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]
@@ -293,7 +294,7 @@ class TextGeneration(Task):
             found = self.search([items[i] for i in group], greedy)
             for row, i in enumerate(group):
                 free = [*found[row][0].tokens, end] if found[row] else []
-                counts.add([*targets[i], end], guesses[row], free)
+                counts.add([*targets[i], end], guesses[row][self.hidden :], free)
 
     # Scores
 

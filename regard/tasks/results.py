@@ -97,6 +97,7 @@ class Evaluation:
     exposure: Exposure | None = field(default=None)
     classes: tuple[ClassScore, ...] = ()  # of each label, where labels are predicted
     references: list[list[str]] = field(default_factory=list)  # of each output
+    corpora: dict[str, dict[str, Score]] = field(default_factory=dict)  # scores of each of several corpora
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,23 @@ class Encoded:
     some: Sequence[Example]
 
     @staticmethod
-    def stored(store: ExampleStore, some: Sequence[Example]) -> Encoded:
-        *sources, target = store.stores
+    def stored(store: ExampleStore, some: Sequence[Example], part: range | None = None) -> Encoded:
+        """All examples of a store, or a `part` of them."""
+        *sources, target = store.stores if part is None else [Part(one, part) for one in store.stores]
         return Encoded(sources[0] if len(sources) == 1 else Rows(sources), target, some)
+
+
+class Part(Sequence[Any]):
+    """Some neighbours in a sequence."""
+
+    def __init__(self, whole: Sequence[Any], part: range) -> None:
+        self.whole, self.part = whole, part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.whole[self.part[index]]
 
 
 class Rows(Sequence[Any]):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import compress, islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.bundle import Source
-from regard.data.batches import Batch, Layout, pack
+from regard.data.batches import IGNORED, Batch, Layout, pack
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.modality import Modality
@@ -59,6 +59,11 @@ class Task(ABC):
     def first(self) -> tuple[int, ...]:
         """What the first token of an output is written after."""
         return self.target.marks.first
+
+    @property
+    def hidden(self) -> int:
+        """How many inputs of a decoder are forced, before those that are shown."""
+        return max(len(self.first) - 1, 0)
 
     @property
     @abstractmethod
@@ -198,8 +203,14 @@ class Task(ABC):
                     queries, keys = (self.length(x, sources[i], targets[i]) for x in SIDES[attention_kind(name)])
                     if part := attention_part(name):
                         queries = keys = self.source.parts[part - 1].places(sources[i][part - 1])
-                    found[name] = weights[:, :queries, :keys].numpy()
+                    found[name] = self._shown_weights(name, weights, queries, keys).numpy()
                 yield i, found
+
+    def _shown_weights(self, name: str, weights: Tensor, queries: int, keys: int) -> Tensor:
+        """Of all weights those between what is shown; where the decoder looks at itself, as shares of these."""
+        asked, seen = (self.hidden if side == "target" else 0 for side in SIDES[attention_kind(name)])
+        cut = weights[:, asked : asked + queries, seen : seen + keys]
+        return cut / cut.sum(-1, keepdim=True).clamp(min=torch.finfo(cut.dtype).tiny) if seen else cut
 
     @abstractmethod
     def length(self, side: str, source: Item, target: Tokens) -> int:
@@ -251,10 +262,11 @@ def inference(model: nn.Module) -> Iterator[None]:
 
 
 def chosen(logits: Tensor, batch: Batch) -> list[list[float]]:
-    """`log p` of each of a batch's outputs, by row."""
-    log_probs = logits.float().log_softmax(-1).gather(1, batch.outputs.values[:, None]).squeeze(1).tolist()
-    bounds = batch.outputs.offsets.tolist()
-    return [log_probs[start:end] for start, end in pairwise(bounds)]
+    """`log p` of each of a batch's outputs that count, by row."""
+    outputs = batch.outputs.values
+    log_probs = logits.float().log_softmax(-1).gather(1, outputs.clamp(min=0)[:, None]).squeeze(1).tolist()
+    bounds, counts = batch.outputs.offsets.tolist(), (outputs != IGNORED).tolist()
+    return [list(compress(log_probs[start:end], counts[start:end])) for start, end in pairwise(bounds)]
 
 
 SIDES: dict[Kind, tuple[str, str]] = {
@@ -307,4 +319,5 @@ def _positions(sides: Sides, search: Search | None) -> int:
         return target + 2
     if not config.target.written:
         return source
-    return source + target + 2 if config.model.decoder_only else max(source, target + 1)
+    begin = max(len(sides.target.marks.first), 1)
+    return source + target + 2 if config.model.decoder_only else max(source, target + begin)

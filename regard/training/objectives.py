@@ -24,6 +24,7 @@ from regard.ragged import Ragged
 from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
+from regard.search.stepper import begun
 from regard.training.losses import cross_entropy, linear_cross_entropy
 from regard.training_settings import ObjectiveSettings as Settings
 
@@ -197,7 +198,7 @@ class MinimumRisk(Likelihood):
                 limits = Limits(room, self.first[-1], marks.end, forbidden=marks.forbidden(unknown=False))
                 keys = torch.randint(2**62, (len(targets),))  # from torch's generator, which is saved with the run
                 found = sample(
-                    self.model, self.model.start(batch.source), limits=limits, keys=keys,
+                    self.model, begun(self.model, self.first)(batch.source), limits=limits, keys=keys,
                     count=self.settings.samples,
                 )  # fmt: skip
         finally:
@@ -209,7 +210,7 @@ class MinimumRisk(Likelihood):
         room = torch.tensor([2 * len(target) + 5 for target in targets], device=batch.inputs.values.device)
         if self.longest is None:
             return room
-        most = torch.full_like(room, self.longest - 1)
+        most = torch.full_like(room, self.longest - len(self.first))
         return room.minimum(most - batch.source.lengths if self.model.reads_source_first else most)
 
 

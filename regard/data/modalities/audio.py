@@ -166,6 +166,7 @@ class Audio(Modality):
 
     def canvas(self, item: Item) -> Canvas | None:
         hops = np.asarray(item, np.int16).reshape(-1, *self.shape)
+        hops = np.pad(hops, ((0, max(0, self.stem.filled - len(hops))), (0, 0)))  # vectors stand for silence too
         sound = wav(hops.reshape(-1), self.settings.rate)
         seconds = len(hops) / 100
         return Canvas(spectrogram(hops, self.settings.rate), 1, self.places(item), "sound", seconds, sound)

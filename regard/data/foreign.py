@@ -1,0 +1,253 @@
+"""Tokenizers of other programs, as models were published with them: their ids, their marks, their normalisation.
+
+`FileTokens` is a `tokenizer.json` of Hugging Face's `tokenizers` (byte-level BPE, WordPiece, Unigram), `PieceTokens` the
+SentencePiece models and the list of ids that Marian has. Both are saved as data: what is read from such a file is run by
+libraries alone. `regard/exchange/huggingface` says how the files of a published model become one of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from regard.data.tokens import Frame, Marks, Tokenizer
+from regard.errors import require
+
+SPACE = "▁"  # how SentencePiece writes a blank
+TIDIED = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
+    (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip  # what transformers makes of blanks that WordPiece leaves before punctuation
+
+
+class Published(Tokenizer):
+    """What tokenizers of other programs share: `{name}.json` holds their size, marks and further facts."""
+
+    kind: ClassVar[str]
+    FACTS: ClassVar[tuple[str, ...]] = ()  # further attributes that are saved
+
+    def __init__(self, size: int, marks: Marks) -> None:
+        self.size, self.marks = size, marks
+
+    def piece(self, token: int) -> tuple[str, bool]:
+        """A token as text without the blank before it, and whether it begins a word."""
+        raise NotImplementedError
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A piece that goes on a word starts with a dot."""
+        shown, started = [], False
+        for i in map(int, ids):
+            if i in self.marks.names:
+                shown.append(self.marks.names[i])
+                started = False
+                continue
+            text, begins = self.piece(i)
+            shown.append(text or SPACE if begins or not started else f"·{text}")
+            started = True
+        return shown
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        numbers: list[int] = []
+        word, waiting = -1, list[int]()  # blanks belong to the word after them, at the end to the last
+        begun = True
+        for place, i in enumerate(map(int, ids)):
+            if not self.marks.is_text(i):
+                numbers.append(-1)
+                begun = True
+                continue
+            text, begins = ("?", False) if i == self.marks.unknown else self.piece(i)
+            begun |= begins
+            if not text:
+                waiting.append(place)
+            else:
+                word += begun
+                begun, waiting = False, []
+            numbers.append(word if text else word + 1)
+        for place in waiting:
+            numbers[place] = word
+        return numbers
+
+    def save(self, folder: Path, name: str) -> None:
+        facts = {fact: getattr(self, fact) for fact in self.FACTS}
+        content = {"kind": self.kind, "size": self.size, "marks": marks_to_json(self.marks), **facts}
+        (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False, indent=0), encoding="utf-8")
+
+
+class FileTokens(Published):
+    """A `tokenizer.json`: normalisation, splitting and merging as it says."""
+
+    kind = "tokenizers"
+    FACTS = ("tidy",)
+
+    def __init__(self, content: str, size: int, marks: Marks, *, tidy: bool = False) -> None:
+        super().__init__(size, marks)
+        library = require("tokenizers")
+        self.content, self.tidy = content, tidy
+        try:
+            self.backend = library.Tokenizer.from_str(content)
+        except BaseException as error:  # what Rust panics with is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise ValueError(f"tokenizer.json cannot be read ({error})") from None
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        read = json.loads(content)
+        model, decoder = read["model"], json.dumps(read.get("decoder"))
+        self.prefix: str | None = None  # of pieces that go on a word
+        if model.get("type") == "WordPiece" or '"WordPiece"' in decoder:
+            self.prefix = model.get("continuing_subword_prefix", "##")
+        self.bytes = '"ByteLevel"' in decoder
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        return [list(found.ids) for found in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = str(self.backend.decode([int(i) for i in ids], skip_special_tokens=True))
+        for spaced, tidied in TIDIED if self.tidy else ():
+            text = text.replace(spaced, tidied)
+        return text
+
+    def piece(self, token: int) -> tuple[str, bool]:
+        text = self.backend.id_to_token(token)
+        if text is None:  # a row of the network that no token stands for
+            return f"<{token}>", True
+        if self.prefix is not None:
+            return text.removeprefix(self.prefix), not text.startswith(self.prefix)
+        if not self.bytes:
+            return text.removeprefix(SPACE), text.startswith(SPACE)
+        try:
+            raw = bytes(BYTE_OF[character] for character in text)
+        except KeyError:  # an added token, which is text as it is
+            return text, True
+        begins = raw[:1].isspace()
+        try:
+            return raw.decode().strip(), begins
+        except UnicodeDecodeError:  # a part of a character
+            return "".join(f"<0x{byte:02X}>" for byte in raw.strip()), begins
+
+    def save(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.tokenizer.json").write_text(self.content, encoding="utf-8")
+        super().save(folder, name)
+
+
+class PieceTokens(Published):
+    """SentencePiece, of which each piece has the id that a list gives it (Marian, Junczys-Dowmunt et al. 2018).
+
+    One list may serve two languages, each with a model of its own: `target_model` is then that of what is written.
+    """
+
+    kind = "pieces"
+    FACTS = ("ids",)
+
+    def __init__(
+        self, model: bytes, ids: Mapping[str, int], size: int, marks: Marks, *, target_model: bytes | None = None
+    ) -> None:
+        import sentencepiece
+
+        super().__init__(size, marks)
+        if marks.unknown is None:
+            raise ValueError("it has no mark for what is unknown")
+        self.model, self.ids, self.target_model = model, dict(ids), target_model
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.decoder = self.processor  # which makes text of pieces
+        self.names = {i: piece for piece, i in self.ids.items()}
+        special = sorted(marks.names.values(), key=len, reverse=True)
+        self._marks = re.compile("(" + "|".join(map(re.escape, special)) + ")")
+
+    @property
+    def for_target(self) -> Tokenizer:
+        if self.target_model is None:
+            return self
+        other = PieceTokens(self.target_model, self.ids, self.size, self.marks)
+        other.decoder = self.decoder
+        return other
+
+    def encode(self, text: str) -> list[int]:
+        found: list[str] = []
+        for part in self._marks.split(text):
+            if part in self._special:
+                found.append(part)
+            elif part:
+                code = re.match(r">>.*?<<", part, re.DOTALL)  # which language to write
+                found += [code[0]] if code else []
+                found += self.processor.encode(part[code.end() :] if code else part, out_type=str)
+        unknown = self.marks.unknown
+        assert unknown is not None, "this was seen to when it was made"
+        return [self.ids.get(piece, unknown) for piece in found]
+
+    @property
+    def _special(self) -> set[str]:
+        return set(self.marks.names.values())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        pieces = [self.names[int(i)] for i in ids if int(i) in self.names and int(i) not in self.marks.names]
+        return str(self.decoder.decode_pieces(pieces)).replace(SPACE, " ").strip()
+
+    def piece(self, token: int) -> tuple[str, bool]:
+        text = self.names.get(token, f"{SPACE}<{token}>")
+        return text.removeprefix(SPACE), text.startswith(SPACE)
+
+    def save(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.spm").write_bytes(self.model)
+        if self.target_model is not None:
+            (folder / f"{name}.target.spm").write_bytes(self.target_model)
+        super().save(folder, name)
+
+
+def load_published(folder: Path, name: str, content: dict[str, Any]) -> Published:
+    """What `save` wrote; `content` is that of its .json file."""
+    size, marks = content["size"], marks_from_json(content["marks"])
+    if not isinstance(size, int) or not 0 < size <= 10**7:
+        raise ValueError(f"its size is {size!r}")
+    if odd := [i for i in marks.names if not 0 <= i < size]:
+        raise ValueError(f"it has a mark {odd[0]}, and a size of {size}")
+    if content["kind"] == FileTokens.kind:
+        text = (folder / f"{name}.tokenizer.json").read_text(encoding="utf-8")
+        return FileTokens(text, size, marks, tidy=bool(content["tidy"]))
+    ids, other = content["ids"], folder / f"{name}.target.spm"
+    if not isinstance(ids, dict) or not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
+        raise ValueError(f"its ids should be below {size}")
+    target = other.read_bytes() if other.exists() else None
+    return PieceTokens((folder / f"{name}.spm").read_bytes(), ids, size, marks, target_model=target)
+
+
+def marks_to_json(marks: Marks) -> dict[str, Any]:
+    """Marks as they are saved."""
+    return {**asdict(marks), "names": {str(i): name for i, name in marks.names.items()}}
+
+
+def marks_from_json(content: Mapping[str, Any]) -> Marks:
+    """Marks that were saved; what is none is a ValueError."""
+    known = {field.name for field in fields(Marks)}
+    given = {name: value for name, value in content.items() if name in known}
+    names = {int(i): str(name) for i, name in given.pop("names").items()}
+    frame = given.pop("source", None)
+    source = None if frame is None else Frame(**{side: _ids(frame[side], names) for side in frame})
+    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten")}
+    if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
+        raise ValueError("its marks should be whole numbers")
+    return Marks(names, source=source, **several, **given)
+
+
+def _ids(given: Any, names: Mapping[int, str]) -> tuple[int, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(i, int) for i in given):
+        raise ValueError("its marks should be whole numbers")
+    return tuple(given)
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letter that stands for each byte in byte-level BPE (Radford et al. 2019): itself where it can be printed and
+    is no blank, else the next one from 256 on."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_letters()

@@ -1,0 +1,147 @@
+"""What to learn from: the files of one corpus, or several corpora that are mixed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from regard.section import Fraction, Section
+
+SPLITS = ("train", "valid", "test")
+
+
+class CorpusFiles(NamedTuple):
+    """The files of one split of one corpus, and the token that stands before each of its sources."""
+
+    number: int  # of the corpus
+    name: str
+    files: str | list[str]
+    prefix: str | None = None
+
+
+class Corpus(Section):
+    """One of several corpora that are trained on together."""
+
+    name: str | None = Field(
+        None, pattern=r"^[\w.+-]{1,60}$", description="what reports call it (default: the name of its training file)"
+    )
+    train: str | list[str] = Field(description="training examples, in any form that data.train takes")
+    valid: str | list[str] | None = Field(None, description="examples to steer by")
+    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    prefix: str | None = Field(
+        None,
+        pattern=r"^\S{1,60}$",
+        description="a token to put before each of its sources, such as <2de> for what should become German (Johnson "
+        "et al. 2017): one token in every kind of vocabulary. In use, write it at the beginning of the line",
+    )
+    weight: float = Field(
+        1.0, gt=0, le=10**6, description="how often it is drawn from, times what its size makes of it"
+    )
+
+    @property
+    def called(self) -> str:
+        """Its name, or that of its first training file."""
+        first = self.train if isinstance(self.train, str) else self.train[0]
+        return self.name or re.sub(r"[^\w.+-]", "_", Path(first).name.partition(".")[0])[:60] or "corpus"
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Corpus:
+        if not self.train:
+            raise ValueError("train is an empty list; name a file")
+        return self
+
+
+class Data(Section):
+    """What to learn from."""
+
+    train: str | list[str] | None = Field(
+        "train.tsv",
+        description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
+        "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
+        "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
+        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
+    )
+    valid: str | list[str] | None = Field("valid.tsv", description="examples to steer by, in the same form")
+    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    corpora: list[Corpus] | None = Field(
+        None,
+        min_length=1,
+        description="several corpora to train on together, in place of train, valid and test: each with its files and, "
+        "if you like, a name, a prefix token and a weight",
+    )
+    temperature: float | None = Field(
+        None,
+        gt=0,
+        le=10**6,
+        description="how evenly corpora are drawn from: each by its weight times (its size)^(1/temperature), where 1 "
+        "is by size, 5 is usual for many languages and 100 nearly evenly (Arivazhagan et al. 2019; default: 1)",
+    )
+    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
+        None, description="the layout of the data, where it is not recognised by itself"
+    )
+    root: str | None = Field(
+        None,
+        description="the folder that files of the data are in, where it is not that of the data; of COCO and Flickr "
+        "captions also a .tar or .npz that holds them",
+    )
+    alignment: int | str | bool | None = Field(
+        None,
+        description="where gold word alignments stand, as 0-0 1-2 3p4: a column in .tsv, a key in .jsonl (default: "
+        "column 3 if source and target are columns 1 and 2, key alignment; false: nowhere)",
+    )
+    bad_lines: Literal["skip", "error"] = Field(
+        "skip",
+        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
+        "that can't be read): leave them out and say so, or stop",
+    )
+    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _corpora_stand_for_files(cls, given: Any) -> Any:
+        """With corpora, the files of the splits are theirs."""
+        if isinstance(given, dict) and given.get("corpora") is not None:
+            for split in SPLITS:
+                if given.get(split) is not None:
+                    raise ValueError(
+                        f"{split} and corpora clash: name its files in one of the corpora, or leave it out"
+                    )
+            return {**given, **dict.fromkeys(SPLITS)}
+        return given
+
+    @model_validator(mode="after")
+    def _splits_are_there(self) -> Data:
+        for split in ("train", "valid"):
+            if not self.split(split):
+                where = "any of the corpora" if self.corpora else "data"
+                raise ValueError(f"{split} is missing from {where}; name a file of examples")
+        if self.temperature is not None and self.corpora is None:
+            raise ValueError("temperature is of several corpora, and there are none; list them, or leave it out")
+        called = [corpus.called for corpus in self.corpora or ()]
+        if twice := next((name for name in called if called.count(name) > 1), None):
+            raise ValueError(f"corpora has two that are called '{twice}'; give each a name")
+        return self
+
+    def split(self, split: str) -> list[CorpusFiles]:
+        """The files of each corpus that has some for `train`, `valid` or `test`."""
+        if self.corpora is None:
+            files = getattr(self, split)
+            return [] if files is None else [CorpusFiles(0, "", files)]
+        parts = [(i, corpus, getattr(corpus, split)) for i, corpus in enumerate(self.corpora)]
+        return [CorpusFiles(i, one.called, files, one.prefix) for i, one, files in parts if files is not None]
+
+    @property
+    def prefixes(self) -> list[str]:
+        """Every prefix token, once."""
+        return list(dict.fromkeys(corpus.prefix for corpus in self.corpora or () if corpus.prefix is not None))
+
+    def shares(self, sizes: Sequence[int]) -> list[float]:
+        """How often each corpus is drawn from, given how many examples each has: `p ∝ weight · size^(1/T)`."""
+        weights = [corpus.weight for corpus in self.corpora] if self.corpora else [1.0] * len(sizes)
+        power = 1.0 / (self.temperature or 1.0)
+        drawn = [weight * size**power for weight, size in zip(weights, sizes, strict=True)]
+        return [one / sum(drawn) for one in drawn]

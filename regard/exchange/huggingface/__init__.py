@@ -1,0 +1,86 @@
+"""Networks as Hugging Face's `transformers` writes them: `config.json` and tensors by name.
+
+    network = read_network(folder)               # a Family: what was found there, or an error that names what is odd
+    config = Config.parse({**network.sections(), …})
+    weights = network.imported()                 # by Regard's names
+    network.exported(weights)                    # by theirs: the same bits
+
+Nothing in such a folder is run: weights are read from safetensors, or from what torch wrote of tensors alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import ConfigError, ModelError
+from regard.exchange.huggingface.family import Family
+from regard.models.published import read_published
+from regard.registry import did_you_mean
+
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # each alone, or in parts that an index lists
+
+# The module of each family, by the `model_type` in config.json.
+HOMES = {
+    "marian": "bart", "bart": "bart", "mbart": "bart", "t5": "t5", "mt5": "t5", "bert": "bert", "roberta": "roberta",
+    "xlm-roberta": "roberta", "distilbert": "distilbert", "gpt2": "gpt2", "vit": "vit", "whisper": "whisper",
+    "vision-encoder-decoder": "captioner",
+}  # fmt: skip
+
+
+def family_of(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None,
+    preprocessor: Mapping[str, Any] | None = None,
+) -> Family:  # fmt: skip
+    """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read, and
+    `preprocessor` is what stands beside it of pictures and sound."""
+    kind = config.get("model_type")
+    if kind not in HOMES:
+        raise ConfigError(f"config.json has model_type {kind!r}; {did_you_mean(str(kind), list(HOMES))}")
+    module = import_module(f"regard.exchange.huggingface.{HOMES[kind]}")
+    for cls in vars(module).values():
+        if isinstance(cls, type) and issubclass(cls, Family) and kind in cls.model_types:
+            return cls(config, tensors, preprocessor)
+    raise AssertionError(f"{module.__name__} has a family for {kind}")
+
+
+def read_network(folder: Path) -> Family:
+    """The network in a folder."""
+    if not (folder / CONFIG).exists():
+        raise ModelError(f"no {CONFIG} in {folder}; it holds no model of Hugging Face's")
+    preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).exists() else None
+    return family_of(read_json(folder / CONFIG), read_weights(folder), preprocessor)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Settings by name from a file of others."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} should hold settings by name, not {type(found).__name__}")
+    return found
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, in one file or in several that an index lists."""
+    for name in WEIGHTS:
+        if (folder / name).exists():
+            return read_published(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            try:
+                parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                raise ModelError(f"{index} cannot be read as an index of weights") from None
+            if any(Path(part).name != part for part in parts):
+                raise ModelError(f"{index} lists files outside of {folder}")
+            return {key: tensor for part in parts for key, tensor in read_published(folder / part).items()}
+    raise ModelError(f"no weights in {folder}; there should be {' or '.join(WEIGHTS)}")

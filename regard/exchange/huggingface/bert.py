@@ -1,0 +1,108 @@
+"""BERT (Devlin et al. 2019), under the head that a checkpoint has; and what encoders like it share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from regard.exchange.huggingface.bart import BOTH, both
+from regard.exchange.huggingface.family import Family, Move
+
+
+class EncoderAlone(Family):
+    """An encoder that reads text, with a head for masked tokens, for the whole text, or for each word."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.head = next(kind for ending, kind in HEADS.items() if self.architecture.endswith(ending))
+        if self.head != "masked" and self.config.get("problem_type") not in (None, "single_label_classification"):
+            self.refuse("problem_type", "Regard imports heads that choose one label")
+        if self.head == "label" and len(self.labels) < 2:
+            self.refuse("id2label", "Regard imports heads that choose one of several labels")
+
+    def sections(self) -> dict[str, Any]:
+        masked = self.head == "masked"
+        return {
+            "source": {"kind": "none"} if masked else {"kind": "text"},
+            "target": {"kind": "text" if masked else self.head},
+            "model": {**self.network(), "scale_embeddings": False, "decoder": {"kind": "none"}},
+        }
+
+    def network(self) -> dict[str, Any]:
+        """Settings of the encoder, and what goes with it."""
+        raise NotImplementedError
+
+    @property
+    def labels(self) -> list[str]:
+        return [] if self.head == "masked" else self.label_names()
+
+
+HEADS = {
+    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "label",
+    "ForTokenClassification": "tags",
+}  # fmt: skip
+
+
+class Bert(EncoderAlone):
+    """BERT: post-norm, learned positions, a vector for each of two segments, a norm over the embeddings."""
+
+    model_types = ("bert",)
+    architectures = (
+        "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification", "BertForTokenClassification",
+    )  # fmt: skip
+    base = "bert."
+    first_position: ClassVar[int] = 0
+    fixed = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "tie_word_embeddings": (True,)}
+    # Of a masked language model the pooler and the next sentence are left out.
+    ignored = r".*\.position_ids|bert\.pooler\..*|cls\.seq_relationship\..*"
+
+    def network(self) -> dict[str, Any]:
+        config = self.config
+        if self.head == "masked" and self.activation("hidden_act", "gelu") != "gelu":
+            self.refuse("hidden_act", "the head of a masked language model has gelu in Regard")
+        return {
+            "d_model": config["hidden_size"], "dropout": config.get("hidden_dropout_prob", 0.1),
+            "max_positions": config.get("max_position_embeddings", 512) - self.first_position,
+            "encoder": {
+                "kind": "transformer", "layers": config["num_hidden_layers"], "heads": config["num_attention_heads"],
+                "d_ff": config["intermediate_size"], "norm": "post", "positions": "learned", "embedding_norm": True,
+                "first_position": self.first_position, "activation": self.activation("hidden_act", "gelu"),
+                "norm_epsilon": config.get("layer_norm_eps", 1e-12),
+                "stem": {"kind": "tokens", "segments": config.get("type_vocab_size", 2)},
+            },
+        }  # fmt: skip
+
+    def moves(self) -> Iterator[Move]:
+        base = self.base
+        yield Move("encoder.stem.embedding.table.weight", (f"{base}embeddings.word_embeddings.weight",))
+        yield Move("encoder.stem.segments.weight", (f"{base}embeddings.token_type_embeddings.weight",))
+        yield Move("encoder.positions.table.weight", (f"{base}embeddings.position_embeddings.weight",))
+        yield from both(f"{base}embeddings.LayerNorm", "encoder.embedding_norm")
+        for i in range(self.config["num_hidden_layers"]):
+            theirs, ours = f"{base}encoder.layer.{i}", f"encoder.blocks.{i}"
+            for kind in BOTH:
+                parts = tuple(f"{theirs}.attention.self.{part}.{kind}" for part in ("query", "key", "value"))
+                yield Move(f"{ours}.self_attention.inputs.{kind}", parts)
+            yield from both(f"{theirs}.attention.output.dense", f"{ours}.self_attention.output")
+            yield from both(f"{theirs}.attention.output.LayerNorm", f"{ours}.around_attention.norm")
+            yield from both(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.inner")
+            yield from both(f"{theirs}.output.dense", f"{ours}.feed_forward.outer")
+            yield from both(f"{theirs}.output.LayerNorm", f"{ours}.around_feed_forward.norm")
+        yield from self.head_moves()
+
+    def head_moves(self) -> Iterator[Move]:
+        """The weights behind the encoder."""
+        if self.head == "masked":
+            yield from both("cls.predictions.transform.dense", "transform")
+            yield from both("cls.predictions.transform.LayerNorm", "norm")
+            yield Move("head.linear.bias", ("cls.predictions.bias",))
+            return
+        if self.head == "label":
+            yield from both("bert.pooler.dense", "transform")
+        yield from both("classifier", "head.linear")
+
+    def aliases(self) -> dict[str, str]:
+        return {
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        }

@@ -1,0 +1,211 @@
+"""What a family of networks published by others is to Regard: its config.json as settings here, and which of its weights
+is which of ours.
+
+A family is read from a checkpoint (`config.json` and tensors by name) and gives sections of a Regard config; `moves`
+says where each tensor goes. Moves are invertible, so that what was imported can be exported again, to the same bits.
+What Regard would compute otherwise is refused, by the name that the option has in config.json.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, ModelError
+
+Tensors = Mapping[str, Tensor]
+Map = Callable[[Tensor], Tensor]
+
+# What others call an activation, and its name here.
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Form:
+    """One tensor in two layouts: theirs to ours, and back."""
+
+    here: Map
+    there: Map
+
+
+def _patches(weight: Tensor) -> Tensor:
+    """A convolution, `(d_model, colours, rows, columns)`, as a product with a patch laid out as one vector."""
+    return weight.permute(0, 2, 3, 1).flatten(1)
+
+
+def _convolution(weight: Tensor) -> Tensor:
+    side = isqrt(weight.shape[1] // 3)
+    return weight.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2)
+
+
+SAME = Form(lambda x: x, lambda x: x)
+TRANSPOSED = Form(lambda x: x.mT, lambda x: x.mT)  # as GPT-2 stores its products
+ROW = Form(lambda x: x.squeeze(0), lambda x: x.unsqueeze(0))  # (1, …) to (…)
+VECTOR = Form(lambda x: x.flatten(), lambda x: x.view(1, 1, -1))  # (1, 1, d_model) to (d_model,)
+PATCHES = Form(_patches, _convolution)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A tensor of ours, and those of theirs that it is made of, laid one above the other.
+
+    None stands for zeros: the bias of keys, which adds the same to all scores of a query and so changes no attention.
+    """
+
+    ours: str
+    theirs: tuple[str | None, ...]
+    form: Form = SAME
+    shares: tuple[int, ...] = ()  # how many of equal shares each of theirs has (default: one each)
+
+    def here(self, tensors: Tensors) -> Tensor:
+        named = [tensors[name] for name in self.theirs if name is not None]
+        parts = [self.form.here(torch.zeros_like(named[0]) if x is None else tensors[x]) for x in self.theirs]
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+
+    def there(self, weight: Tensor) -> dict[str, Tensor]:
+        shares = self.shares or (1,) * len(self.theirs)
+        sizes = [len(weight) * share // sum(shares) for share in shares]
+        parts = weight.split(sizes) if len(shares) > 1 else [weight]
+        return {
+            name: self.form.there(part).contiguous()
+            for name, part in zip(self.theirs, parts, strict=True)
+            if name is not None
+        }
+
+
+class Family(ABC):
+    """The networks of some `model_type`s, made as `Family(config, tensors, preprocessor)` from a checkpoint.
+
+    `tensors` are those of the checkpoint (their shapes are asked for, and which of them are there); to export, those
+    that `exported` is to write need not be known. `preprocessor` is what preprocessor_config.json says, of pictures
+    and sound.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ()  # as config.json names them
+    architectures: ClassVar[tuple[str, ...]] = ()  # the classes whose weights it reads, the usual one first
+    base: ClassVar[str] = ""  # what the names of a network begin with under a head, and may lack without one
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {}  # options of config.json that have to have one of these values
+    ignored: ClassVar[str] = r".*\.position_ids"  # tensors that no output depends on
+
+    def __init__(
+        self, config: Mapping[str, Any], tensors: Tensors | None = None, preprocessor: Mapping[str, Any] | None = None
+    ) -> None:
+        self.config, self.tensors, self.preprocessor = config, dict(tensors or {}), preprocessor or {}
+        named: Sequence[str] = config.get("architectures") or self.architectures[:1]
+        self.architecture = named[0]
+        self.tensors = {self.canonical(name): tensor for name, tensor in self.tensors.items()}
+        self.check()
+
+    # What a family says
+
+    @abstractmethod
+    def sections(self) -> dict[str, Any]:
+        """Sections of a Regard config that computes alike: `model`, and where they follow from it `source`, `target`."""
+
+    @abstractmethod
+    def moves(self) -> Iterator[Move]:
+        """Where each tensor goes; each of ours once, under its first name (`named_parameters`)."""
+
+    def aliases(self) -> dict[str, str]:
+        """Names under which a checkpoint may hold a tied tensor again, or instead, and that which `moves` gives it."""
+        return {}
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the network reads; 0 where it reads none."""
+        return int(self.config.get("vocab_size", 0))
+
+    @property
+    def outputs(self) -> int:
+        """How many tokens or classes the network predicts."""
+        return len(self.labels) or self.vocabulary
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes of a classification head, by number; empty where tokens are predicted."""
+        return []
+
+    # What all share
+
+    def check(self) -> None:
+        """Refuse what would be computed otherwise here."""
+        if self.architecture not in self.architectures:
+            raise ConfigError(
+                f"config.json names the architecture {self.architecture}; of {self.config.get('model_type')} Regard "
+                f"reads {', '.join(self.architectures)}"
+            )
+        for name, allowed in self.fixed.items():
+            if name in self.config and self.config[name] not in allowed:
+                self.refuse(name, f"Regard has it only as {' or '.join(map(repr, allowed))}")
+        if self.config.get("pruned_heads"):
+            self.refuse("pruned_heads", "Regard has all heads of a layer")
+
+    def refuse(self, name: str, why: str) -> None:
+        raise ConfigError(f"config.json has {name}: {self.config.get(name)!r}; {why}, so this model cannot be imported")
+
+    def refuse_preprocessor(self, name: str, why: str) -> None:
+        value = self.preprocessor.get(name)
+        raise ConfigError(f"preprocessor_config.json has {name}: {value!r}; {why}, so this model cannot be imported")
+
+    def label_names(self) -> list[str]:
+        """The classes that config.json names; two that have no names, where it names none."""
+        named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+        by_number = {int(number): str(label) for number, label in named.items()}
+        if sorted(by_number) != list(range(len(by_number))):
+            self.refuse("id2label", "it should number labels from 0 on")
+        return [by_number[i] for i in range(len(by_number))]
+
+    def activation(self, name: str, usual: str) -> str:
+        """An activation's name here."""
+        found = self.config.get(name, usual)
+        if found not in ACTIVATIONS:
+            self.refuse(name, f"Regard has {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[found]
+
+    def canonical(self, name: str) -> str:
+        """A tensor's name as it is in a checkpoint of today, under a head."""
+        name = re.sub(r"\bgamma$", "weight", re.sub(r"\bbeta$", "bias", name))  # of norms, before 2019
+        begins = any(other.startswith(self.base) for other in self.tensors)
+        return name if not self.base or begins else self.base + name
+
+    def imported(self, left_out: list[str] | None = None) -> dict[str, Tensor]:
+        """All weights under their names here. Tensors that no output depends on are named in `left_out`."""
+        tensors, found = dict(self.tensors), dict[str, Tensor]()
+        for alias, name in self.aliases().items():
+            if alias in tensors:
+                other = tensors.pop(alias)
+                if name in tensors and not torch.equal(tensors[name], other):
+                    raise ModelError(f"the checkpoint has {alias} and {name}, which are tied here, with other numbers")
+                tensors.setdefault(name, other)
+        used = set()
+        for move in self.moves():
+            wanted = [name for name in move.theirs if name is not None]
+            if lacking := [name for name in wanted if name not in tensors]:
+                raise ModelError(f"the checkpoint lacks {lacking[0]}, which {self.architecture} has")
+            found[move.ours] = move.here(tensors)
+            used.update(wanted)
+        for name in tensors.keys() - used:
+            if not re.fullmatch(self.ignored, name):
+                raise ModelError(f"the checkpoint has {name}, which {self.architecture} has not; it is another network")
+            if left_out is not None:
+                left_out.append(name)
+        return found
+
+    def exported(self, weights: Tensors) -> dict[str, Tensor]:
+        """All weights under their names there, from those that `imported` gave, or of the same names."""
+        found: dict[str, Tensor] = {}
+        for move in self.moves():
+            if move.ours not in weights:
+                raise ModelError(f"the model lacks {move.ours}, so it is no {self.architecture}")
+            found |= move.there(weights[move.ours])
+        return found

@@ -1,0 +1,100 @@
+"""How a published model is meant to generate (`generation_config.json`), as settings of a search; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.data.tokens import Marks
+from regard.exchange.huggingface.tokens import Given
+
+# Settings that say nothing of what is written, or that became marks of the vocabulary.
+ELSEWHERE = {
+    "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
+    "output_scores", "output_logits", "return_dict_in_generate", "num_return_sequences", "bos_token_id", "eos_token_id",
+    "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
+    "bad_words_ids", "cache_implementation", "cache_config", "return_legacy_cache", "prompt_lookup_num_tokens",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size",
+    "target_lookbehind", "assistant_lookbehind", "disable_compile", "prefill_chunk_size", "token_healing", "is_assistant",
+}  # fmt: skip
+OF_WHISPER = {
+    "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "no_timestamps_token_id", "forced_decoder_ids",
+    "return_timestamps", "alignment_heads", "prev_sot_token_id", "median_filter_width", "max_initial_timestamp_index",
+}  # fmt: skip
+HANDLED = {
+    "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "min_new_tokens", "max_length",
+    "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups", "diversity_penalty",
+    "epsilon_cutoff", "penalty_alpha",
+}  # fmt: skip
+# What a setting that Regard lacks has to be so that nothing is lost without it.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {"repetition_penalty": (1.0,), "typical_p": (1.0,), "encoder_repetition_penalty": (1.0,)}
+
+
+def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str, Any], list[str]]:
+    """The section [search] of a model of so many positions; and what of its settings Regard has not, by name."""
+    mark, told = given.mark, list[str]()
+    forced = mark("forced_eos_token_id") is not None
+    most = longest - max(len(marks.first), 1)
+    before = max(len(marks.first), 1)
+    length = mark("max_length")
+    if (new := mark("max_new_tokens")) is not None:
+        most = min(most, new - forced)
+    elif length is not None:
+        most = min(most, length - before - forced)
+    fewest = max(0, (mark("min_length") or 0) - before, (mark("min_new_tokens") or 0) - marks.counted)
+    alpha = mark("length_penalty")
+    alpha = 1.0 if alpha is None else float(alpha)
+    found: dict[str, Any] = {
+        "beam": mark("num_beams") or 1, "length_penalty": "average" if alpha else "none", "alpha": abs(alpha) or 1.0,
+        "no_repeat": mark("no_repeat_ngram_size") or 0, "min_length": min(fewest, max(most, 1)),
+        "max_length": max(most, 1), "max_ratio": 10**6, "max_source": max(longest - 2, 1), "unknown": True,
+    }  # fmt: skip
+    if alpha < 0:
+        told.append(f"length_penalty {alpha}")
+        found |= {"length_penalty": "none", "alpha": 1.0}
+    if mark("early_stopping") is True and found["beam"] > 1:
+        told.append("early_stopping True")
+    found["exact"] = mark("early_stopping") == "never"
+    if (groups := mark("num_beam_groups") or 1) > 1:
+        found |= {"groups": groups, "diversity": mark("diversity_penalty") or 0.0}
+    if mark("penalty_alpha") and not mark("do_sample"):
+        found |= {"contrastive": mark("penalty_alpha"), "top_k": mark("top_k") or 4, "beam": 1}
+    elif mark("do_sample"):
+        top_k = mark("top_k")
+        found |= {
+            "sample": True, "temperature": mark("temperature") or 1.0, "top_k": 50 if top_k is None else top_k,
+            "top_p": mark("top_p") or 1.0, "epsilon": mark("epsilon_cutoff") or 0.0,
+        }  # fmt: skip
+    told += _others(given, marks)
+    return found, told
+
+
+def _others(given: Given, marks: Marks) -> list[str]:
+    """What the settings ask for that nothing here does."""
+    told, ends = [], given.mark("eos_token_id")
+    if isinstance(ends, list) and len(ends) > 1:
+        told.append(f"eos_token_id {ends[1:]}")
+    if (forced := given.mark("forced_eos_token_id")) not in (None, marks.end):
+        told.append(f"forced_eos_token_id {forced}")
+    if several := [words for words in given.mark("bad_words_ids") or [] if len(words) > 1]:
+        told.append(f"bad_words_ids of several tokens ({len(several)})")
+    known = ELSEWHERE | HANDLED | (OF_WHISPER if given.kind == "whisper" else set())
+    for name, value in given.generation.items():
+        if name not in known and value not in (None, False, 0, [], {}, *NEUTRAL.get(name, ())):
+            told.append(f"{name} {value}"[:80])
+    return told
+
+
+def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
+    """`generation_config.json` for a search."""
+    found = {
+        "num_beams": search.beam, "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
+        "early_stopping": "never" if search.exact else False, "max_length": search.max_length + max(len(marks.first), 1) + 1,
+        "forced_eos_token_id": marks.end, "eos_token_id": marks.end, "pad_token_id": marks.pad,
+        "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
+        "min_length": search.min_length + max(len(marks.first), 1) if search.min_length else 0,
+        "decoder_start_token_id": marks.first[0] if marks.first else None,
+        "forced_bos_token_id": marks.first[1] if marks.counted else None,
+        "bad_words_ids": [[token] for token in marks.forbidden(unknown=search.unknown)] or None,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}

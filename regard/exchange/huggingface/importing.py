@@ -1,0 +1,134 @@
+"""A model that Hugging Face's `transformers` wrote, as a model folder of Regard.
+
+    import_model("opus-mt-en-de", "models/en-de")      # a folder, or a name on the Hub
+    regard.load("models/en-de").generate(["Good morning."])
+
+All that the folder needs and Regard lacks is said at once, by name. Nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from regard.data.foreign import Published
+from regard.data.sides import Sides
+from regard.data.targets.label import Label
+from regard.data.tokens import Marks
+from regard.errors import MissingExtraError, ModelError, RegardError, require
+from regard.exchange.huggingface import read_network
+from regard.exchange.huggingface.family import Family
+from regard.exchange.huggingface.generating import search_settings
+from regard.exchange.huggingface.tokens import Given, read_json, read_tokenizers
+from regard.settings import Config
+from regard.system import System, load, new_task
+from regard.training.checkpoint import set_weights
+
+T = TypeVar("T")
+WANTED = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors", "pytorch_model*.bin"]  # of a repository
+IMPORTED = {"kind": "imported"}
+
+
+def import_model(
+    place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
+) -> System:
+    """Write the model in a folder, or of a name on the Hugging Face Hub, as a model folder of Regard, and load it.
+
+    `warn` hears of what its way to generate asks for that Regard lacks. `force` replaces an earlier model there.
+    """
+    folder = find(place)
+    network, tokenizers, given = read(folder)
+    config, told = settings(network, tokenizers, given)
+    sides = Sides.of(config)
+    sides.use(tokenizers)
+    if isinstance(sides.target, Label):
+        sides.target.labels = network.labels
+    task = new_task(sides, torch.device("cpu"))
+    set_weights(task.model, network.imported(), folder)
+    if told:
+        warn(f"{folder} asks for what Regard does not do when it generates, and does without: {', '.join(told)}")
+    System(task, folder).save(output, force=force)
+    return load(output, device="cpu")
+
+
+def find(place: str | Path) -> Path:
+    """A folder with a model: one that is there, or what the Hub has under this name."""
+    if Path(place).is_dir():
+        return Path(place)
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(place)):
+        raise ModelError(f"no folder {place}, and it is no name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de")
+    try:
+        hub = require("huggingface_hub")
+    except MissingExtraError as error:
+        raise ModelError(f"no folder {place}; to take it from the Hugging Face Hub, {error}") from None
+    try:
+        return Path(hub.snapshot_download(str(place), allow_patterns=WANTED))
+    except Exception as error:  # of many kinds: no network, no such name, no right to it
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"no folder {place}, and it cannot be had from the Hugging Face Hub ({what})") from None
+
+
+def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
+    """The network and the tokenizers of a folder; what is wrong with either is said at once."""
+    problems: list[RegardError] = []
+
+    def attempt(make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except RegardError as error:
+            problems.append(error)
+            return None
+
+    config = read_json(folder / "config.json")
+    given = attempt(lambda: Given.read(folder, config))
+    network = attempt(lambda: read_network(folder))
+    tokenizers: dict[str, Published] | None = {}
+    if given is not None and config and needs_tokens(config, network):
+        sizes = sizes_of(config) if network is None else (network.vocabulary, len(network.labels) and 0 or network.outputs)
+        tokenizers = attempt(lambda: read_tokenizers(given, *sizes))
+    if problems:
+        raise type(problems[0])("\n".join(map(str, problems)))
+    assert network is not None, "what went wrong has been said"
+    assert tokenizers is not None, "what went wrong has been said"
+    assert given is not None, "what went wrong has been said"
+    return network, tokenizers, given
+
+
+def sizes_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many tokens a network reads and writes, where it could not be read."""
+    size = config.get("vocab_size")
+    return (size, size) if isinstance(size, int) else (10**7, 10**7)
+
+
+def needs_tokens(config: Mapping[str, Any], network: Family | None) -> bool:
+    """Whether a network reads or writes text."""
+    if network is not None:
+        return bool(Sides.of(Config.parse({"run": ".", **network.sections()})).vocabularies)
+    return config.get("model_type") != "vit"
+
+
+def settings(network: Family, tokenizers: Mapping[str, Published], given: Given) -> tuple[Config, list[str]]:
+    """The config of a model; and what of its way to generate Regard has not."""
+    sections = {name: dict(section) for name, section in network.sections().items()}
+    longest = sections["model"]["max_positions"]
+    written = tokenizers.get("target", tokenizers.get("tokens"))
+    told: list[str] = []
+    config = Config.parse({"run": ".", **sections})
+    if written is not None:
+        read = tokenizers.get("source", written)
+        marks: Marks = written.marks
+        room = longest - max(len(read.marks.source or ()), len(marks.first), 2)
+        sections["tokens"] = IMPORTED
+        for side in ("source", "target"):
+            section = sections.setdefault(side, {})
+            if Sides.of(config).texts.get(side) is not None:
+                section["max_length"] = max(1, min(256, room))
+                section |= {"tokens": IMPORTED} if side in tokenizers else {}
+        if config.target.written and not config.model.encoder_only:
+            sections["search"], told = search_settings(given, marks, longest)
+    return Config.parse({"run": ".", **sections}), told

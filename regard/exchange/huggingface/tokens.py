@@ -1,0 +1,430 @@
+"""The tokenizer of a model that Hugging Face's `transformers` wrote, as one of ours; and back.
+
+It is a `tokenizer.json`, Marian's SentencePiece models with their `vocab.json`, or, where a folder is older, a `vocab.txt`
+(WordPiece), a `vocab.json` with `merges.txt` (byte-level BPE) or a SentencePiece model (T5, mBART, XLM-R), of which a
+`tokenizer.json` is made that cuts as `transformers` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.foreign import FileTokens, PieceTokens, Published
+from regard.data.tokens import Frame, Marks
+from regard.errors import ConfigError, ModelError, require
+
+FAST, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+ROLES = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
+# What a tokenizer that says nothing of its special tokens has, by the `model_type` of its network.
+USUAL: dict[str, dict[str, str]] = {
+    "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "bart": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
+    "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "gpt2": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
+    "marian": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+}  # fmt: skip
+ALIKE = {
+    "distilbert": "bert", "roberta": "bart", "xlm-roberta": "bart", "mbart": "bart", "mt5": "t5", "whisper": "gpt2",
+}  # fmt: skip  # which of these others have
+LANGUAGES = ["ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"]  # of mBART (Liu et al. 2020), in the order of its vocabulary
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a folder says beside its tokens: `config.json`, `generation_config.json`, the settings of the tokenizer."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @staticmethod
+    def read(folder: Path, config: Mapping[str, Any]) -> Given:
+        generation, settings = (read_json(folder / name) for name in ("generation_config.json", SETTINGS))
+        return Given(folder, config, generation, {**read_json(folder / SPECIAL), **settings})
+
+    @property
+    def kind(self) -> str:
+        return str(self.config.get("model_type"))
+
+    def special(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The role and the text of each special token, with how it is found in a text."""
+        usual = USUAL.get(ALIKE.get(self.kind, self.kind), {})
+        for role in ROLES:
+            found = self.settings.get(f"{role}_token", usual.get(role))
+            if isinstance(found, str):
+                yield role, {"content": found}
+            elif isinstance(found, dict) and isinstance(found.get("content"), str):
+                yield role, found
+        for name in ("additional_special_tokens", "extra_special_tokens"):
+            more = self.settings.get(name) or []
+            for found in more.values() if isinstance(more, dict) else more:
+                yield "", {"content": found} if isinstance(found, str) else dict(found)
+
+    def mark(self, name: str) -> Any:
+        """What a setting of generation is, which older models have in config.json."""
+        found = self.generation.get(name)
+        return self.config.get(name) if found is None else found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object out of a file; nothing, if there is no such file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} should hold settings by name, not {type(found).__name__}")
+    return found
+
+
+def read_tokenizers(given: Given, read: int, written: int) -> dict[str, Published]:
+    """The tokenizers of a folder by vocabulary: `tokens`, or `source` and `target` where each side has its own. The
+    network has so many tokens to read and to write."""
+    try:
+        if given.kind == "marian" and not (given.folder / FAST).exists():
+            return _marian(given, read, written)
+        return {"tokens": _from_file(given, max(read, written))}
+    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError, RuntimeError) as error:
+        raise ModelError(f"the tokenizer in {given.folder} cannot be read ({error})") from None
+
+
+# A tokenizer.json, or what makes one
+
+
+def _from_file(given: Given, size: int) -> FileTokens:
+    library, folder = require("tokenizers"), given.folder
+    if (folder / FAST).exists():
+        content = (folder / FAST).read_text(encoding="utf-8")
+        try:
+            backend = library.Tokenizer.from_str(content)
+        except Exception as error:
+            raise ValueError(f"{FAST}: {error}") from None
+    else:
+        backend = _made(given)
+    _add_special(backend, given)
+    known = backend.get_vocab_size(with_added_tokens=True)
+    highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= size:
+        raise ValueError(f"it has {known} tokens up to number {highest}, and the network reads {size}")
+    tidy = bool(given.settings.get("clean_up_tokenization_spaces", False)) and "BPE" not in type(backend.model).__name__
+    backend.no_padding()
+    backend.no_truncation()
+    return FileTokens(backend.to_str(), size, _marks(backend, given), tidy=tidy)
+
+
+def _add_special(backend: Any, given: Given) -> None:
+    """Let special tokens be found in texts, as their settings say."""
+    library, found = require("tokenizers"), dict[str, Any]()
+    known = {str(token.content): token for token in backend.get_added_tokens_decoder().values()}
+    for _, token in given.special():
+        content = token["content"]
+        if content not in found and not (content in known and known[content].special):
+            options = {name: bool(token.get(name, False)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+            found[content] = library.AddedToken(content, special=True, **options)
+    inside = [token for content, token in found.items() if backend.token_to_id(content) is not None]
+    backend.add_special_tokens(inside)
+
+
+def _made(given: Given) -> Any:
+    """A tokenizer of the older files of a folder."""
+    folder, kind = given.folder, ALIKE.get(given.kind, given.kind)
+    library = require("tokenizers")
+    models, before, after = library.models, library.pre_tokenizers, library.decoders
+    if (folder / "vocab.txt").exists():
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        words = {line: i for i, line in enumerate(lines if lines[-1] else lines[:-1])}
+        names = dict(given.special())
+        made = library.Tokenizer(models.WordPiece(words, unk_token=names["unk"]["content"]))
+        made.normalizer = library.normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=bool(given.settings.get("tokenize_chinese_chars", True)),
+            strip_accents=given.settings.get("strip_accents"), lowercase=bool(given.settings.get("do_lower_case", True)),
+        )  # fmt: skip
+        made.pre_tokenizer, made.decoder = before.BertPreTokenizer(), after.WordPiece(prefix="##")
+        _frame_by(made, [names["cls"]["content"]], [names["sep"]["content"]], [names["sep"]["content"]])
+        return made
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        made = library.Tokenizer(
+            models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
+        )
+        spaced = bool(given.settings.get("add_prefix_space", False))
+        made.pre_tokenizer, made.decoder = before.ByteLevel(add_prefix_space=spaced), after.ByteLevel()
+        if kind == "bart":
+            names = dict(given.special())
+            begin, end = names["cls"]["content"], names["sep"]["content"]
+            _frame_by(made, [begin], [end, end], [end])
+        return made
+    for name in ("spiece.model", "sentencepiece.bpe.model"):
+        if (folder / name).exists():
+            return _from_sentencepiece((folder / name).read_bytes(), given)
+    raise ValueError(
+        "it should be a tokenizer.json, a vocab.txt, a vocab.json with merges.txt, a spiece.model or a "
+        "sentencepiece.bpe.model, and none of these is there"
+    )
+
+
+def _frame_by(made: Any, before: list[str], between: list[str], after: list[str]) -> None:
+    """Put marks around texts."""
+    names = dict.fromkeys([*before, *between, *after])
+    if any(made.token_to_id(name) is None for name in names):
+        raise ValueError(f"it lacks one of the marks {', '.join(names)}")
+    made.post_processor = require("tokenizers").processors.TemplateProcessing(
+        single=[*before, "$A", *after], pair=[*before, "$A", *between, "$B", *after],
+        special_tokens=[(name, made.token_to_id(name)) for name in names],
+    )  # fmt: skip
+
+
+def _from_sentencepiece(model: bytes, given: Given) -> Any:
+    """A Unigram tokenizer of a SentencePiece model, as `transformers` makes it."""
+    library, pieces = require("tokenizers"), list(sentencepiece_pieces(model))
+    unknown, charsmap = 2, sentencepiece_charsmap(model)
+    if ALIKE.get(given.kind, given.kind) == "t5":
+        extra = int(given.settings.get("extra_ids", 100))
+        pieces += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(extra))]
+    else:  # fairseq's order of the first four
+        pieces = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + pieces[3:]
+        pieces += [(name, 0.0) for name in LANGUAGES if given.kind == "mbart"] + [("<mask>", 0.0)]
+        unknown = 3
+    made = library.Tokenizer(library.models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
+    if charsmap and given.kind != "mbart":
+        made.normalizer = library.normalizers.Precompiled(charsmap)
+    split = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    made.pre_tokenizer = library.pre_tokenizers.Sequence([library.pre_tokenizers.WhitespaceSplit(), split])
+    made.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    if ALIKE.get(given.kind, given.kind) == "t5":
+        made.add_special_tokens([f"<extra_id_{i}>" for i in range(extra)])
+        _frame_by(made, [], ["</s>"], ["</s>"])
+    elif given.kind == "mbart":
+        made.add_special_tokens(LANGUAGES)
+    else:
+        _frame_by(made, ["<s>"], ["</s>", "</s>"], ["</s>"])
+    return made
+
+
+# SentencePiece models, which are protocol buffers
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The numbered fields of a message: whole numbers, or bytes."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = number()
+        match key & 7:
+            case 0:
+                yield key >> 3, number()
+            case 1 | 5 as wire:
+                size = 8 if wire == 1 else 4
+                yield key >> 3, data[at : at + size]
+                at += size
+            case 2:
+                size = number()
+                if at + size > len(data):
+                    raise ValueError("the SentencePiece model is cut off")
+                yield key >> 3, data[at : at + size]
+                at += size
+            case wire:
+                raise ValueError(f"the SentencePiece model has a field of kind {wire}")
+
+
+def sentencepiece_pieces(model: bytes) -> Iterator[tuple[str, float]]:
+    """Each piece of a SentencePiece model, with its score."""
+    import struct
+
+    for number, message in _fields(model):
+        if number == 1:
+            parts = dict(_fields(message))
+            yield parts[1].decode(), struct.unpack("<f", parts.get(2, b"\0\0\0\0"))[0]
+
+
+def sentencepiece_charsmap(model: bytes) -> bytes:
+    """How a SentencePiece model normalises, as it stores it; empty if it does not."""
+    for number, message in _fields(model):
+        if number == 3:
+            return bytes(dict(_fields(message)).get(2, b""))
+    return b""
+
+
+# Marks
+
+
+def _marks(backend: Any, given: Given) -> Marks:
+    """Which ids are marks, and how texts stand among them, as tokenizer and network say."""
+    special = {i: str(token.content) for i, token in backend.get_added_tokens_decoder().items() if token.special}
+    ids = {role: backend.token_to_id(token["content"]) for role, token in given.special() if role}
+    vocabulary = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
+    end = _first_of(given.mark("eos_token_id"), ids.get("eos"), ids.get("sep"))
+    if end is None:
+        raise ValueError("neither config.json nor the tokenizer names an eos_token or a sep_token")
+    begin = _first_of(ids.get("cls"), ids.get("bos"))
+    pad = _first_of(ids.get("pad"), given.mark("pad_token_id"))
+    first, counted = decoder_start(given, backend, begin, end)
+    unknown = ids.get("unk")
+    named = (
+        *special,
+        *first,
+        *(i for i in (end, begin, pad, unknown, ids.get("sep"), ids.get("mask")) if i is not None),
+    )
+    names = {i: vocabulary.get(i, f"<{i}>") for i in dict.fromkeys(named)}
+    return Marks(
+        names, end=end, begin=begin, pad=pad, unknown=None if unknown == end else unknown,
+        separator=_first_of(ids.get("sep"), end), mask=ids.get("mask"), first=first, counted=counted,
+        unwritten=unwritten(given), source=_source_frame(backend, given, end),
+    )  # fmt: skip
+
+
+def _first_of(*given: Any) -> int | None:
+    """The first that is an id; of a list of ids, its first."""
+    for found in given:
+        found = found[0] if isinstance(found, list) and found else found
+        if isinstance(found, int):
+            return found
+    return None
+
+
+def decoder_start(given: Given, backend: Any, begin: int | None, end: int) -> tuple[tuple[int, ...], int]:
+    """What the input of a decoder begins with, and how much of it counts in the length of an output."""
+    start = given.mark("decoder_start_token_id")
+    if start is None and isinstance(given.config.get("decoder"), dict):
+        start = given.config["decoder"].get("decoder_start_token_id")
+    forced = given.mark("forced_bos_token_id")
+    if given.kind == "whisper":
+        return (start, *_whisper_prompt(given)), 0
+    if given.kind == "mbart" and start is None:
+        target = given.settings.get("tgt_lang")
+        start = None if target is None else backend.token_to_id(target)
+    if start is None:
+        return ((end if begin is None else begin),) if given.kind == "gpt2" or forced is None else (end,), 0
+    return ((start,), 0) if forced is None else ((start, forced), 1)
+
+
+def _whisper_prompt(given: Given) -> Iterator[int]:
+    """Language, task and whether there are times: what Whisper (Radford et al. 2023) writes text after."""
+    forced = given.mark("forced_decoder_ids") or []
+    known = {int(place): token for place, token in forced if token is not None}
+    languages, tasks = given.generation.get("lang_to_id") or {}, given.generation.get("task_to_id") or {}
+    if languages:
+        language = given.generation.get("language") or "<|en|>"
+        yield known.get(1, languages.get(language, languages.get(f"<|{language}|>")))
+        yield known.get(2, tasks.get(given.generation.get("task") or "transcribe"))
+    elif known:
+        yield from (known[place] for place in sorted(known) if place < 3)
+    silent = given.generation.get("no_timestamps_token_id", known.get(3))
+    if silent is not None:
+        yield silent
+
+
+def unwritten(given: Given) -> tuple[int, ...]:
+    """Tokens that generation never writes."""
+    single = [words[0] for words in given.mark("bad_words_ids") or [] if len(words) == 1]
+    return tuple(sorted({*single, *(given.mark("suppress_tokens") or [])}))
+
+
+def _source_frame(backend: Any, given: Given, end: int) -> Frame:
+    """What stands around texts that are read: asked of the tokenizer itself."""
+    if given.kind == "mbart":
+        code = backend.token_to_id(given.settings.get("src_lang") or "en_XX")
+        return Frame((), (), (end, code))
+    if given.kind == "gpt2":
+        return Frame((), (end,), ())
+    one, two = backend.encode("a"), backend.encode("a", "a")
+    own = [i for i, mark in enumerate(one.special_tokens_mask) if not mark]
+    sides = two.sequence_ids
+    apart = [i for i, side in enumerate(sides) if side is None and 0 in sides[:i] and 1 in sides[i:]]
+    return Frame(
+        tuple(one.ids[: own[0]]), tuple(two.ids[i] for i in apart), tuple(one.ids[own[-1] + 1 :])
+    ) if own else Frame()  # fmt: skip
+
+
+# Marian
+
+
+def _marian(given: Given, read: int, written: int) -> dict[str, Published]:
+    folder = given.folder
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        if not (folder / name).exists():
+            raise ValueError(f"{name} is not there")
+    source, target = (folder / "source.spm").read_bytes(), (folder / "target.spm").read_bytes()
+    ids = read_json(folder / "vocab.json")
+    if not given.settings.get("separate_vocabs", False):
+        return {"tokens": PieceTokens(source, ids, read, _marian_marks(given, ids), target_model=target)}
+    others = read_json(folder / "target_vocab.json")
+    return {
+        "source": PieceTokens(source, ids, read, _marian_marks(given, ids)),
+        "target": PieceTokens(target, others, written, _marian_marks(given, others)),
+    }
+
+
+def _marian_marks(given: Given, ids: Mapping[str, int]) -> Marks:
+    names = {role: ids[token["content"]] for role, token in given.special() if role and token["content"] in ids}
+    end = names["eos"]
+    start = given.mark("decoder_start_token_id")
+    shown = {i: piece for piece, i in ids.items() if i in names.values()}
+    first = (names["pad"] if start is None else int(start),)
+    return Marks(
+        {**dict.fromkeys(first, f"<{first[0]}>"), **shown}, end=end, pad=names.get("pad"), unknown=names["unk"],
+        separator=end, first=first, unwritten=unwritten(given), source=Frame((), (end,), (end,)),
+    )  # fmt: skip
+
+
+# And back
+
+
+def write_tokenizer(tokenizers: Mapping[str, Published], folder: Path) -> dict[str, Any]:
+    """Write tokenizers as `transformers` reads them; and what their settings should say."""
+    if "tokens" not in tokenizers or not isinstance(tokenizers["tokens"], FileTokens):
+        return _write_pieces(tokenizers, folder)
+    made = tokenizers["tokens"]
+    (folder / FAST).write_text(made.content, encoding="utf-8")
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **_roles(made.marks),
+        "clean_up_tokenization_spaces": made.tidy,
+    }
+
+
+def _roles(marks: Marks) -> dict[str, str]:
+    """The special tokens by the names that `transformers` has for what they do."""
+    ids = {
+        "bos": marks.begin, "eos": marks.end, "pad": marks.pad, "unk": marks.unknown, "sep": marks.separator,
+        "cls": marks.begin, "mask": marks.mask,
+    }  # fmt: skip
+    return {f"{role}_token": marks.names[i] for role, i in ids.items() if i is not None}
+
+
+def _write_pieces(tokenizers: Mapping[str, Published], folder: Path) -> dict[str, Any]:
+    source, target = (tokenizers.get(name, tokenizers.get("tokens")) for name in ("source", "target"))
+    if not isinstance(source, PieceTokens) or not isinstance(target, PieceTokens):
+        raise ConfigError(
+            "Hugging Face's tokenizers have no counterpart of these tokens; train with another tokens.kind"
+        )
+    (folder / "source.spm").write_bytes(source.model)
+    (folder / "target.spm").write_bytes(target.target_model or target.model)
+    (folder / "vocab.json").write_text(json.dumps(source.ids, ensure_ascii=False, indent=2), encoding="utf-8")
+    if source is not target:
+        (folder / "target_vocab.json").write_text(
+            json.dumps(target.ids, ensure_ascii=False, indent=2), encoding="utf-8"
+        )
+    names = {
+        role: name for role, name in _roles(target.marks).items() if role in ("eos_token", "pad_token", "unk_token")
+    }
+    return {"tokenizer_class": "MarianTokenizer", "separate_vocabs": source is not target, **names}
