@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from regard.artifacts import file_digest, mark, new_folder, read_json, read_mark, write_json, write_text
 from regard.config import dump, merge, parse, read_yaml, resolve_paths
+from regard.data.candidates import Question
 from regard.data.examples import Example, Paths, read_corpus
 from regard.data.lines import BadKind, BadLine
 from regard.data.modality import Modality, Picture
@@ -36,6 +37,7 @@ from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.search_settings import Search
 from regard.settings import Config
+from regard.tasks.choosing import Choice, Choosing, choose
 from regard.tasks.generating import TextGeneration
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
@@ -131,6 +133,26 @@ class System:
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
         return self.task.score(sources, targets)
+
+    def choose(
+        self, questions: Iterable[Question | tuple[str, Sequence[str]]], *, on_problem: Problem | None = None,
+        **how: Any,
+    ) -> list[Choice | None]:  # fmt: skip
+        """The candidate of each question that is most probable after its context: a question is `(context,
+        candidates)`. Any field of `Choosing` may be given: `by="byte"`, `shots=[(context, answer)]`, `count=1`, …
+
+        A question that is too long for the model gets None, and `on_problem` (or a warning) says why.
+        """
+        asked = [q if isinstance(q, Question) else Question(q[0], tuple(q[1])) for q in questions]
+        return choose(self.task, asked, Choosing(**how), on_problem or _warn)
+
+    def last_words(self, files: Paths, *, warn: Warn = warnings.warn) -> Evaluation:
+        """How well a language model tells the last word of each text, given all before it (LAMBADA, Paperno et al.
+        2016)."""
+        if not isinstance(self.task, LanguageModeling):
+            raise ConfigError("last words are told by a language model (source.kind none)")
+        corpus = CorpusFiles(0, "", cast(Any, files))
+        return self.task.last_words(self._examples(corpus, warn, strict=False), warn)
 
     def explain(self, source: Field | Example, target: str | None = None, **search: Any) -> Explanation:
         """What every layer and head attends to while writing the target (its own best output, if none is given).

@@ -474,7 +474,7 @@ def test_the_commented_file_lists_sources_one_by_one() -> None:
     assert own == [
         "  - kind: image", "    column: null", "    batch_tokens: null", "    size: 64", "    augment: null",
         "  - kind: text", "    column: null", "    batch_tokens: null", "    tokens:", "      kind: word",
-        "      size: 8000", "      sampling: 0.0", "    max_length: 256",
+        "      size: 8000", "      sampling: 0.0", "    max_length: 256", "    normalize: null", "    case: null",
     ]  # fmt: skip
 
 

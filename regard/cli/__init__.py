@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from regard.cli import making, using
+from regard.cli import choosing, making, using
 from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError, RegardError
 
-__all__ = ["app", "making", "run", "say_what", "using"]
+__all__ = ["app", "choosing", "making", "run", "say_what", "using"]
 
 
 def run(arguments: Sequence[str]) -> int:

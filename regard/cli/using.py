@@ -187,6 +187,9 @@ def evaluate(
         Path | None,
         typer.Option(metavar="MODEL", help="Of pictures: a captioner, whose captions are held against the texts."),
     ] = None,
+    last_word: Annotated[
+        bool, typer.Option("--last-word", help="Of a language model: how well it tells the last word of each text.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
@@ -224,10 +227,13 @@ def evaluate(
     further = [[line for _, line in read_lines(path)] for path in references or []]
     scoring = Scoring(tokenize, further, confidence)
     with counting("evaluating", None, quiet=talk.quiet) as progress:
-        result = system.evaluate(
-            files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
-            judge=judging, **search,
-        )  # fmt: skip
+        if last_word:
+            result = system.last_words(files if files is not None else own[0], warn=warn)
+        else:
+            result = system.evaluate(
+                files, warn=warn, advance=lambda count: progress.advance(progress.task_ids[0], count), scoring=scoring,
+                judge=judging, **search,
+            )  # fmt: skip
     content = {
         "model": str(model),
         **({} if judge is None else {"judge": str(judge)}),
@@ -360,7 +366,9 @@ def space(
 
 @app.command("import", short_help="Make a model folder of one that Hugging Face's transformers wrote.")
 def import_(
-    place: Annotated[str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")],
+    place: Annotated[
+        str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     force: Force = False,
     as_json: Json = False,

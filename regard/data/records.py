@@ -35,7 +35,7 @@ def record_reader(
     names = [name for group in groups for name in group]
 
     def from_record(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
-        record = _record(line, place, str(names[0]))
+        record = read_record(line, place, str(names[0]))
         texts = [BETWEEN.join([record_text(record, str(name), place) for name in group]) for group in groups]
         return texts, record.get(str(gold)) if gold is not None else None, record
 
@@ -84,7 +84,7 @@ def _too_few(cells: list[str], place: str, columns: list[list[int]], sides: list
     )
 
 
-def _record(line: str, place: str, key: str) -> dict[str, Any]:
+def read_record(line: str, place: str, key: str) -> dict[str, Any]:
     """The object in a line of a .jsonl file."""
     try:
         record = json.loads(line)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from regard.data.examples import Example, Form
+from regard.data.forms import Casing, formed
 from regard.data.modalities.several import Several
 from regard.data.modalities.text import Text
 from regard.data.modality import Modality
@@ -88,7 +89,7 @@ class Sides:
             for name in names:
                 side = self.texts[name]
                 given = tokenizers[vocabulary]
-                side.tokenizer = given.for_target if name == "target" else given
+                side.tokenizer = formed(given.for_target if name == "target" else given, side.form)
                 side.sampling = self.token_settings(vocabulary).sampling
 
     @property
@@ -108,11 +109,14 @@ class Sides:
                 settings = self.token_settings(vocabulary)
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
                 texts = self._texts_of(names, examples())
-                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size)
+                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size, compose=False)
                 if self.config.data.prefixes and "source" in names:
                     found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
             elif "source" in names:
                 self._check_prefixes(found[vocabulary])
+        if isinstance(self.target, TextTarget) and self.target.settings.case == "recase":
+            say("counting how words are written (target.case)")
+            self.target.casing = Casing.learn(example.target for example in examples())
         self.use(found)
         if known is not None:
             self.target.load(known)
@@ -131,25 +135,30 @@ class Sides:
             )
 
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
+        """The texts of some sides, in the form that the model reads and writes, without prefixes."""
         several = len(self.source.parts) > 1
-        wanted = [int(name.removeprefix("source") or 1) - 1 for name in names if name != "target"]
-        target = "target" in names
+        wanted = [(int(name.removeprefix("source") or 1) - 1, name) for name in names if name != "target"]
+        forms = {name: side.form for name, side in self.texts.items()}
         prefixes = [f"{corpus.prefix} " if corpus.prefix else "" for corpus in self.config.data.corpora or ()] or [""]
         for example in examples:
-            for number in wanted:
+            for number, name in wanted:
                 text = example.source[number] if several else example.source
-                yield text.removeprefix(prefixes[example.corpus]) if number == 0 else text
-            if target:
-                yield example.target
+                yield forms[name].prepare(text.removeprefix(prefixes[example.corpus]) if number == 0 else text)
+            if "target" in names:
+                yield forms["target"].prepare(example.target)
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads."""
         for vocabulary, tokenizer in self.tokenizers.items():
             tokenizer.save(folder, vocabulary)
+        if isinstance(self.target, TextTarget) and self.target.casing is not None:
+            self.target.casing.save(folder, "target")
         self.target.save(folder)
 
     def load(self, folder: Path) -> None:
         """Read tokens and labels that were saved."""
+        if isinstance(self.target, TextTarget) and self.target.settings.case == "recase":
+            self.target.casing = Casing.load(folder, "target")
         self.use({vocabulary: load_tokenizer(folder, vocabulary) for vocabulary in self.vocabularies})
         self.target.load(folder)
 

@@ -116,7 +116,7 @@ def write_examples(
             fields = [*(example.source if len(sides.source.parts) > 1 else (example.source,)), example.target]
             items = [*(x if len(sides.source.parts) > 1 else (x,)), y]
             for writer, plain, field, item in zip(writers, as_text, fields, items, strict=True):
-                writer.write(list(clean(field).encode()) if plain else item)
+                writer.write(list(clean(field, compose=False).encode()) if plain else item)
         for writer in writers:
             sums |= writer.sums
     report.lines = sum(kept) + report.bad

@@ -99,9 +99,9 @@ NATIVE = Marks(
 )  # fmt: skip
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, compose: bool = True) -> str:
     """Composed Unicode, with runs of blanks as one space and none at the ends."""
-    return re.sub(r"[ \t\r\n\f\v]+", " ", unicodedata.normalize("NFC", text)).strip(" ")
+    return re.sub(r"[ \t\r\n\f\v]+", " ", unicodedata.normalize("NFC", text) if compose else text).strip(" ")
 
 
 class Tokenizer(ABC):
@@ -109,6 +109,7 @@ class Tokenizer(ABC):
 
     size: int
     marks: Marks = NATIVE  # of Regard's own, which never come from text, save `<unk>`
+    composes = True  # Unicode, where it cleans what it encodes (see `forms.py`)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -156,7 +157,7 @@ class Subwords(Tokenizer):
         self.size = self.processor.get_piece_size()
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int) -> Subwords:
+    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Subwords:
         """Learn subwords from lines, which are read once."""
         import sentencepiece
 
@@ -165,7 +166,7 @@ class Subwords(Tokenizer):
         def lines() -> Iterator[bytes]:
             try:
                 for text in texts:
-                    yield clean(text).encode()
+                    yield clean(text, compose=compose).encode()
             except UnicodeEncodeError as error:
                 failures.append(_not_learnt(str(error), kind, size))
             except BaseException as error:  # not for SentencePiece: versions of it differ in what they make of it
@@ -186,12 +187,12 @@ class Subwords(Tokenizer):
         return Subwords(written.getvalue())
 
     def encode(self, text: str) -> list[int]:
-        return list(self.processor.encode(clean(text)))
+        return list(self.processor.encode(clean(text, compose=self.composes)))
 
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         import sentencepiece
 
-        cleaned = [clean(text) for text in texts]
+        cleaned = [clean(text, compose=self.composes) for text in texts]
         if not sampling:
             return [list(ids) for ids in self.processor.encode(cleaned)]
         # SentencePiece seeds its generator once in each thread, so only a new thread draws from a new seed; and it lets
@@ -255,18 +256,20 @@ class Symbols(Tokenizer):
         self.joint = " " if kind == "word" else ""
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int) -> Symbols:
+    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Symbols:
         """Collect symbols from lines; of words, as many as fit into `size`."""
         counts: Counter[str] = Counter()
         for text in texts:
-            counts.update(clean(text).split() if kind == "word" else clean(text))
+            cleaned = clean(text, compose=compose)
+            counts.update(cleaned.split() if kind == "word" else cleaned)
         for mark in ("", *MARKS):
             counts.pop(mark, None)
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         return Symbols(kind, ranked[: size - len(MARKS)] if kind == "word" else ranked)
 
     def encode(self, text: str) -> list[int]:
-        symbols = clean(text).split() if self.kind == "word" else clean(text)
+        cleaned = clean(text, compose=self.composes)
+        symbols = cleaned.split() if self.kind == "word" else cleaned
         known = (self.ids.get(symbol, UNK) for symbol in symbols)
         return [i if i >= len(MARKS) else UNK for i in known]
 
@@ -294,7 +297,7 @@ class Bytes(Tokenizer):
     size = len(MARKS) + 256
 
     def encode(self, text: str) -> list[int]:
-        return [byte + len(MARKS) for byte in clean(text).encode("utf-8")]
+        return [byte + len(MARKS) for byte in clean(text, compose=self.composes).encode("utf-8")]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - len(MARKS) for i in ids if i >= len(MARKS)).decode("utf-8", errors="replace")
@@ -370,13 +373,14 @@ def _show(byte: int) -> str:
     return "▁" if byte == ord(" ") else chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
 
 
-def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
-    """A tokenizer of the given kind, learnt from lines that are read once."""
+def train_tokenizer(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Tokenizer:
+    """A tokenizer of the given kind, learnt from lines that are read once; whose Unicode is composed, if it is not to
+    stay as it is."""
     match kind:
         case "unigram" | "bpe":
-            return Subwords.train(texts, kind, size)
+            return Subwords.train(texts, kind, size, compose=compose)
         case "char" | "word":
-            return Symbols.train(texts, kind, size)
+            return Symbols.train(texts, kind, size, compose=compose)
         case "imported":
             raise ConfigError(
                 "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from regard.config import parse, read_yaml, resolve_paths
+from regard.data.forms import Formed
 from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.tokens import NATIVE, Prefixed, Subwords, Tokenizer
@@ -52,6 +53,8 @@ def ct2() -> Any:
 
 def names(tokenizer: Tokenizer) -> list[str]:
     """A name for each token, by its id: SentencePiece's own, or as it is shown; each once."""
+    if isinstance(tokenizer, Formed):
+        return names(tokenizer.inner)
     if isinstance(tokenizer, Prefixed):
         return [*names(tokenizer.inner), *tokenizer.prefixes]
     if isinstance(tokenizer, Subwords):

@@ -49,9 +49,9 @@ ENCODER, STEP, PROGRAM = "encoder.onnx", "step.onnx", "runner.pyz"
 MASKS = ("mask", "real")  # tensors of a state that hold truths
 SIZES = {"rows": 6, "sources": 3, "source": 5, "past": 4}  # of what is traced; in use they may be any
 MODULES = (
-    "errors", "artifacts", "data/__init__", "data/tokens", "data/readers/__init__", "data/readers/archives",
-    "data/readers/members", "data/modalities/__init__", "data/modalities/pixels", "exchange/__init__",
-    "exchange/onnx_runner",
+    "errors", "artifacts", "data/__init__", "data/tokens", "data/forms", "data/readers/__init__",
+    "data/readers/archives", "data/readers/members", "data/modalities/__init__", "data/modalities/pixels",
+    "exchange/__init__", "exchange/onnx_runner",
 )  # fmt: skip
 
 
@@ -204,12 +204,14 @@ def layout_of(task: TextGeneration) -> Layout:
 def facts(task: TextGeneration) -> dict[str, Any]:
     """What a runtime has to know beside the graphs: `runner.json`."""
     tokens = {side: name for name, sides in task.sides.vocabularies.items() for side in sides}
+    forms = {name: side.form.to_json() for name, side in task.sides.texts.items()}
     marks = task.target.marks
     forbidden = list(marks.forbidden(unknown=False))
     source = {**(task.source.export() or {}), **({"tokens": tokens["source"]} if "source" in tokens else {})}
     return {
         "format": 2, "regard": regard.__version__, "encoder": ENCODER if task.config.sources[0].given else None,
-        "step": STEP, "source": source, "target_tokens": tokens["target"], "vocabulary": task.target.size,
+        "step": STEP, "source": source, "target_tokens": tokens["target"], "forms": forms,
+        "vocabulary": task.target.size,
         "marks": {"first": task.first[-1], "end": marks.end, "unknown": marks.unknown, "forbidden": forbidden},
         "positions": task.longest, "together": task.together,  # source and target share the positions
         "search": {name: getattr(task.config.search, name) for name in SETTINGS},

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.forms import TextForm, formed
 from regard.data.modalities.pixels import read_picture
-from regard.data.tokens import load_tokenizer
+from regard.data.tokens import Tokenizer, load_tokenizer
 from regard.errors import ConfigError, DataError, MissingExtraError, ModelError, RegardError, require
 
 RUNNER = "runner.json"
@@ -68,8 +69,13 @@ class Runner:
         self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
         self.source, self.marks = self.facts["source"], self.facts["marks"]
         self.of_rows = {entry.name for entry in self.step.get_inputs() if entry.shape[0] == "rows"}
-        self.target_tokens = load_tokenizer(folder, self.facts["target_tokens"])
-        self.source_tokens = load_tokenizer(folder, self.source.get("tokens", self.facts["target_tokens"]))
+        self.target_tokens = self._tokens(folder, "target", self.facts["target_tokens"])
+        self.source_tokens = self._tokens(folder, "source", self.source.get("tokens", self.facts["target_tokens"]))
+
+    def _tokens(self, folder: Path, side: str, name: str) -> Tokenizer:
+        """The tokenizer of a side, of text in the side's form."""
+        form = TextForm.from_json(self.facts.get("forms", {}).get(side), folder, side)
+        return formed(load_tokenizer(folder, name), form)
 
     def generate(self, texts: Sequence[str], **search: Any) -> list[str]:
         """The best output for each text; what cannot be used gets an empty one, and a warning says why."""

@@ -66,6 +66,44 @@ class LanguageModeling(TextGeneration):
         }
         return Evaluation(scores, [], seen)
 
+    def last_words(self, examples: Iterable[Example], warn: Warn) -> Evaluation:
+        """How often the tokens of a text's last word are each the likeliest after all that stands before, and the
+        perplexity of that word; whether the model would end the word there is not asked (Paperno et al. 2016, as
+        Radford et al. 2019 measure it)."""
+        seen: list[Example] = []
+        right, total = 0, 0.0
+        for window in windows(examples, self.window):
+            targets = self.target.encode_many([x.target for x in window])
+            words = [self.target.words(target) for target in targets]
+            usable = []
+            for i, (example, target) in enumerate(zip(window, targets, strict=True)):
+                if len(target) < self.longest and max(words[i], default=0) > 0:
+                    usable.append(i)
+                else:
+                    what = f"{len(target)} tokens long" if len(target) >= self.longest else "not two words or more"
+                    warn(f"{example.place} is {what}; left out")
+            items = [targets[i] for i in usable]
+            for group, batch, logits in self.logits(self.source.encode_many([""] * len(items)), items):
+                odds, wanted = logits.log_softmax(-1), batch.outputs.values
+                best = batch.outputs.like(logits.argmax(-1) == wanted).tolist()
+                own = batch.outputs.like(odds.gather(1, wanted[:, None]).squeeze(1)).tolist()
+                for row, k in enumerate(group):
+                    numbers = words[usable[k]]
+                    last = [place for place, word in enumerate(numbers) if word == max(numbers)]
+                    right += all(best[row][place] for place in last)
+                    total -= math.fsum(own[row][place] for place in last)
+            seen += [window[i] for i in usable]
+        if not seen:
+            raise DataError("no text of two words or more can be used")
+        how = f"n:{len(seen)}|words:blanks|greedy tokens|end:not counted"
+        scores = {
+            "last_word": Score("last-word accuracy", 100.0 * right / len(seen), f"percent|{how}"),
+            "last_word_perplexity": Score(
+                "last-word perplexity", perplexity(total / len(seen)), f"per:word|{how}", higher_is_better=False
+            ),
+        }
+        return Evaluation(scores, [], seen)
+
     def validate(self, examples: Encoded) -> dict[str, float]:
         loss = self.loss(examples)
         return {"loss": loss, "perplexity": perplexity(loss)}

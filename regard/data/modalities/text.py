@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field as Setting
 
+from regard.data.forms import Normalization, TextForm
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
@@ -33,6 +34,12 @@ class TextSettings(SideSettings):
         None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
     )
     max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+    normalize: Normalization | None = Setting(
+        None,
+        description="how Unicode is brought to one form before it is cut into tokens: nfc, nfd, nfkc, nfkd, jamo (nfc, "
+        "with Hangul in its letters) or none; (default: nfc)",
+    )
+    case: Literal["lower"] | None = Setting(None, description="lower: read in lower case (default: as it is written)")
 
     @property
     def own_tokens(self) -> TokenSettings | None:
@@ -59,6 +66,11 @@ class Text(Modality):
         """The marks around it; before there are tokens, those of Regard's own."""
         marks = NATIVE if self.tokenizer is None else self.tokenizer.marks
         return marks.frame(begins=self.begins, ends=self.ends)
+
+    @property
+    def form(self) -> TextForm:
+        """How it is brought to what the model reads."""
+        return TextForm(self.settings.normalize or "nfc", self.settings.case is not None)
 
     @property
     def vocabulary(self) -> int:  # type: ignore[override]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pydantic import Field as Setting
 
+from regard.data.forms import Casing, Normalization, TextForm
 from regard.data.side import Field
 from regard.data.target import Scoring, Target, measure
 from regard.data.tokens import Tokenizer, clean
@@ -28,6 +30,16 @@ class TextTargetSettings(TargetSettings):
         None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
     )
     max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+    normalize: Normalization | None = Setting(
+        None,
+        description="how Unicode is brought to one form before it is cut into tokens: nfc, nfd, nfkc, nfkd, jamo (nfc, "
+        "with Hangul in its letters) or none; outputs are composed again (default: nfc)",
+    )
+    case: Literal["lower", "recase"] | None = Setting(
+        None,
+        description="lower: written in lower case; recase: that too, and outputs get capitals from a truecaser, "
+        "which is learnt from the training targets (default: as it is written)",
+    )
 
     @property
     def own_tokens(self) -> TokenSettings | None:
@@ -41,7 +53,13 @@ class TextTarget(Target):
     Settings = TextTargetSettings
     tokenizer: Tokenizer
     sampling = 0.0
+    casing: Casing | None = None  # where outputs get their capitals back
     usual: Sequence[str] = TextTargetSettings.usual  # metrics, where the settings name none
+
+    @property
+    def form(self) -> TextForm:
+        """How it is brought to what the model writes, and back."""
+        return TextForm(self.settings.normalize or "nfc", self.settings.case is not None, self.casing)
 
     @property
     def size(self) -> int:

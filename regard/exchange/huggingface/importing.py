@@ -89,7 +89,7 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     network = attempt(lambda: read_network(folder))
     tokenizers: dict[str, Published] | None = {}
     if given is not None and config and needs_tokens(config, network):
-        sizes = sizes_of(config) if network is None else (network.vocabulary, len(network.labels) and 0 or network.outputs)
+        sizes = sizes_of(config) if network is None else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
         tokenizers = attempt(lambda: read_tokenizers(given, *sizes))
     if problems:
         raise type(problems[0])("\n".join(map(str, problems)))
