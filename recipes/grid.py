@@ -5,19 +5,20 @@
 
 The first argument is a file with
 
-    config: ../scan.yaml        # what every run starts from; the path is relative to this file
-    seeds: [1, 2, 3]            # training.seed of each run of a cell
-    score: exact                # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
-    together: true              # also the score of all seeds of a cell as an ensemble (needs a model that writes)
-    first:                      # trained once each, before the others
-      masked: {config: ../wikitext2.yaml, set: [training.steps=100]}
+    config: ../scan.yaml     # what every run starts from; the path is relative to this file
+    seeds: [1, 2, 3]         # training.seed of each run of a cell
+    score: exact             # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
+    together: true           # also the score of all seeds of a cell as an ensemble (of models that write)
+    first:                   # trained once each, before the others
+      masked: {config: ../wikitext2-body.yaml, set: [training.steps=100]}
     columns: {simple: [data.train=scan/simple-train.tsv], …}
     rows: {lstm: [model.encoder.kind=lstm], rotary: […], masked: ["start.encoder={masked}"], …}
 
-where lists are settings as `regard train` takes them, those of a row after those of a column, with paths relative to the
-recipe; `{masked}` stands for the folder of what was trained first. Settings at the end of the command apply to all. A run is a folder, ROW/COLUMN/SEED, of the
-folder that the second argument names: the same command resumes there, and what is finished is not trained again. With
-`--jobs`, so many runs go at once. Writes table.md and table.json, each time one more cell is finished.
+where lists are settings as `regard train` takes them, those of a row after those of a column, with paths relative to
+the recipe; `{masked}` stands for the folder of what was trained first. Settings at the end of the command apply to all
+runs. A run is a folder, ROW/COLUMN/SEED, of the one that the second argument names: the same command resumes there, and
+what is finished is not trained again. With `--jobs`, so many runs go at once. Writes table.md and table.json each time
+one more run is finished. Correlations are shown times 100, as is usual.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from typing import Any
 
 import yaml
 
-SETTINGS = {"config", "seeds", "score", "together", "first", "columns", "rows"}
+NEEDED = {"config", "columns", "rows", "score"}
+CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Grid:
             self.given = yaml.safe_load(self.file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             sys.exit(f"cannot read {self.file} ({error})")
-        if not isinstance(self.given, dict) or not {"config", "columns", "rows", "score"} <= set(self.given) <= SETTINGS:
+        if not isinstance(self.given, dict) or not NEEDED <= set(self.given) <= NEEDED | {"seeds", "together", "first"}:
             sys.exit(f"{self.file} should have config, columns, rows and score, and may have seeds, together and first")
 
     @property
@@ -93,8 +95,9 @@ class Grid:
 
     def found(self, row: str, column: str) -> dict[int, float]:
         """The scores there are of a cell, by seed."""
-        scores = {seed: tested(self.run(row, column, seed)) for seed in self.seeds}
-        return {seed: one[self.score(column)]["score"] for seed, one in scores.items() if one is not None}
+        name, scores = self.score(column), {seed: tested(self.run(row, column, seed)) for seed in self.seeds}
+        scale = 100 if name in CORRELATIONS else 1
+        return {seed: scale * one[name]["score"] for seed, one in scores.items() if one is not None}
 
     def write(self) -> None:
         """The table so far: the mean of each cell, and how far seeds are apart."""

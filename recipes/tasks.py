@@ -7,8 +7,8 @@
     python recipes/tasks.py tagging FOLDER     lines-ud-*.conllu (UD English LinES) and wnut17-*.conll (WNUT 2017)
     python recipes/tasks.py xquad FOLDER       xquad.LANGUAGE.json (github.com/google-deepmind/xquad)
 
-Each writes to a folder of its name beside this file, and says how many examples went where. What is held out of training
-data to validate on is every twentieth example (of tags every tenth sentence), so it is the same everywhere.
+Each writes to a folder of its name beside this file, and says how many examples went where. What is held out of
+training data to validate on is every twentieth example (of tags every tenth sentence), so it is the same everywhere.
 """
 
 from __future__ import annotations

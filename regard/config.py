@@ -211,7 +211,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-PATHS = {"data": ("train", "valid", "test", "root"), "start": ("model", "encoder", "decoder", "weights")}
+PATHS = {"data": ("train", "valid", "test", "root", "watch"), "start": ("model", "encoder", "decoder", "weights")}
 
 
 def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -220,6 +220,8 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(one) for one in value]
+        if isinstance(value, dict):
+            return {name: absolute(one) for name, one in value.items()}
         if not isinstance(value, str):
             return value
         try:
@@ -257,6 +259,7 @@ def missing_files(config: Config) -> list[str]:
     """What to say of files and folders that the settings name and that are not there; one line for each."""
     lines = []
     named = {f"{part}.{name}": getattr(getattr(config, part), name) for part in PATHS for name in PATHS[part]}
+    named |= {f"data.watch.{name}": files for name, files in named.pop("data.watch").items()}
     for number, corpus in enumerate(config.data.corpora or ()):
         named |= {f"data.corpora[{number}].{split}": getattr(corpus, split) for split in SPLITS}
     for name, files in named.items():

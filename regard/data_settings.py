@@ -63,7 +63,7 @@ class Data(Section):
         description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
         "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
         "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
-        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset",
+        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset; of questions and answers the JSON of SQuAD",
     )
     valid: str | list[str] | None = Field("valid.tsv", description="examples to steer by, in the same form")
     test: str | list[str] | None = Field(None, description="examples to report on when training ends")
@@ -80,7 +80,12 @@ class Data(Section):
         description="how evenly corpora are drawn from: each by its weight times (its size)^(1/temperature), where 1 "
         "is by size, 5 is usual for many languages and 100 nearly evenly (Arivazhagan et al. 2019; default: 1)",
     )
-    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset"] | None = Field(
+    watch: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="other validation examples by a name, such as {old: old/valid.tsv}, which each validation scores "
+        "too, and one before the first update: so it is seen what fine-tuning forgets",
+    )
+    format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset", "squad"] | None = Field(
         None, description="the layout of the data, where it is not recognised by itself"
     )
     root: str | None = Field(
@@ -124,6 +129,12 @@ class Data(Section):
         called = [corpus.called for corpus in self.corpora or ()]
         if twice := next((name for name in called if called.count(name) > 1), None):
             raise ValueError(f"corpora has two that are called '{twice}'; give each a name")
+        for name in self.watch:
+            if name in called or not re.fullmatch(r"[\w.+-]{1,60}", name):
+                why = (
+                    "one of the corpora is called so" if name in called else "write it in letters, digits, . + - and _"
+                )
+                raise ValueError(f"watch: {name!r} stands behind the names of scores, as in bleu/{name}; {why}")
         return self
 
     def split(self, split: str) -> list[CorpusFiles]:

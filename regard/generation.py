@@ -86,7 +86,7 @@ def generate_lines(
     if pictures is not None:
         resumed = output is not None and output.with_name(f"{output.name}.partial").exists()
         album = Album(pictures, system, made_from, resumed=resumed, force=force)
-    columns = read_sources(file, system.task.sides.form), _column(prefixes), _column(phrases)
+    columns = read_sources(file, system.task.sides.judged_form), _column(prefixes), _column(phrases)
     lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
 
     def work(window: list[Line]) -> list[str]:
@@ -218,11 +218,10 @@ def score_lines(
         return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
     def work(window: list[Example]) -> list[str]:
-        items = task.source.encode_many([x.source for x in window])
-        targets = task.target.encode_many([x.target for x in window])
         fitting = []
-        for i, (example, item, target) in enumerate(zip(window, items, targets, strict=True)):
-            if what := task.unfit(item, target):
+        unfit = task.unfit_pairs([x.source for x in window], [x.target for x in window])
+        for i, (example, what) in enumerate(zip(window, unfit, strict=True)):
+            if what:
                 warn(f"{example.place} {what}; its line of output is empty")
             else:
                 fitting.append(i)
@@ -230,7 +229,7 @@ def score_lines(
         found = {i: _scored(pair, tokens, perplexity) for i, pair in zip(fitting, scored, strict=True)}
         return [found.get(i, "") for i in range(len(window))]
 
-    examples = task.checked(read_files(files, task.sides.form))
+    examples = task.checked(read_files(files, task.sides.judged_form))
     _run(
         "scoring",
         path,
@@ -255,7 +254,7 @@ def stream_lines(
     given = deque[bytes]()
 
     def texts() -> Iterator[str]:
-        for line in read_sources(file, system.task.sides.form):
+        for line in read_sources(file, system.task.sides.judged_form):
             if line.bad is not None:
                 raise line.bad
             given.append(line.raw)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.registry import BODIES, CELLS, DECODERS, SCORES, STEMS
-from regard.section import Kind, Section, Share, Small
-from regard.stem_settings import StemSettings
+from regard.section import Kind, Section, Share, Size, Small
+from regard.stem_settings import CharacterStemSettings, StemSettings
 
 Cell = Literal["rnn", "lstm", "gru"]
 Place = Literal["recurrence", "output", "feeding"]
@@ -20,6 +20,8 @@ Positions = Literal["sinusoidal", "sinusoidal_halves", "learned", "shaw", "t5", 
 class EncoderSettings(Section):
     """What every encoder has: a stem, which makes vectors of the source's elements."""
 
+    two_way: ClassVar[bool] = False  # two language models, of which neither sees what the other has read
+
     kind: str
     stem: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "tokens")] | None = Field(
         None, description="how elements become vectors (default: as usual for the source)"
@@ -28,6 +30,10 @@ class EncoderSettings(Section):
     def check(self, d_model: int) -> str | None:
         """Why it cannot have this width, or None."""
         return None
+
+    def stem_width(self, d_model: int) -> int:
+        """The width of its stem's vectors."""
+        return d_model
 
 
 class RecurrentEncoderSettings(EncoderSettings):
@@ -55,8 +61,8 @@ class TransformerSettings(Section):
     normalize: Literal["layer", "rms"] = Field("layer", description="layer norm, or RMSNorm (Zhang and Sennrich 2019)")
     positions: Positions = Field(
         "sinusoidal",
-        description="how order is encoded: sinusoidal (or sinusoidal_halves: all sines, then all cosines, as Marian has "
-        "them) or learned vectors beside the tokens; or inside attention: shaw "
+        description="how order is encoded: sinusoidal (or sinusoidal_halves: all sines, then all cosines, as Marian) "
+        "or learned vectors beside the tokens; or inside attention: shaw "
         "(Shaw et al. 2018), t5 (Raffel et al. 2020), rotary (Su et al. 2021), alibi (Press et al. 2022), xl "
         "(Dai et al. 2019); or none, where a stem says where its vectors stand",
     )
@@ -85,7 +91,9 @@ class TransformerSettings(Section):
 
     def check(self, d_model: int) -> str | None:
         if self.first_position and self.positions != "learned":
-            return f"first_position ({self.first_position}) is for positions 'learned', not '{self.positions}'; leave it out"
+            return (
+                f"first_position is {self.first_position}, for learned positions; with '{self.positions}' leave it out"
+            )
         if self.positions == "t5" and self.bucket_distance <= self.buckets // 2:
             return f"bucket_distance ({self.bucket_distance}) should be more than half of buckets ({self.buckets})"
         return _attention_clash(d_model, self.heads, self.positions, self.d_head)
@@ -105,6 +113,9 @@ class TransformerEncoderSettings(TransformerSettings, EncoderSettings):
     def check(self, d_model: int) -> str | None:
         return super().check(self.width or d_model)
 
+    def stem_width(self, d_model: int) -> int:
+        return self.width or d_model
+
 
 class ConformerSettings(EncoderSettings):
     """Blocks of attention and convolution over the source (Gulati et al. 2020)."""
@@ -123,6 +134,47 @@ class ConformerSettings(EncoderSettings):
         if self.kernel % 2 == 0:
             return f"kernel ({self.kernel}) should be odd, so that it looks as far back as ahead; try {self.kernel + 1}"
         return _attention_clash(d_model, self.heads, self.positions)
+
+
+class ElmoSettings(EncoderSettings):
+    """Two language models over words by their characters, one each way, and a mix of their layers (ELMo, Peters et al.
+    2018)."""
+
+    two_way = True
+
+    kind: Literal["elmo"] = "elmo"
+    stem: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "characters")] | None = Field(
+        default_factory=CharacterStemSettings, description="how words become vectors, of half of d_model"
+    )
+    layers: Small = Field(2, description="how many LSTMs each way, on top of one another")
+    units: int | None = Field(
+        None, ge=1, le=2**20, description="cells of each LSTM, whose states are projected to half of d_model (default: "
+        "as many as that, and no projection)"
+    )  # fmt: skip
+    mix: bool = Field(
+        False, description="the vectors are a learnt mix of all layers, γ Σ_k softmax(s)_k h_k; else the top layer's"
+    )
+    over: Annotated[SerializeAsAny[EncoderSettings], Kind(BODIES, "lstm")] | None = Field(
+        None, description="a body of the task's own that reads these vectors (default: none)"
+    )
+    beside: CharacterStemSettings | None = Field(
+        None, description="a vector of each word that is the task's own, joined to these (default: none)"
+    )
+
+    def check(self, d_model: int) -> str | None:
+        if d_model % 2:
+            return f"encoder.kind elmo has two directions, each with half of d_model; {d_model} is odd"
+        if self.units is not None and self.units <= d_model // 2:
+            return (
+                f"encoder.units ({self.units}) are projected to half of d_model ({d_model // 2}), so there have to be "
+                "more; or leave it out"
+            )
+        if self.over is not None and self.over.kind in ("none", "elmo"):
+            return f"encoder.over reads vectors; its kind cannot be '{self.over.kind}', but lstm or transformer, say"
+        return None if self.over is None else self.over.check(d_model)
+
+    def stem_width(self, d_model: int) -> int:
+        return d_model // 2
 
 
 class StemEncoderSettings(EncoderSettings):
@@ -206,6 +258,7 @@ class NoDecoderSettings(Section):
 BODIES.describe(CELLS, RecurrentEncoderSettings)
 BODIES.describe(["transformer"], TransformerEncoderSettings)
 BODIES.describe(["conformer"], ConformerSettings)
+BODIES.describe(["elmo"], ElmoSettings)
 BODIES.describe(["stem"], StemEncoderSettings)
 BODIES.describe(["none"], NoEncoderSettings)
 DECODERS.describe(CELLS, RecurrentDecoderSettings)
@@ -222,6 +275,20 @@ class ModelSettings(Section):
     dropout: Share = Field(0.1, description="share of activations set to zero in training")
     tie_output: bool = Field(True, description="the output layer is the target embedding, transposed")
     output_bias: bool = Field(True, description="the output layer has a bias (T5, GPT-2 and Whisper have none)")
+    output: Literal["full", "adaptive"] = Field(
+        "full",
+        description="the output layer of what is written: one softmax over all tokens, or adaptive (Grave et al. "
+        "2017): frequent tokens at once, rare ones in clusters, which costs less where there are many",
+    )
+    cutoffs: list[Size] | None = Field(
+        None,
+        min_length=1,
+        description="output adaptive: how many of the most frequent tokens stand before each cluster, rising (default: "
+        "a tenth and a third of all)",
+    )
+    reduction: float = Field(
+        4.0, ge=1, le=64, description="output adaptive: by how much vectors are narrower from cluster to cluster"
+    )
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     scale_embeddings: bool = Field(
         True, description="multiply token vectors by √d_model (Vaswani et al. 2017, 3.4); BERT, T5 and GPT-2 do not"
@@ -252,6 +319,13 @@ class ModelSettings(Section):
     joint: Annotated[Encoder, Kind(BODIES, "transformer")] | None = Field(
         None, description="of several sources: a body over the vectors of all encoders, end to end (default: none)"
     )
+    generator: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="replaced-token detection over plain text, with decoder.kind none (ELECTRA, Clark et al. 2020): "
+        "what a generator has of the encoder's width, heads and d_ff (default: no generator, a masked language model)",
+    )
     decoder: Annotated[Decoder, Kind(DECODERS, "lstm")] = Field(
         default_factory=RecurrentDecoderSettings, description="what writes the target (none: an encoder alone)"
     )
@@ -263,6 +337,19 @@ class ModelSettings(Section):
 
     def encoder_of(self, number: int) -> EncoderSettings:
         return self.encoders[number] if isinstance(self.encoder, list) else self.encoder
+
+    @property
+    def generator_width(self) -> int:
+        """The generator's `d_model`."""
+        return round(self.d_model * (self.generator or 1.0))
+
+    @property
+    def generator_encoder(self) -> EncoderSettings:
+        """The settings of the generator's encoder: those of the encoder, with a share of its size."""
+        part, share = self.encoders[0], self.generator or 1.0
+        sizes = {name: getattr(part, name, None) for name in ("heads", "d_ff")}
+        smaller = {name: max(1, round(size * share)) for name, size in sizes.items() if size}
+        return part.model_copy(update=smaller)
 
     @property
     def decoder_only(self) -> bool:
@@ -291,13 +378,24 @@ class ModelSettings(Section):
                 yield what
             if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
                 yield (
-                    f"encoder.width ({part.width}) is for an encoder of its own embedding, beside a decoder that shares "  # type: ignore[attr-defined]
-                    "no weights with it; leave it out"
+                    "encoder.width is for an encoder and a decoder that share neither embeddings nor layers; leave it "
+                    "out"
                 )
         if isinstance(encoder, list) and len(encoder) < 2:
             yield "encoder lists one for each of several sources; for one source write it without a list"
         if isinstance(encoder, list) and any(isinstance(part, NoEncoderSettings) for part in encoder):
             yield "of several encoders none can be of kind none; leave the list out for a decoder alone"
+        if self.output == "adaptive" and self.tie_output:
+            yield "output adaptive has matrices of its own for rare tokens; set tie_output: false"
+        if self.cutoffs is not None and (self.output == "full" or sorted(set(self.cutoffs)) != self.cutoffs):
+            yield f"cutoffs ({self.cutoffs}) are for output: adaptive, and rise from one to the next"
+        if self.generator is not None:
+            if not self.encoder_only or self.ctc:
+                yield "generator is for an encoder alone that reads plain text; set decoder.kind none, and ctc: false"
+            elif getattr(self.encoders[0], "width", None) is not None:
+                yield "generator is for an encoder as wide as d_model; leave out encoder.width"
+            elif what := self.generator_encoder.check(self.generator_width):
+                yield f"generator ({self.generator:g}) leaves a generator of width {self.generator_width}: {what}"
         if self.ctc and self.decoder_only:
             yield "ctc reads off an encoder's states, but encoder.kind is none; set it to false"
         if self.encoder_only and self.decoder_only:

@@ -66,21 +66,26 @@ class Family:
 
 CELLS = ("rnn", "lstm", "gru")
 MODALITIES = Family(
-    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video")}
+    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "words", "none", "image", "audio", "video")}
 )
 TARGETS = Family(
-    "target", {kind: f"regard.data.targets.{kind}" for kind in ("text", "label", "tags", "number", "image")}
+    "target",
+    {
+        kind: f"regard.data.targets.{kind}"
+        for kind in ("text", "label", "tags", "number", "choice", "span", "contrast", "image")
+    },
 )
 STEMS = Family(
     "stem",
     dict.fromkeys(("tokens", "split", "convolution"), "regard.models.stems")
     | dict.fromkeys(("log_mel", "subsampling", "pyramid", "whisper"), "regard.models.speech")
-    | dict.fromkeys(("patches", "resnet", "frames"), "regard.models.vision"),
+    | dict.fromkeys(("patches", "resnet", "frames"), "regard.models.vision")
+    | {"characters": "regard.models.elmo"},
 )
 BODIES = Family(
     "encoder",
     dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders")
-    | {"conformer": "regard.models.speech"},
+    | {"conformer": "regard.models.speech", "elmo": "regard.models.elmo"},
 )
 DECODERS = Family("decoder", dict.fromkeys((*CELLS, "transformer", "none"), "regard.models.build"), is_open=False)
 SCORES = Family(
@@ -88,7 +93,11 @@ SCORES = Family(
     dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot", "location"), "regard.nn.scores"),
 )
 OBJECTIVES = Family(
-    "objective", dict.fromkeys(("likelihood", "scheduled_sampling", "minimum_risk"), "regard.training.objectives")
+    "objective",
+    dict.fromkeys(
+        ("likelihood", "scheduled_sampling", "minimum_risk", "denoising", "span_corruption"),
+        "regard.training.objectives",
+    ),
 )
 METRICS = Family(
     "metric",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,36 @@ from regard.data.sides import Sides
 from regard.data.store import ExampleStore, usable, write_examples
 from regard.data.tokens import Tokenizer
 from regard.data_settings import SPLITS
-from regard.errors import ConfigError, DamagedError, DataError, OutputError
+from regard.errors import ConfigError, DamagedError, DataError, OutputError, RegardError
 from regard.evaluation.metrics import perplexity
 from regard.fingerprint import CONTENT, Fingerprint, settings_of
 from regard.model_settings import EncoderSettings
+from regard.models.encoders import Body
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.statistics import statistics
 from regard.settings import Config
-from regard.system import CONFIG, System, check_tokenizers, choose_device, load, new_task, token_files, vocabulary
+from regard.system import (
+    CONFIG,
+    System,
+    check_tokenizers,
+    choose_device,
+    load,
+    load_sides,
+    new_task,
+    token_files,
+    vocabulary,
+)
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, Progress, checkpoints, load_tensors, set_weights
+from regard.training.lora import Adapters
 from regard.training.objectives import make_objective
 from regard.training.trainer import Trainer, Watcher
 
 RUN = "run"  # the kind of folder
 CACHE = "cache"
+COUNTED = 4096  # targets whose tokens are counted at once
 # What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.
 FREE = (
     "training.steps", "training.tokens", "training.seconds", "training.patience", "training.device",
@@ -61,7 +75,7 @@ def train(config: Config | str | Path, watcher: Watcher | None = None) -> System
 def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     task, batches = _prepared(config, made_from, watcher)
     folder, settings = Path(config.run), config.training
-    valid = _validation(task, made_from, watcher)
+    valid, watched = _validation(task, made_from, watcher), _watched(task, watcher)
     names = [corpus.name for corpus in config.data.split("valid")]
     system = System(task, folder)
     what = "vocabulary" if config.target.written else config.target.kind
@@ -73,18 +87,25 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
         drawn = zip(config.data.split("train"), batches.examples.sizes, batches.quotas, strict=True)
         each = ", ".join(f"{quota:,} of {corpus.name} ({size:,} examples)" for corpus, size, quota in drawn)
         watcher.message(f"an epoch draws {each}")
+    adapters = _adapters(task, watcher)
     objective = make_objective(
         task.model, settings.objective, settings.label_smoothing, task.first, task.longest, task.target
     )
+    if settings.objective.sampled:
+        objective.use_counts(_token_counts(task, batches.examples))
     trainer = Trainer(
-        task.model, objective, batches, settings, folder, task.device, lambda: validate_each(task, names, valid),
-        config.metric, watcher, lower=task.lower_is_better(config.metric),
+        task.model, objective, batches, settings, folder, task.device,
+        lambda: {**validate_each(task, names, valid), **_validate_watched(task, watched)}, config.metric, watcher,
+        lower=task.lower_is_better(config.metric), adapters=adapters, watched=[*watched],
     )  # fmt: skip
-    if not trainer.resume():
+    if not trainer.resume() and adapters is None:
         _start_from(task, watcher)
+    _say_what_learns(trainer, watcher)
     progress = trainer.run()
     if not progress.finished:
         raise Stopped(progress, trainer.stop)
+    if adapters is not None:
+        adapters.merge()
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return system
 
@@ -104,8 +125,37 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     _learn(sides, folder, watcher)
     task = new_task(sides, device)
     store = _stored(task, "train", made_from, watcher)
+    if config.model.output == "adaptive" or settings.objective.sampled:
+        counts = _token_counts(task, store)
+        for module in task.model.modules():
+            if isinstance(module, AdaptiveHead):
+                module.rank(counts)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
     return task, Batches(store, sides, task.layout, budgets, settings.seed)
+
+
+def _token_counts(task: Task, store: ExampleStore) -> Tensor:
+    """How often each token is written in the training data, the end of each target included, `(vocabulary,)`."""
+    target, targets = task.target, store.stores[-1]
+    counts = np.zeros(target.size, np.int64)
+    for start in range(0, len(targets), COUNTED):
+        some: Sequence[Any] = [targets[i] for i in range(start, min(start + COUNTED, len(targets)))]
+        if target.sampled:  # stored as it is written
+            some = target.encode_many([text.tobytes().decode() for text in some])
+        counts += np.bincount(np.concatenate([np.asarray(x, np.int64) for x in some]), minlength=target.size)
+    counts[target.marks.end] += len(targets)
+    return torch.from_numpy(counts)
+
+
+def _say_what_learns(trainer: Trainer, watcher: Watcher) -> None:
+    """Of how many parameters training changes some, where it is not all."""
+    every = sum(parameter.numel() for parameter in trainer.model.parameters())
+    learning = {weight: pace for weight, pace in trainer.updater.paces.items() if math.isfinite(pace.since)}
+    count = sum(weight.numel() for weight in learning)
+    if count < every:
+        at_first = sum(weight.numel() for weight, pace in learning.items() if not pace.since)
+        later = f", {at_first:,} of them from the start" if at_first < count else ""
+        watcher.message(f"{count:,} of {every:,} parameters learn ({100 * count / every:.2g} %){later}")
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
@@ -121,10 +171,11 @@ def run_fingerprint(config: Config) -> Fingerprint:
     data, start = config.data, config.start
     files = [f"data.{split}" for split in SPLITS]
     files += [f"data.corpora[{i}].{split}" for i in range(len(data.corpora or ())) for split in SPLITS]
-    parts: dict[str, Any] = settings_of(config, without=("preset", "run", *files, "data.root", "start."))
-    form = Sides.of(config).form
+    without = ("preset", "run", *files, "data.root", "data.watch.", "start.")
+    parts: dict[str, Any] = settings_of(config, without=without)
+    sides = Sides.of(config)
     for split in ("train", "valid"):
-        contents = [data_content(corpus.files, form) for corpus in data.split(split)]
+        contents = [data_content(corpus.files, sides.form_of(split)) for corpus in data.split(split)]
         whole = contents[0] if data.corpora is None else hashlib.sha256("".join(contents).encode()).hexdigest()
         parts[f"{CONTENT}data.{split}"] = whole
     for name in ("model", "encoder", "decoder"):
@@ -155,7 +206,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         trained = bool(checkpoints(folder / "checkpoints")) or (folder / WEIGHTS).exists()
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
-        parts["model.max_positions"] = positions or longest_sequence(Sides.of(config))
+        parts["model.max_positions"] = positions or longest_sequence(_with_tokens(config))
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
         config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
@@ -175,6 +226,16 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
         write_text(folder / CONFIG, dump(config.model_copy(update={"run": "."})))  # it may be moved
         yield config, now
+
+
+def _with_tokens(config: Config) -> Sides:
+    """Both sides; with the tokens of a model to start from, which may have more marks than Regard's own."""
+    sides, start = Sides.of(config), config.start
+    begun = start.model or start.encoder or start.decoder
+    if begun is not None and config.model.max_positions is None:
+        with suppress(RegardError):  # what is wrong with that model is said where its tokens are taken
+            sides.use(_tokenizers_from(Path(begun), sides))
+    return sides
 
 
 def _settled(config: Config) -> dict[str, Any]:
@@ -259,13 +320,15 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
 
 
 def _reads_text(folder: Path) -> bool:
-    """Whether an encoder has tokens to bring along: one of pictures or sound has none."""
-    return any(source.text or not source.given for source in load(folder, device="cpu").config.sources)
+    """Whether an encoder has tokens to bring along: one of pictures, of sound or of words by their characters has
+    none."""
+    config = load_sides(folder).config
+    return any("text" in config.stem(number).reads for number in range(len(config.sources)))
 
 
 def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
     """The tokenizers of a model that a run starts from, for each of its vocabularies."""
-    loaded = load(folder, device="cpu").task.sides
+    loaded = load_sides(folder)
     written, theirs = sides.config.target.written, loaded.texts
     if written and _apart(sides) != _apart(loaded):
         there, here = ("a vocabulary for each side" if _apart(x) else "one vocabulary" for x in (loaded, sides))
@@ -279,7 +342,8 @@ def _tokenizers_from(folder: Path, sides: Sides) -> dict[str, Tokenizer]:
         side = wrote if "target" in sharers else read or theirs.get(sharers[0]) or wrote
         if side is None:
             raise ConfigError(f"start: {folder} has no tokens for the {sharers[0]}")
-        found[name] = side.tokenizer
+        one = len(sharers) > 1 and not _apart(loaded)  # which may cut what is read and what is written differently
+        found[name] = next(iter(loaded.tokenizers.values())) if one else side.tokenizer
     return found
 
 
@@ -335,6 +399,28 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> list[En
     ]
 
 
+def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
+    """The examples of `data.watch` that can be used; messages say what cannot."""
+    config, found = task.config, dict[str, Encoded]()
+    for name, files in config.data.watch.items():
+        data, report = config.data.model_copy(update={"valid": files, "corpora": None}), Report(file_names(files))
+        examples = task.checked(usable_examples(data, "valid", task.sides, report.add), report.add)
+        rows = list(usable(examples, task.sides, report.add))
+        report.lines = len(rows) + report.bad
+        report.check(data)
+        if what := report.describe():
+            watcher.message(what)
+        some = [example for example, _, _ in rows[: config.training.validate_sentences]]
+        found[name] = Encoded([source for _, source, _ in rows], [target for *_, target in rows], some)
+    return found
+
+
+def _validate_watched(task: Task, watched: dict[str, Encoded]) -> dict[str, float]:
+    """Scores of what is watched beside the validation data, as `bleu/NAME`."""
+    found = {name: task.validate(examples) for name, examples in watched.items()}
+    return {f"{score}/{name}": value for name, scores in found.items() for score, value in scores.items()}
+
+
 def _ignore(bad: BadLine) -> None:
     """Bad lines were reported when the data were scanned."""
 
@@ -356,9 +442,9 @@ def _stored(task: Task, split: str, made_from: Fingerprint, watcher: Watcher) ->
     return store
 
 
-def _start_from(task: Task, watcher: Watcher) -> None:
-    """Put weights that were trained before into a new model, as the config's `start` says."""
-    own = _every_name(task.model)
+def _start_from(task: Task, watcher: Watcher) -> set[str]:
+    """Put weights that were trained before into a new model, as the config's `start` says; their names."""
+    own, taken = _every_name(task.model), set[str]()
     for part in ("model", "encoder", "decoder"):
         folder: str | None = getattr(task.config.start, part)
         if folder is None:
@@ -372,16 +458,45 @@ def _start_from(task: Task, watcher: Watcher) -> None:
         fitting = [name for name, tensor in shared.items() if name in own and _fits(name, own[name], tensor)]
         odd = [name for name in shared if name in own and name not in fitting]
         new = [name for name in own if name.startswith(begins) and name not in shared]
-        if odd or not fitting or (new and part != "decoder"):  # a decoder may have learnt without a source
-            what = f"it has no {new[0]}" if new else "no part of it does"
+        lacking = [name for name in new if name.removeprefix(begins).startswith(_begun(task.model, part))]
+        if odd or not fitting or (lacking and part != "decoder"):  # a decoder may have learnt without a source
+            what = f"it has no {lacking[0]}" if lacking else "no part of it does"
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
         for name in fitting:
             own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
+        taken.update(fitting)
         watcher.message(f"start.{part}: {len(fitting)} tensors from {folder}; {len(new)} begin anew")
     if task.config.start.weights is not None:
-        _start_from_published(task, Path(task.config.start.weights), own, watcher)
+        taken |= _start_from_published(task, Path(task.config.start.weights), own, watcher)
+    return taken
+
+
+def _adapters(task: Task, watcher: Watcher) -> Adapters | None:
+    """The adapters of `training.lora`, over the weights that the config's `start` names: no checkpoint holds those, so
+    they are put in here, when a run is resumed too."""
+    settings = task.config.training.lora
+    if settings is None:
+        return None
+    taken = _start_from(task, watcher)
+    adapters = Adapters(task.model, settings)
+    names = {id(weight): name for name, weight in task.model.named_parameters(remove_duplicate=False) if name in taken}
+    if new := next((name for name, weight in adapters.base.items() if id(weight) not in names), None):
+        raise ConfigError(
+            f"training.lora: {new} begins anew, for [start] has none, and would never learn; name its part in "
+            f"training.lora.also, such as [{new.partition('.')[0]}]"
+        )
+    watcher.message(
+        f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"
+    )
+    return adapters
+
+
+def _begun(model: nn.Module, part: str) -> tuple[str, ...]:
+    """How the names begin of what a trained encoder has to bring along."""
+    body = getattr(model, part, None)
+    return body.begun if part == "encoder" and isinstance(body, Body) else ("",)
 
 
 def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: int, folder: str) -> str:
@@ -395,12 +510,12 @@ def _one_of_several(own: dict[str, Tensor], found: dict[str, Tensor], sources: i
     raise ConfigError(f"start.encoder: {folder} fits none of the {sources} encoders of this config's [model]")
 
 
-def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> None:
-    """Put the weights of a published network into each encoder that has such a part."""
+def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watcher: Watcher) -> set[str]:
+    """Put the weights of a published network into each encoder that has such a part; their names."""
     tensors = read_published(path)
     layout = layout_of(tensors, path)
     found, config = encoder_weights(tensors, layout, path), task.config
-    several, clashes, taken = len(config.sources) > 1, list[str](), 0
+    several, clashes, taken = len(config.sources) > 1, list[str](), set[str]()
     for number in range(1 if config.model.share_encoder else len(config.sources)):
         begin = f"encoder.encoders.{number}." if several else "encoder."
         inner = getattr(config.stem(number), "picture", None)  # of frames: a stem inside a stem
@@ -408,10 +523,13 @@ def _start_from_published(task: Task, path: Path, own: dict[str, Tensor], watche
         if what := clash(layout, encoder if inner is None else encoder.model_copy(update={"stem": inner})):
             clashes.append(what)
             continue
-        taken += put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
+        taken |= put(found, own, begin, "stem." if inner is None else "stem.picture.", path)
     if not taken:
         raise ConfigError(f"start.weights: {path}: {clashes[0]}")
-    watcher.message(f"start.weights: {taken} tensors of {layout.name} from {path}; {len(own) - taken} begin anew")
+    watcher.message(
+        f"start.weights: {len(taken)} tensors of {layout.name} from {path}; {len(own) - len(taken)} begin anew"
+    )
+    return taken
 
 
 def _fits(name: str, here: Tensor, there: Tensor) -> bool:

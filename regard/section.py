@@ -66,7 +66,8 @@ class SideSettings(Section):
 
     stem: ClassVar[str | None] = None  # the usual stem of an encoder for it
     given: ClassVar[bool] = True  # False: there is no such side
-    text: ClassVar[bool] = False  # it is cut into tokens
+    text: ClassVar[bool] = False  # it is cut into tokens, or into words
+    spelled: ClassVar[bool] = False  # its words are read by their characters, and have no ids
     joined: ClassVar[bool] = False  # several columns may be read as one
     scored_by: ClassVar[tuple[str, ...]] = ()  # metrics of text written of such a source, the first to steer by
 
@@ -110,6 +111,13 @@ class TokenSettings(Section):
         description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
         "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
     )
+    sentinels: int = Field(
+        0,
+        ge=0,
+        le=10000,
+        description="tokens that stand for missing spans, <extra_id_0> and so on, as span_corruption wants them (T5 "
+        "has 100)",
+    )
 
 
 class TargetSettings(SideSettings):
@@ -117,9 +125,29 @@ class TargetSettings(SideSettings):
 
     written: ClassVar[bool] = False  # a token at a time; else predicted at once
     of_words: ClassVar[bool] = False  # one prediction for each word of the source
+    of_places: ClassVar[bool] = False  # one prediction for each place of the source that may be the answer
+    of_texts: ClassVar[bool] = False  # predicted from several texts of one source
+    wanted: ClassVar[bool] = True  # False: training data have none
+    keys: ClassVar[tuple[tuple[str, ...], str] | None] = None  # usual ones of a source's texts and of it, in .jsonl
+    vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them
     best: ClassVar[str] = "loss"  # the metric that training steers by, by default
     usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default
     steering: ClassVar[tuple[str, ...]] = ()  # those of them that a validation takes
+
+    @property
+    def chained(self) -> bool:
+        """Whether what is predicted of a word depends on what is of the word before."""
+        return False
+
+    @property
+    def projects(self) -> bool:
+        """Whether the dense layer over the first vector, where there is one, is there in use as well."""
+        return True
+
+    @property
+    def pool(self) -> Literal["first", "mean"] | None:
+        """Which vector stands for the whole source; None: the one that is usual for the body."""
+        return None
 
     metrics: list[str] | None = Field(
         None, description="what `regard evaluate` reports (default: all that are usual for this kind of target)"

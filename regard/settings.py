@@ -22,6 +22,7 @@ from regard.stem_settings import StemSettings
 from regard.training_settings import Start, Training
 
 Source = SerializeAsAny[SideSettings]
+NATIVE = ("unigram", "bpe", "char", "word", "byte")  # kinds of tokens that are learnt
 MIXED = "training.objective.mixup and cutmix are for one source of kind image and a target of kind label; set them to 0"
 
 
@@ -75,10 +76,24 @@ class Config(Section):
         return chosen or STEMS.settings(side.stem or "tokens")()
 
     @property
+    def denoises(self) -> bool:
+        """There is no source: an encoder reads what noise leaves of the target."""
+        alone = self.model.encoder_only or self.model.decoder_only
+        return self.training.objective.corrupts and not alone and not self.sources[0].given
+
+    @property
+    def spelled(self) -> bool:
+        """There is no source: an encoder reads the words of the target by their characters."""
+        return not self.sources[0].given and not self.model.decoder_only and "words" in self.stem(0).reads
+
+    @property
     def one_vocabulary(self) -> bool:
         """The first source and the target are text of the same tokens."""
         first = self.sources[0]
-        return first.text and self.target.text and first.own_tokens is None and self.target.own_tokens is None
+        if self.denoises:
+            return self.target.text
+        own = first.own_tokens is None and self.target.own_tokens is None
+        return first.text and not first.spelled and self.target.text and own
 
     @property
     def metric(self) -> str:
@@ -108,7 +123,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         of_target = self._text_clashes() if self.target.written else self._head_clashes()
-        for what in chain(self._token_clashes(), self._source_clashes(), of_target, self._metric_clashes()):
+        clashes = self._token_clashes(), self._noise_clashes(), self._source_clashes(), self._start_clashes()
+        for what in chain(*clashes, of_target, self._metric_clashes()):
             raise ValueError(what)
         return self
 
@@ -151,7 +167,7 @@ class Config(Section):
         ):
             yield "model.share_encoder needs sources of the same settings; set it to false"
         if model.decoder_only:
-            if sources[0].given and not sources[0].text:
+            if sources[0].given and (not sources[0].text or sources[0].spelled):
                 yield f"model.encoder.kind none reads text, not source.kind '{sources[0].kind}'"
             if sources[0].given and self.target.written and not self.one_vocabulary:
                 yield (
@@ -159,13 +175,15 @@ class Config(Section):
                     "out their own tokens"
                 )
             return
-        if not sources[0].given and not model.encoder_only:
+        if not sources[0].given and not model.encoder_only and not self.denoises:
             yield (
-                "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model) "
-                "or model.decoder.kind none (a masked language model)"
+                "source.kind none leaves the encoder nothing to read; set model.encoder.kind none (a language model), "
+                "model.decoder.kind none (a masked language model) or training.objective.kind denoising or "
+                "span_corruption (both, over a text with noise in it)"
             )
+        yield from self._spelling_clashes()
         for number, side in enumerate(sources):
-            stem, kind = self.stem(number), side.kind if side.given else "text"
+            stem, kind = self.stem(number), side.kind if side.given else "words" if self.spelled else "text"
             if kind not in stem.reads:
                 yield (
                     f"source.kind '{kind}' and model.encoder.stem.kind '{stem.kind}' clash: that stem reads "
@@ -174,9 +192,53 @@ class Config(Section):
             if what := stem.problem(side):
                 yield what
 
+    def _spelling_clashes(self) -> Iterator[str]:
+        """Words by their characters have no ids that could be masked or predicted in their place."""
+        if self.sources[0].given:
+            return
+        first = self.model.encoders[0]
+        if first.two_way and not self.spelled:
+            yield "model.encoder.kind elmo reads words by their characters; set model.encoder.stem.kind characters"
+        if self.spelled and not first.two_way:
+            yield (
+                "model.encoder.stem.kind characters reads plain text (source.kind none) under model.encoder.kind elmo "
+                "alone, which predicts words from both sides; set that, or stem.kind tokens"
+            )
+        if first.two_way and (self.target.own_tokens or self.tokens).kind != "word":
+            yield "model.encoder.kind elmo predicts words; set tokens.kind word"
+        if first.two_way and self.model.generator is not None:
+            yield "model.generator fills in masks, and model.encoder.kind elmo has none; leave it out"
+        extra = [name for name in ("mix", "over", "beside") if getattr(first, name, None)]
+        if first.two_way and extra:
+            yield (
+                f"model.encoder.{extra[0]} belongs to a task that uses the language models (start.encoder), and there "
+                "is none here to learn it; leave it out"
+            )
+
+    def _noise_clashes(self) -> Iterator[str]:
+        """An objective that makes the source needs both parts, and no other source."""
+        objective, model = self.training.objective, self.model
+        if not objective.corrupts:
+            return
+        what = f"training.objective.kind '{objective.kind}' makes the source from the text itself"
+        if self.sources[0].given:
+            yield f"{what}; set source.kind none, not {self.sources[0].kind}"
+        if model.encoder_only or model.decoder_only:
+            part = "decoder" if model.encoder_only else "encoder"
+            yield f"{what}, for an encoder and a decoder, but model.{part}.kind is none"
+        tokens, start = self.target.own_tokens or self.tokens, self.start
+        anew = tokens.kind in NATIVE and not (start.model or start.encoder or start.decoder)
+        if objective.kind == "span_corruption" and anew and tokens.sentinels < 2:
+            yield (
+                f"training.objective.kind 'span_corruption' needs sentinels for what is missing, and tokens.sentinels "
+                f"is {tokens.sentinels}; set it to 100, as T5 has"
+            )
+
     def _text_clashes(self) -> Iterator[str]:
         """What is asked of a model that writes text."""
         model, objective, given = self.model, self.training.objective, self.sources[0].given
+        if model.generator is not None and given:
+            yield f"model.generator reads plain text; set source.kind none, not {self.sources[0].kind}"
         if model.encoder_only:
             if given and not model.ctc:
                 yield (
@@ -198,6 +260,12 @@ class Config(Section):
                 yield f"model.ctc reads text off a source, and target.kind is '{self.target.kind}'; set it to false"
             if objective.kind == "minimum_risk":
                 yield f"training.objective.kind 'minimum_risk' compares texts, and target.kind is '{self.target.kind}'"
+        if objective.agreement and (model.output != "full" or objective.sampled):
+            yield "training.objective.agreement compares softmaxes over all tokens: output full, sampled 0; set it to 0"
+        if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
+            yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
+        if objective.sampled and getattr(model.decoder, "hard", False):
+            yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:
             yield "training.objective.agreement does not go with model.ctc; set it to 0"
         if getattr(model.decoder, "hard", False) and model.ctc:
@@ -240,6 +308,8 @@ class Config(Section):
             )
         if model.ctc:
             yield f"model.ctc reads text off an encoder, but target.kind is '{kind}'; set it to false"
+        if model.generator is not None:
+            yield f"model.generator is for plain text, but target.kind is '{kind}'; leave it out"
         if not self.sources[0].given:
             yield f"target.kind '{kind}' says something of a source, but source.kind is none"
         if self.target.of_words and not self.sources[0].text:
@@ -250,13 +320,29 @@ class Config(Section):
         if objective.kind != "likelihood" or objective.agreement:
             what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
             yield f"training.objective.{what} is for what writes text; target.kind is '{kind}'"
+        if self.target.of_texts and (len(self.sources) > 1 or not self.sources[0].text):
+            yield f"target.kind '{kind}' is predicted from texts of one source of kind text; name their columns there"
+        if self.target.of_texts and (self.sources[0].own_tokens or self.tokens).sampling:
+            yield f"target.kind '{kind}' is for tokens that stay the same; set tokens.sampling to 0"
+        if self.target.pool == "first" and model.decoder_only:
+            yield "target.pooling first is for encoders: the first vector of a decoder has seen nothing; leave it out"
+        if self.target.vectors and objective.language:
+            yield f"training.objective.language goes with a head, and target.kind '{kind}' has none; set it to 0"
         one_picture = [side.kind for side in self.sources] == ["image"]
         if (objective.mixup or objective.cutmix) and not (one_picture and kind == "label"):
             yield MIXED
+        if objective.sampled or model.output != "full":
+            what = "training.objective.sampled" if objective.sampled else "model.output adaptive"
+            yield f"{what} is for many tokens that are written; target.kind is '{kind}'"
         if objective.doubly_stochastic:
             yield f"training.objective.doubly_stochastic is for what writes text; target.kind is '{kind}'"
         if objective.language and not model.decoder_only:
             yield "training.objective.language needs a decoder alone to go on with (model.encoder.kind none)"
+
+    def _start_clashes(self) -> Iterator[str]:
+        start = self.start
+        if self.training.lora is not None and not (start.model or start.encoder or start.decoder or start.weights):
+            yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric

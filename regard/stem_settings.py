@@ -82,6 +82,35 @@ class SplitStemSettings(StemSettings):
         return None
 
 
+class CharacterStemSettings(StemSettings):
+    """Convolutions over the characters of each word (Kim et al. 2016; Peters et al. 2018)."""
+
+    reads = ("words",)
+
+    kind: Literal["characters"] = "characters"
+    characters: int = Field(
+        50, ge=4, le=1000, description="bytes of a word in UTF-8, with marks before and after it; longer ones are cut"
+    )
+    d_character: int = Field(16, ge=1, le=4096, description="width of a character's vector")
+    widths: list[int] = Field([1, 2, 3, 4, 5, 6, 7], description="characters that filters see, of each group of them")
+    filters: list[int] = Field([32, 32, 64, 128, 256, 512, 1024], description="how many filters each group has")
+    highways: int = Field(2, ge=0, le=100, description="highway layers over them (Srivastava et al. 2015)")
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> CharacterStemSettings:
+        if len(self.widths) != len(self.filters) or not self.widths:
+            raise ValueError(
+                f"widths and filters name one number each for every group of filters, here {len(self.widths)} and "
+                f"{len(self.filters)}"
+            )
+        if min(*self.widths, *self.filters) < 1 or max(self.widths) > self.characters or max(self.filters) > 10**5:
+            raise ValueError(
+                f"widths are from 1 to characters ({self.characters}), filters from 1 to 100000 in a group; here "
+                f"widths {self.widths}, filters {self.filters}"
+            )
+        return self
+
+
 class ConvolutionStemSettings(StemSettings):
     """Convolutions over an image, to a grid of vectors."""
 
@@ -179,9 +208,7 @@ class WhisperStemSettings(StemSettings):
         return (max(length, self.frames) + 1) // 2
 
     def problem(self, side: SideSettings) -> str | None:
-        rate, longest = getattr(side, "rate", 16000), getattr(side, "max_length", 0)
-        if rate != 16000:
-            return f"model.encoder.stem.kind 'whisper' hears 16000 samples a second, not source.rate {rate}"
+        longest: int = getattr(side, "max_length", 0)
         if longest > self.frames:
             return (
                 f"source.max_length ({longest}) is more than the {self.frames} hops that model.encoder.stem.kind "
@@ -300,6 +327,7 @@ class FrameStemSettings(StemSettings):
 
 STEMS.describe(["tokens"], TokenStemSettings)
 STEMS.describe(["split"], SplitStemSettings)
+STEMS.describe(["characters"], CharacterStemSettings)
 STEMS.describe(["convolution"], ConvolutionStemSettings)
 STEMS.describe(["log_mel"], LogMelSettings)
 STEMS.describe(["subsampling"], SubsamplingSettings)

@@ -32,17 +32,29 @@ from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation, Layer, Part
 from regard.models.build import build, count_parameters
-from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderWithHead, MaskedLanguageModel, Model
+from regard.models.electra import ReplacedTokenModel
+from regard.models.elmo import BidirectionalLanguageModel
+from regard.models.model import (
+    AutoregressiveModel,
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    MaskedLanguageModel,
+    Model,
+)
 from regard.models.stems import Elements
 from regard.search.ensemble import Ensemble
 from regard.search_settings import Search
 from regard.settings import Config
+from regard.tasks.both_ways import BidirectionalLanguageModeling
 from regard.tasks.choosing import Choice, Choosing, choose
+from regard.tasks.denoising import Denoising
 from regard.tasks.generating import TextGeneration
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
+from regard.tasks.replaced import ReplacedTokenDetection
 from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns
 from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
@@ -167,12 +179,12 @@ class System:
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
         task = self.task
+        x = task.item(source)
         y: Sequence[int]
         if target is None:
             y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
             y = task.forced(source, target)
-        x = task.source.encode_many([source])[0]
         if problem := task.source.problem(x, task.longest):
             _refuse(0, problem)
         pieces = vars(task.shown(source, x, y)).copy()
@@ -279,7 +291,7 @@ class System:
         """The examples of some files. A line that gives none is raised if `strict`, as it is where the lines of another
         file go with these; else `warn` hears of all of them."""
         data, sides, report = self.config.data, self.task.sides, Report(file_names(corpus.files))
-        for example in read_corpus(corpus, sides.form, None if strict else report.add):
+        for example in read_corpus(corpus, sides.judged_form, None if strict else report.add):
             if data.bad_lines == "error" and (fault := sides.find_fault(example)):
                 raise BadLine(example.place, cast(BadKind, fault[0]), fault[1])
             report.lines += 1
@@ -359,17 +371,7 @@ def load(
     With `others`, models of any kind over the same tokens, an ensemble of all of them.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
-    if not (folder / CONFIG).exists():
-        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
-    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
-    config = _read_otherwise(config, settings) if settings else config
-    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
-    place = choose_device(device)
-    sides = Sides.of(config)
-    sides.load(folder)
-    task = new_task(sides, place)
+    task = new_task(load_sides(folder, settings), choose_device(device))
     file = Path(weights) if weights is not None else folder / WEIGHTS
     set_weights(task.model, load_tensors(file), file)
     more = [load(other, device=device).task for other in others]
@@ -377,6 +379,20 @@ def load(
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")
     return System(together([task, *more]), folder)
+
+
+def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides:
+    """Both sides of a trained model, with its tokens and labels; `settings` as in `load`."""
+    if not folder.is_dir():
+        raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard demo` makes runs/demo")
+    if not (folder / CONFIG).exists():
+        raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
+    config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    config = _read_otherwise(config, settings) if settings else config
+    check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
+    sides = Sides.of(config)
+    sides.load(folder)
+    return sides
 
 
 def _read_otherwise(config: Config, settings: Mapping[str, Any]) -> Config:
@@ -415,6 +431,12 @@ def new_task(sides: Sides, device: torch.device) -> Task:
     marks, longest = sides.target.marks, longest_sequence(sides)
     model = build(config.model, parts, sides.target.size, longest, config.target, marks).to(device)
     match model:
+        case ReplacedTokenModel():
+            return ReplacedTokenDetection(sides, model, device)
+        case BidirectionalLanguageModel():
+            return BidirectionalLanguageModeling(sides, model, device)
+        case EncoderDecoder() if config.denoises:
+            return Denoising(sides, model, device)
         case MaskedLanguageModel():
             return MaskedLanguageModeling(sides, model, device)
         case EncoderWithHead():
@@ -429,7 +451,7 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
     """What the sources are made of; a text of tokens that are yet to be learnt has this `vocabulary`."""
     return [
         Elements(
-            part.vocabulary if vocabulary is None else vocabulary if part.settings.text else 0, part.shape,
+            part.vocabulary if vocabulary is None else vocabulary if part.has_tokens else 0, part.shape,
             sides.config.stem(i), own_tokens=part.settings.own_tokens is not None, augmentation=part.augmentation(),
             separator=_marks(sides, part).separator,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -39,10 +39,13 @@ class Start(Section):
 class ObjectiveSettings(Section):
     """What training makes small."""
 
+    corrupts: ClassVar[bool] = False  # the source is made from the target, by noise
+
     kind: str = Field(
         "likelihood",
         description="-log p of the target after true prefixes; after prefixes that hold some of the model's own "
-        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016)",
+        "tokens (Bengio et al. 2015); or the expected error of what the model writes (Shen et al. 2016). Of plain "
+        "text, for an encoder and a decoder: denoising (Lewis et al. 2020) or span_corruption (Raffel et al. 2020)",
     )
     own_tokens: Fraction = Field(
         0.25, description="scheduled_sampling: share of input tokens that are the model's own, at the end"
@@ -58,7 +61,26 @@ class ObjectiveSettings(Section):
         description="weight of the divergence between two passes under different dropout (R-Drop, Liang et al. 2021, "
         "try 5); an update then takes twice as long",
     )
+    sampled: int = Field(
+        0,
+        ge=0,
+        le=10**6,
+        description="likelihood over a large vocabulary: tokens drawn for each batch, over which alone the softmax of "
+        "an update is taken (Jean et al. 2015); 0: over all; without label smoothing, and in use over all tokens",
+    )
+    proposal: Literal["log_uniform", "unigram"] = Field(
+        "log_uniform", description="sampled: drawn by rank in frequency, as Zipf's law has it, or by frequency"
+    )
     masked: float = Field(0.15, gt=0, lt=1, description="masked language model: share of tokens to predict")
+    masking: Literal["tokens", "words", "spans"] = Field(
+        "tokens",
+        description="masked language model: what is drawn to be predicted: single tokens, whole words, or spans of "
+        "words (SpanBERT, Joshi et al. 2020)",
+    )
+    detection: Weight = Field(
+        50.0, description="model.generator: weight of telling replaced tokens apart (Clark et al. 2020), beside the "
+        "generator's own loss"
+    )  # fmt: skip
     language: Weight = Field(
         0.0,
         description="a head over a decoder alone: weight of the language model's own loss beside the head's "
@@ -87,7 +109,51 @@ class ObjectiveSettings(Section):
     )
 
 
+class DenoisingSettings(ObjectiveSettings):
+    """-log p of a text given what noise left of it, for an encoder and a decoder (BART, Lewis et al. 2020)."""
+
+    corrupts = True
+
+    kind: Literal["denoising"] = "denoising"
+    noise: Literal["infilling", "masking", "deletion", "none"] = Field(
+        "infilling",
+        description="one mask in place of each of some spans, one in place of each of some tokens, or tokens left out",
+    )
+    noised: Share = Field(0.3, description="share of tokens that are taken out")
+    span: float = Field(3.0, gt=0, le=1000, description="infilling: mean length of a span (drawn from Poisson)")
+    permute: bool = Field(False, description="put sentences into any order; they end with ., ! or ?")
+
+
+class SpanCorruptionSettings(ObjectiveSettings):
+    """-log p of the spans that are missing from a text, for an encoder and a decoder (T5, Raffel et al. 2020)."""
+
+    corrupts = True
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    corrupted: float = Field(0.15, gt=0, lt=1, description="share of tokens that are taken out")
+    span: float = Field(3.0, ge=1, le=1000, description="mean length of a span")
+
+
 OBJECTIVES.describe(OBJECTIVES.homes, ObjectiveSettings)
+OBJECTIVES.describe(["denoising"], DenoisingSettings)
+OBJECTIVES.describe(["span_corruption"], SpanCorruptionSettings)
+
+
+class LoraSettings(Section):
+    """Low-rank adapters: `W + (α / r) B A` in place of `W` (Hu et al. 2022)."""
+
+    rank: Small = Field(8, description="r: columns of B and rows of A")
+    alpha: float = Field(16.0, gt=0, le=10**6, description="α; what is added to W is scaled by α / r")
+    dropout: Share = Field(0.0, description="dropout of what A reads")
+    parts: list[str] = Field(
+        ["*attention*"],
+        description="names of linear layers to adapt, where * stands for anything: [*attention*, *feed_forward*], "
+        "[decoder.*], [*.cross_attention.inputs]",
+    )
+    also: list[str] = Field(
+        default_factory=list,
+        description="parts of the model that learn in full beside the adapters, such as [head]",
+    )
 
 
 class Training(Section):
@@ -123,11 +189,30 @@ class Training(Section):
     metric: str | None = Field(
         None, description="what 'best' means (default: bleu of text, accuracy of labels and tags; else loss)"
     )
+    lora: LoraSettings | None = Field(
+        None,
+        description="fine-tune low-rank adapters in place of the weights of [start], such as {rank: 8}, and merge them "
+        "into the trained model (Hu et al. 2022)",
+    )
     freeze: list[str] = Field(
         default_factory=list,
         description="parts of the model that do not learn, such as [encoder] or [decoder.embedding, decoder.blocks.0]",
     )
     thaw: Count = Field(0, description="updates after which what is frozen learns too (0: never)")
+    unfreeze_every: Count = Field(
+        0,
+        description="gradual unfreezing: the top layers of encoder and decoder learn from the start, those below them "
+        "after so many updates, and so on down to the embeddings (Howard and Ruder 2018; 0: all learn from the start)",
+    )
+    rates: dict[str, float] = Field(
+        default_factory=dict,
+        description="factors of the learning rate by part of the model: {encoder: 0.1, decoder.embedding: 0.3}; of "
+        "several names that fit a weight, the longest counts",
+    )
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="factor of the learning rate from each layer to that below it, down from the top "
+        "of the encoder or decoder (Howard and Ruder 2018 take 1 / 2.6; 1: all learn alike)"
+    )  # fmt: skip
     patience: Count = Field(0, description="validations without a better one before stopping (0: never stop early)")
     save_every: Period = Field(500, description="updates between checkpoints")
     keep_last: Size = Field(3, description="how many latest checkpoints to keep, beside the best")
@@ -141,4 +226,12 @@ class Training(Section):
     def _enough_kept(self) -> Training:
         if self.average > self.keep_last:
             raise ValueError(f"average ({self.average}) needs keep_last at least as large (now {self.keep_last})")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_learn(self) -> Training:
+        for part, factor in self.rates.items():
+            if not 0 < factor <= 1000:
+                advice = f"name {part} in freeze" if factor == 0 else "give a factor above 0, at most 1000"
+                raise ValueError(f"rates: {part} is {factor:g}; {advice}")
         return self

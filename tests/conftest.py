@@ -97,6 +97,18 @@ RELATIVE: dict[str, Part] = {
         ("xl", {"norm": "pre", "activation": "silu"}),
     )
 }  # fmt: skip
+# What published models have besides.
+PUBLISHED: dict[str, Part] = {
+    "transformer-as-bart": {
+        "kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12, "norm": "post", "positions": "learned",
+        "first_position": 2, "embedding_norm": True, "activation": "gelu_tanh",
+    },
+    "transformer-as-flan": {
+        "kind": "transformer", "layers": 2, "heads": 2, "d_ff": 12, "d_head": 3, "positions": "t5", "normalize": "rms",
+        "buckets": 8, "bucket_distance": 12, "biases": False, "scale_scores": False, "activation": "gelu_tanh",
+        "gated": True,
+    },
+}  # fmt: skip
 ALL_TRANSFORMERS = TRANSFORMERS | RELATIVE
 
 CONFORMER: Part = {"kind": "conformer", "layers": 1, "heads": 2, "d_ff": 12, "kernel": 3}
@@ -106,6 +118,10 @@ ENCODERS: dict[str, Part] = {
     }
     for cell, both, reverse in product(CELLS, (False, True), (False, True))
 } | ALL_TRANSFORMERS | {"conformer": CONFORMER, "stem": {"kind": "stem"}}  # fmt: skip
+READ_AS_PUBLISHED: dict[str, Part] = {
+    "transformer-as-bert": {**PUBLISHED["transformer-as-bart"], "stem": {"kind": "tokens", "segments": 2}},
+    "transformer-wide": {**PUBLISHED["transformer-as-flan"], "width": 6},
+}
 # Every body over an image, and several sources, of which each has its encoder, or all have one.
 CONVOLUTION: Part = {"kind": "convolution", "halvings": 2, "channels": 2}
 VIT: dict[str, Part] = {
@@ -132,8 +148,18 @@ AUDIO_ENCODERS: dict[str, Part] = {
     "audio-subsampling-transformer": {**RELATIVE["transformer-rotary"], "stem": SUBSAMPLING},
     "audio-subsampling-conformer": {**CONFORMER, "layers": 2, "kernel": 5, "stem": SUBSAMPLING},
     "audio-pyramid-stem": {"kind": "stem", "stem": PYRAMID},
+    "audio-whisper-stem": {"kind": "stem", "stem": {"kind": "whisper", "mels": 6, "frames": 12}},
     "audio-pyramid-conformer": {**CONFORMER, "normalize_convolution": "layer", "stem": {**PYRAMID, "halvings": 2}},
 }
+# Words by their characters.
+CHARACTERS: Part = {"kind": "characters", "characters": 6, "d_character": 3, "widths": [1, 3], "filters": [2, 4]}
+WORD_ENCODERS: dict[str, Part] = {
+    "words-elmo": {"kind": "elmo", "stem": CHARACTERS, "layers": 2, "units": 5, "mix": True},
+    "words-elmo-over": {
+        "kind": "elmo", "stem": CHARACTERS, "layers": 1, "mix": True, "over": ENCODERS["gru-bi"], "beside": CHARACTERS,
+    },
+    "words-transformer": {**RELATIVE["transformer-rotary"], "stem": CHARACTERS},
+}  # fmt: skip
 SEVERAL: dict[str, tuple[str, ...]] = {
     "audio+text": ("audio-subsampling-lstm", "transformer-pre-learned"),
     "text+text": ("lstm-bi", "transformer-pre-learned"),
@@ -161,7 +187,7 @@ DECODER_KINDS: dict[str, dict[str, Part]] = {
         }
         for place in PLACES
     },
-    "transformer": ALL_TRANSFORMERS,
+    "transformer": ALL_TRANSFORMERS | PUBLISHED,
     "copy": {f"{cell}-copy": {"kind": cell, "layers": 2, "context": "every", "bridge": "copy"} for cell in CELLS},
     "heads": {
         f"{cell}-{score}-{place}-heads{heads}": {
@@ -211,7 +237,9 @@ def _more_pairs() -> list[Pair]:
     names = [*IMAGE_ENCODERS, *AUDIO_ENCODERS, *(name for name in SEVERAL for _ in range(len(kinds) if FULL else 3))]
     decoders = [list(DECODER_KINDS[kinds[i % len(kinds)]]) for i in range(len(names))]
     pairs = [(name, group[i % len(group)]) for i, (name, group) in enumerate(zip(names, decoders, strict=True))]
-    return [*pairs, *((name, "lstm-copy") for name in ("image-lstm-bi", "text+text", "shared-lstm"))]
+    copies = [(name, "lstm-copy") for name in ("image-lstm-bi", "text+text", "shared-lstm")]
+    words = zip(WORD_ENCODERS, ("transformer-pre-learned", "gru-mlp-output", "lstm-last"), strict=True)
+    return [*pairs, *copies, *words, *zip(READ_AS_PUBLISHED, PUBLISHED, strict=True)]
 
 
 PAIRS, MORE_PAIRS = _pairs(), _more_pairs()
@@ -249,7 +277,8 @@ def every_model_of_texts(test: F) -> F:
 
 def settings(pair: Pair, **model: Any) -> ModelSettings:
     """The settings of a small model."""
-    parts = [{**ENCODERS, **IMAGE_ENCODERS, **AUDIO_ENCODERS}[name] for name in read_by(pair[0])]
+    known = {**ENCODERS, **READ_AS_PUBLISHED, **IMAGE_ENCODERS, **AUDIO_ENCODERS, **WORD_ENCODERS}
+    parts = [known[name] for name in read_by(pair[0])]
     shared = pair[0].startswith("shared")
     encoder = {"encoder": parts[0] if shared or len(parts) == 1 else parts, "share_encoder": shared}
     if pair[0].startswith("joint"):
@@ -258,9 +287,13 @@ def settings(pair: Pair, **model: Any) -> ModelSettings:
 
 
 def elements(encoder: str, vocabulary: int = SOURCE_VOCABULARY) -> list[Elements]:
-    """What the sources are made of: tokens, scanlines or hops of 10 ms."""
+    """What the sources are made of: tokens, scanlines, hops of 10 ms or words."""
     shapes = dict.fromkeys(IMAGE_ENCODERS, (3 * SIDE,)) | dict.fromkeys(AUDIO_ENCODERS, (HOP,))
-    return [Elements(shape=shapes[name]) if name in shapes else Elements(vocabulary) for name in read_by(encoder)]
+    shapes |= dict.fromkeys(WORD_ENCODERS, (CHARACTERS["characters"],))
+    return [
+        Elements(shape=shapes[name]) if name in shapes else Elements(vocabulary, separator=3)
+        for name in read_by(encoder)
+    ]
 
 
 @cache
@@ -306,6 +339,12 @@ def recordings(lengths: list[int], seed: int = 1) -> Ragged:
     return Ragged.from_lengths(samples, lengths)
 
 
+def spelled(lengths: list[int], seed: int = 1) -> Ragged:
+    """Words of random bytes."""
+    shape, generator = (sum(lengths), CHARACTERS["characters"]), torch.Generator().manual_seed(seed)
+    return Ragged.from_lengths(torch.randint(256, shape, generator=generator, dtype=torch.uint8), lengths)
+
+
 def sources(encoder: str, lengths: list[int], seed: int) -> Source:
     """Sources that an encoder reads: texts of these lengths, recordings of twice as many hops, or images. Of several,
     texts that are not empty differ in length from source to source."""
@@ -315,6 +354,8 @@ def sources(encoder: str, lengths: list[int], seed: int) -> Source:
             parts.append(images(len(lengths), seed=seed + i))
         elif name in AUDIO_ENCODERS:
             parts.append(recordings([2 * length for length in lengths], seed + i))
+        elif name in WORD_ENCODERS:
+            parts.append(spelled(lengths, seed + i))
         else:
             parts.append(draw([length * (i + 1) % 7 for length in lengths], SOURCE_VOCABULARY, seed + i))
     return parts[0] if len(parts) == 1 else Bundle(tuple(parts))

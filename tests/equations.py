@@ -82,24 +82,26 @@ def context(alphas: list[float], values: list[Array], d_model: int) -> Array:
 
 def thirds(w: Weights) -> list[Weights]:
     """The weights of queries, of keys and of values, which lie one above the other."""
-    parts = {name: np.split(w[name], 3) for name in ("inputs.weight", "inputs.bias")}
+    parts = {name: np.split(w[name], 3) for name in ("inputs.weight", "inputs.bias") if name in w}
     return [{name: part[i] for name, part in parts.items()} for i in range(3)]
 
 
-def multi_head(w: Weights, heads: int, xs: list[Array], memory: list[Array], *, causal: bool = False) -> list[Array]:
-    """Vaswani et al. 2017, 3.2.2, a head and a query at a time."""
+def multi_head(
+    w: Weights, heads: int, xs: list[Array], memory: list[Array], *, causal: bool = False, scaled: bool = True
+) -> list[Array]:
+    """Vaswani et al. 2017, 3.2.2, a head and a query at a time; without `scaled`, as T5 has it."""
     of_queries, of_keys, of_values = thirds(w)
     outputs = []
     for i, x in enumerate(xs):
         seen = memory[: i + 1] if causal else memory
         joined = []
         for head in range(heads):
-            size = len(x) // heads
+            size = len(of_queries["inputs.weight"]) // heads
             part = slice(head * size, (head + 1) * size)
             q = affine(of_queries, "inputs", x)[part]
             keys = [affine(of_keys, "inputs", m)[part] for m in seen]
             values = [affine(of_values, "inputs", m)[part] for m in seen]
-            alphas = softmax([float(q @ k) / math.sqrt(size) for k in keys])
+            alphas = softmax([float(q @ k) / (math.sqrt(size) if scaled else 1.0) for k in keys])
             joined.append(context(alphas, values, size))
         outputs.append(affine(w, "output", np.concatenate(joined)))
     return outputs
@@ -116,10 +118,11 @@ def layer_norm(w: Weights, x: Array) -> Array:
 
 
 def activate(kind: str, x: Array) -> Array:
-    """gelu is `x Φ(x)` (Hendrycks and Gimpel 2016), silu `x σ(x)`."""
+    """gelu is `x Φ(x)` (Hendrycks and Gimpel 2016), gelu_tanh what they take for it, silu `x σ(x)`."""
     f = {
         "relu": lambda v: max(0.0, v),
         "gelu": lambda v: v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))),
+        "gelu_tanh": lambda v: 0.5 * v * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v**3))),
         "silu": lambda v: v / (1.0 + math.exp(-v)),
     }[kind]
     return np.array([f(v) for v in x])
@@ -261,12 +264,13 @@ def t5_bucket(distance: int, buckets: int, longest: int, *, bidirectional: bool)
 
 
 def relative_attention(
-    kind: str, w: Weights, heads: int, xs: list[Array], *, causal: bool, buckets: int, longest: int, clip: int
-) -> list[Array]:
+    kind: str, w: Weights, heads: int, xs: list[Array], *, causal: bool, buckets: int, longest: int, clip: int,
+    scaled: bool = True,
+) -> list[Array]:  # fmt: skip
     """Self-attention under any of the five relative positions, a head, a query and a key at a time."""
     of_queries, of_keys, of_values = thirds(w)
     outputs = []
-    size = len(xs[0]) // heads if xs else 0
+    size = len(of_queries["inputs.weight"]) // heads
 
     def a(table: str, i: int, j: int) -> Array:  # Shaw et al. 2018, eq. 5 to 7
         return w[f"relative.{table}.weight"][max(-clip, min(clip, j - i)) + clip]
@@ -286,7 +290,8 @@ def relative_attention(
                         e = float(q @ k) / math.sqrt(size) - alibi_slopes(heads)[head] * abs(i - j)
                     case "t5":
                         bucket = t5_bucket(j - i, buckets, longest, bidirectional=not causal)
-                        e = float(q @ k) / math.sqrt(size) + float(w["relative.table.weight"][bucket, head])
+                        e = float(q @ k) / (math.sqrt(size) if scaled else 1.0)
+                        e += float(w["relative.table.weight"][bucket, head])
                     case "shaw":
                         e = float(q @ (k + a("key_table", i, j))) / math.sqrt(size)
                         v = v + a("value_table", i, j)
@@ -401,3 +406,8 @@ def rollout(layers: list[Array]) -> list[list[float]]:
             rows = [[sum(rows[i][k] * found[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
         found = rows
     return found
+
+
+def lora(x: Array, w: Array, b: Array, down: Array, up: Array, alpha: float) -> Array:
+    """Hu et al. 2022, eq. 3: `W x + b + (α / r) B A x`."""
+    return x @ w.T + b + alpha / len(down) * x @ down.T @ up.T

@@ -390,7 +390,13 @@ def test_a_name_alone_can_be_laid_on_a_section_and_a_section_on_a_name(tmp_path:
     config = load(tmp_path / "c.yaml", ["model.decoder=transformer"])
     assert config.model.decoder.model_dump()["layers"] == 3
     config = parse({"preset": "xu2015", "source": "image", "model": {"encoder": {"stem": {"channels": 8}}}})
-    assert config.stem(0).model_dump() == {"kind": "convolution", "halvings": 3, "channels": 8, "coordinates": True}
+    assert config.stem(0).model_dump() == {
+        "kind": "convolution",
+        "halvings": 3,
+        "channels": 8,
+        "coordinates": True,
+        "pooled": False,
+    }
 
 
 def test_every_source_has_the_stem_that_reads_it() -> None:

@@ -520,5 +520,5 @@ def test_a_text_is_read_as_more_tokens_than_it_has(tmp_path: Path) -> None:
 
 def test_a_split_stem_is_for_a_source() -> None:
     encoder = {"kind": "transformer", "stem": {"kind": "split"}}
-    with pytest.raises(ConfigError, match="stem.kind 'split' is for a source; without one, the stem is 'tokens'"):
+    with pytest.raises(ConfigError, match=r"stem\.kind 'split' is for a source; without one, the stem is 'tokens'"):
         parse({"source": {"kind": "none"}, "model": {"encoder": encoder, "decoder": {"kind": "none"}}})

@@ -49,6 +49,25 @@ MODELS: dict[str, dict[str, Any]] = {
     "deep-shallow": {
         "encoder": {"layers": 4, "heads": 4, "positions": "t5"}, "decoder": {"layers": 1, "norm": "post", "d_ff": 20},
     },
+    "as-marian": {
+        "output_bias": False, "encoder": {"positions": "sinusoidal_halves", "norm": "post", "activation": "silu"},
+        "decoder": {"positions": "sinusoidal_halves", "norm": "post", "activation": "gelu_tanh"},
+    },
+    "as-bart": {
+        part: {"positions": "learned", "first_position": 2, "embedding_norm": True, "norm": "post"}
+        for part in ("encoder", "decoder")
+    } | {"scale_embeddings": False},
+    "as-t5": {
+        "scale_embeddings": False,
+        **{
+            part: {
+                "positions": "t5", "buckets": 8, "bucket_distance": 12, "normalize": "rms", "biases": False,
+                "d_head": 3, "scale_scores": False, "gated": part == "decoder",
+                **({"scale_output": True} if part == "decoder" else {}),
+            }
+            for part in ("encoder", "decoder")
+        },
+    },
     "shared": {"share_layers": True, "share_embeddings": True, "encoder": {}, "decoder": {}},
 }  # fmt: skip
 MOST = 12  # tokens of an output
@@ -77,8 +96,10 @@ def tiny(folder: Path = Path("nowhere"), seed: int = 1, **settings: Any) -> Syst
     with torch.no_grad():
         for parameter in task.model.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
-        task.model.head.linear.bias[: len(MARKS)] -= 8.0
-        task.model.head.linear.bias[EOS] += settings.pop("end", 8.5)
+        end = settings.pop("end", 8.5)
+        if task.model.head.linear.bias is not None:
+            task.model.head.linear.bias[: len(MARKS)] -= 8.0
+            task.model.head.linear.bias[EOS] += end
     assert not settings, settings
     task.model.eval()
     return System(task, folder)
@@ -392,6 +413,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "recurrent decoder": (
         {"model": {"encoder": {"kind": "transformer"}, "decoder": {"kind": "lstm"}}},
         r"model.decoder.kind is lstm",
+    ),
+    "segments": (
+        {"model": {"encoder": {"kind": "transformer", "stem": {"segments": 2}}, "decoder": {"kind": "transformer"}}},
+        r"model.encoder.stem.segments is 2",
+    ),
+    "width": (
+        {"model": {"encoder": {"kind": "transformer", "width": 64}, "decoder": {"kind": "transformer"}}},
+        r"model.encoder.width is 64, and CTranslate2 has one width; try --to onnx",
     ),
     "language model": ({"preset": "gpt-mini"}, r"model.encoder.kind is none, .* encoders with decoders alone"),
     "one text": (

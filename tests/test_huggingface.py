@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import family_of, read_network
@@ -21,6 +21,7 @@ from regard.models.build import build
 from regard.models.published import encoder_weights, layout_of
 from regard.models.stems import Elements
 from regard.ragged import Ragged
+from regard.registry import TARGETS
 from regard.settings import Config
 from regard.training.checkpoint import set_weights
 from tests.conftest import images, whole
@@ -64,7 +65,8 @@ def comes_back(network: Family, folder: Path, without: Set[str] = frozenset()) -
     file = {name: tensor for name, tensor in file.items() if name not in without}
     assert back.keys() == file.keys()
     for name, tensor in file.items():
-        assert torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype, name
+        assert back[name].dtype == tensor.dtype, name
+        assert torch.equal(back[name], tensor), name
 
 
 def ids(vocabulary: int, lengths: list[int] = LENGTHS, seed: int = 1) -> Ragged:
@@ -173,7 +175,7 @@ def test_an_encoder_under_a_head_computes_the_same(name: str, tmp_path: Path) ->
     model, source = here(network), ids(network.vocabulary)
     source.values[[3, 6, 8, 12]] = SEPARATOR  # also at the end of a row, and at the start of one
     places = [[0]] * source.rows if name.endswith("SequenceClassification") else [list(range(n)) for n in LENGTHS]
-    at = Ragged.from_lengths(torch.tensor(sum(places, [])), [len(row) for row in places])
+    at = Ragged.from_lengths(torch.tensor([place for row in places for place in row]), [len(row) for row in places])
     with torch.no_grad():
         wanted = []
         for row, chosen in zip(source.tolist(), places, strict=True):
@@ -193,14 +195,61 @@ GPT = {
 }  # fmt: skip
 
 
+NONE = Ragged.from_lengths(torch.zeros(0, dtype=torch.long), [0] * 3)
+
+
 def test_a_decoder_alone_computes_the_same(tmp_path: Path) -> None:
     theirs = drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT)))
     network = read_network(written(theirs, tmp_path))
-    model, texts, none = here(network), ids(30), Ragged.from_lengths(torch.zeros(0, dtype=torch.long), [0] * 3)
+    model, texts = here(network), ids(30)
     with torch.no_grad():
-        assert apart(model(none, texts), [theirs(torch.tensor([x])).logits[0] for x in texts.tolist()]) < NEAR
-        assert stepwise(model, none, ids(30, [6, 6, 6], seed=3)) < NEAR
+        assert apart(model(NONE, texts), [theirs(torch.tensor([x])).logits[0] for x in texts.tolist()]) < NEAR
+        assert stepwise(model, NONE, ids(30, [6, 6, 6], seed=3)) < NEAR
     comes_back(network, tmp_path)
+
+
+@whole
+def test_a_decoder_under_a_head_computes_the_same(tmp_path: Path) -> None:
+    config = transformers.GPT2Config(**GPT, num_labels=3, pad_token_id=1)
+    theirs = drawn(transformers.GPT2ForSequenceClassification(config))
+    network = read_network(written(theirs, tmp_path))
+    model, texts = here(network), ids(30)
+    one_each = Ragged.from_lengths(torch.zeros(3, dtype=torch.long), [1] * 3)
+    with torch.no_grad():
+        wanted = [theirs(torch.tensor([row])).logits for row in texts.tolist()]
+        assert apart(model(texts, one_each), wanted) < NEAR
+    comes_back(network, tmp_path)
+
+
+@whole
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert"])
+@pytest.mark.parametrize("head", ["QuestionAnswering", "MultipleChoice"])
+def test_weights_of_other_heads_come_back(name: str, head: str, tmp_path: Path) -> None:
+    options = DISTILBERT if name == "DistilBert" else BERT
+    config = getattr(transformers, f"{name}Config")(**{**options, "num_labels": 2})
+    folder = written(drawn(getattr(transformers, f"{name}For{head}")(config)), tmp_path)
+    network = read_network(folder)
+    comes_back(network, folder)
+    assert network.sections()["target"] == {"kind": "span" if head == "QuestionAnswering" else "choice"}
+    kind = network.sections()["target"]["kind"]
+    if kind in TARGETS.kinds:
+        here(network)
+
+
+@whole
+def test_an_encoder_with_a_decoder_without_its_output_layer_is_read(tmp_path: Path) -> None:
+    """As BART itself is published."""
+    theirs = drawn(transformers.BartModel(transformers.BartConfig(**SMALL)))
+    network = read_network(written(theirs, tmp_path))
+    model, source, targets = here(network), ids(30), ids(30, [5, 8, 2], seed=2)
+    with torch.no_grad():
+        pairs = zip(source.tolist(), targets.tolist(), strict=True)
+        wanted = [
+            theirs(input_ids=torch.tensor([x]), decoder_input_ids=torch.tensor([y])).last_hidden_state[0]
+            @ theirs.shared.weight.T
+            for x, y in pairs
+        ]
+        assert apart(model(source, targets), wanted) < NEAR
 
 
 # What checkpoints of other years hold
@@ -331,7 +380,8 @@ def test_a_captioner_computes_the_same(width: int, tmp_path: Path) -> None:
 @whole
 def test_whisper_computes_the_same_from_samples_on(tmp_path: Path) -> None:
     options = {
-        **SMALL, "max_source_positions": 50, "max_target_positions": 20, "num_mel_bins": 80, "begin_suppress_tokens": None,
+        **SMALL, "max_source_positions": 50, "max_target_positions": 20, "num_mel_bins": 80,
+        "begin_suppress_tokens": None,
     }  # fmt: skip
     del options["max_position_embeddings"]
     theirs = drawn(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**options)))
@@ -352,3 +402,45 @@ def test_whisper_computes_the_same_from_samples_on(tmp_path: Path) -> None:
         assert apart(model(source, targets), wanted) < NEAR
         assert stepwise(model, source, ids(30, [6, 6, 6], seed=3)) < NEAR
     comes_back(network, tmp_path)
+
+
+# Networks of the published sizes: each has as many numbers as its authors say, and where Regard has more or fewer, why
+
+SIZES: dict[str, tuple[dict[str, Any], int]] = {
+    "gpt2": ({"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}, 124_439_808),
+    "t5": (
+        {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "vocab_size": 32128}, 60_506_624,
+    ),
+    "bert": (
+        {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+         "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2},
+        109_514_298,
+    ),
+    "roberta": (
+        {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+         "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
+        124_697_433,
+    ),
+    "distilbert": (
+        {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 30522,
+         "max_position_embeddings": 512},
+        66_985_530,
+    ),
+    "whisper": (  # of the tiny one, with a bias of keys in 12 layers of attention
+        {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6,
+         "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "vocab_size": 51865},
+        37_760_640 + 12 * 384,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_networks_of_published_sizes_have_as_many_parameters(name: str) -> None:
+    given, parameters = SIZES[name]
+    network = family_of({"model_type": name, **given})
+    config = Config.parse({"run": "run", **network.sections()})
+    elements = [Elements(shape=(160,))] if name == "whisper" else [Elements(network.vocabulary)]
+    with torch.device("meta"):
+        model = build(config.model, elements, network.outputs, config.model.max_positions or 0, config.target)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert {move.ours for move in network.moves()} == {name for name, _ in model.named_parameters()}

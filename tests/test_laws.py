@@ -116,7 +116,7 @@ def test_the_models_under_test_are_all_there() -> None:
     assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
     assert {decoder for _, decoder in PAIRS} == set(DECODERS)
     assert len(ENCODERS) == 12 + 4 + 5 + 1 + 1
-    assert len(DECODERS) == 6 + 54 + 9 + 3 + 5 + 3
+    assert len(DECODERS) == 6 + 54 + 9 + 2 + 3 + 5 + 3
     kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
     met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
     assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}

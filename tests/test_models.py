@@ -19,6 +19,7 @@ from regard.data.sides import Sides
 from regard.errors import ConfigError, DataError
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
+from regard.models.electra import ReplacedTokenModel
 from regard.models.encoders import StemEncoder
 from regard.models.model import (
     AutoregressiveModel,
@@ -666,12 +667,12 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     model = build(settings.model, elements(sides, VOCABULARY), outputs, ROOM, settings.target).eval()
     target = Ragged.of([[2, 7], [2]])
     side = sides.source.settings
-    source = Ragged.of([[6, 7, 3], [8, 3]]) if side.text else nothing(2)
-    if isinstance(model, MaskedLanguageModel):
+    source = Ragged.of([[6, 7, 3], [8, 3]]) if sides.source.has_tokens else nothing(2)
+    if isinstance(model, MaskedLanguageModel | ReplacedTokenModel):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
     if isinstance(model, EncoderWithHead):
         source, target = Ragged.of([[2, 6, 3], [2, 5, 7, 3], [2, 3]]), Ragged.of([[1], [2], [0]])
-    if side.given and not side.text:
+    if not sides.source.has_tokens and (side.given or sides.source.of_target):
         source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), len(target), 24))
     logits = model(source, target).values
     assert logits.shape == (3, outputs)

@@ -163,6 +163,7 @@ def test_of_the_whole_one_vector_predicts(head: str, body: str) -> None:
         if body == "transformer":  # Devlin et al. 2019: the first vector, by way of a dense layer
             assert model.transform is not None
             h = torch.tanh(model.transform.weight @ h + model.transform.bias)
+        assert model.head is not None
         expected = model.head.linear.weight @ h + model.head.linear.bias
         torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-12)
     assert found.shape == (3, 1 if head == "number" else 3)
@@ -178,6 +179,7 @@ def test_of_a_word_the_vector_at_its_place_predicts(body: str) -> None:
     for row, some in enumerate(places.tolist()):
         for place in some:
             h = states.values[int(states.offsets[row]) + place]
+            assert model.head is not None
             expected = model.head.linear.weight @ h + model.head.linear.bias
             torch.testing.assert_close(found[index], expected, rtol=1e-9, atol=1e-12)
             index += 1
@@ -225,15 +227,15 @@ def test_the_loss_of_a_label_of_a_number_and_of_the_language_model_beside_it() -
 def test_a_label_that_was_never_met_costs_nothing_and_is_predicted_by_nobody(kind: type[Label]) -> None:
     target = kind(kind.Settings())
     target.labels = ["a", "b"]
-    right = target.pack(target.encode_many(["a", "never", "b"])).values
-    assert right.tolist() == [0, IGNORED, 1]
-    found = torch.tensor([[2.0, 1.0], [5.0, 0.0], [0.0, 3.0]])
-    log_p = found.log_softmax(-1)
+    right = target.pack(target.encode_many(["a", "never", "b"]))
+    assert right.values.tolist() == [0, IGNORED, 1]
+    found = right.like(torch.tensor([[2.0, 1.0], [5.0, 0.0], [0.0, 3.0]]))
+    log_p = found.values.log_softmax(-1)
     assert float(target.loss(found, right, 0.0)) == pytest.approx(-float(log_p[0, 0] + log_p[2, 1]))
     smooth = -float(0.8 * log_p[0, 0] + 0.2 * log_p[0].mean() + 0.8 * log_p[2, 1] + 0.2 * log_p[2].mean())
     assert float(target.loss(found, right, 0.2)) == pytest.approx(smooth)
     assert target.hits(found, right) == 2.0
-    assert target.log_probs(found, [0, 2, 1])[1] == -math.inf
+    assert target.log_probs(found.values, [0, 2, 1])[1] == -math.inf
     assert target.decode([0, 2]) == "a <unk>"
     assert target.unseen(["a", "never", "b"]) == ["never"]
 
@@ -252,7 +254,7 @@ def test_predictions_are_the_likeliest_first_and_of_words_one() -> None:
     number.mean, number.spread = 10.0, 4.0
     (answer,) = number.predictions(torch.tensor([[0.5]]), 5)
     assert number.decode(answer.values) == "12"
-    assert number.hits(found, found) is None
+    assert number.hits(Ragged.from_lengths(found, [1]), Ragged.from_lengths(found, [1])) is None
     assert number.log_probs(torch.tensor([[0.5]]), [0.25]) == pytest.approx(
         [-0.5 * 0.25**2 - 0.5 * math.log(2 * math.pi)]
     )

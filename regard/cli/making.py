@@ -1,4 +1,4 @@
-"""Commands that make models: new, train, compare, average, models, demo."""
+"""Commands that make models: new, train, compare, average, merge, models, demo."""
 
 from __future__ import annotations
 
@@ -237,10 +237,40 @@ def average(
     if not found:
         raise ModelError(f"no checkpoints in {run / 'checkpoints'}; give the folder of a training run")
     system = regard.load(run, device="cpu")
+    if system.config.training.lora is not None:
+        raise ConfigError(
+            f"{run} was trained with training.lora, so its checkpoints hold adapters and not weights; "
+            "training.average=N tries their mean at the end of training"
+        )
     set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
     with writing(output):
         system.save(output, force=force)
     say(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
+
+
+@app.command(short_help="Put an adapter of LoRA into the model that it was trained on.")
+def merge(
+    base: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the adapter belongs to.")],
+    adapter: Annotated[
+        Path, typer.Argument(metavar="ADAPTER", help="adapter.safetensors, or the folder of the run that wrote it.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model with the adapter in it.")],
+    force: Force = False,
+) -> None:
+    """Put an adapter of LoRA (training.lora) into the model that its run began from (start.model)."""
+    file = adapter / "adapter.safetensors" if adapter.is_dir() else adapter
+    check_output(output, force=force, folder=True)
+    check_model(base)
+    if not file.exists():
+        raise ModelError(f"no adapter {file}; a run with training.lora writes adapter.safetensors into its folder")
+    import regard
+    from regard.training.lora import put_adapter
+
+    system = regard.load(base, device="cpu")
+    put_adapter(system.task.model, file)
+    with writing(output):
+        system.save(output, force=force)
+    say(f"wrote {output}: {base} with {file}")
 
 
 @app.command()

@@ -7,8 +7,8 @@ and memory holds one window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from regard.bundle import Bundle, Source, parts_of
 from regard.data.modality import Modality
+from regard.data.noise import Noise, choose_spans, choose_words, word_spans
 from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
@@ -151,17 +152,34 @@ class Masked:
     """Devlin et al. 2019, 3.1: a share of the tokens is to be predicted from the others.
 
     Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
-    positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`.
+    positions) and should say what they were (`outputs`). Texts stand between `<s>` and `</s>`. They are drawn one by
+    one, as whole words, or as spans of words, each of which has one fate (Joshi et al. 2020): `words` says which word
+    each token of a text belongs to.
     """
 
     share: float
     vocabulary: int
     marks: Marks = NATIVE
+    masking: str = "tokens"
+    words: Callable[[Any], Sequence[int]] = field(default=lambda tokens: range(len(tokens)))
+    always: bool = False  # `<mask>` in place of all of them
 
     @cached_property
     def _others(self) -> NDArray[np.int64]:
         """The tokens that may stand in the place of another."""
         return self.marks.text_ids(self.vocabulary)
+
+    def _chosen(self, target: Tokens, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Which tokens are to be predicted, and a number for each from which follows what is done to it."""
+        count = max(1, round(self.share * len(target)))
+        words = word_spans(self.words(target)) if self.masking != "tokens" else []
+        if not words:
+            return np.sort(draw.choice(len(target), count, replace=False)), draw.random(count)
+        spans = (choose_words if self.masking == "words" else choose_spans)(words, count, draw)
+        places = np.concatenate([np.arange(*span) for span in spans])
+        if self.masking == "words":
+            return places, draw.random(len(places))
+        return places, np.repeat(draw.random(len(spans)), [end - start for start, end in spans])
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         texts, places, answers = [], [], []
@@ -169,17 +187,50 @@ class Masked:
         if mask is None:
             raise ConfigError("this vocabulary has no mark for a token to be filled in, so nothing can be masked")
         for target in targets:
-            count = max(1, round(self.share * len(target)))
-            chosen = np.sort(draw.choice(len(target), count, replace=False))
+            chosen, fates = self._chosen(target, draw)
             text = list(target)
-            for place, fate in zip(chosen.tolist(), draw.random(count).tolist(), strict=True):
-                if fate < 0.9:
-                    text[place] = mask if fate < 0.8 else int(self._others[draw.integers(len(self._others))])
+            for place, fate in zip(chosen.tolist(), fates.tolist(), strict=True):
+                if self.always or fate < 0.8:
+                    text[place] = mask
+                elif fate < 0.9:
+                    text[place] = int(self._others[draw.integers(len(self._others))])
             texts.append(text)
             places.append((chosen + len(frame.before)).tolist())
             answers.append([target[place] for place in chosen.tolist()])
         source = Ragged.of(texts, before=frame.before, after=frame.after)
         return Batch(source, Ragged.of(places), Ragged.of(answers))
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What noise leaves of a text as the source, and what it should become as the target."""
+
+    source: Modality
+    noise: Noise
+    marks: Marks = NATIVE
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
+        pairs = [self.noise(target, draw) for target in targets]
+        return make_batch(self.source.pack([read for read, _ in pairs]), [written for _, written in pairs], self.marks)
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """Words, each of which is to be predicted from those before it and from those after it.
+
+    A source of `n` words, its marks counted, gives `2 (n - 1)` outputs: those from the second on after each position
+    `k` (`inputs` holds `k`), and those up to the last but one before each (`n + k`).
+    """
+
+    source: Modality
+    marks: Marks = NATIVE
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
+        frame = self.marks.frame(begins=True, ends=True)
+        texts = [frame.around(list(target)) for target in targets]
+        places = [[*range(len(text) - 1), *range(len(text) + 1, 2 * len(text))] for text in texts]
+        outputs = [[*text[1:], *text[:-1]] for text in texts]
+        return Batch(self.source.pack(sources), Ragged.of(places), Ragged.of(outputs))
 
 
 @dataclass(frozen=True)
@@ -195,7 +246,8 @@ class Predicted:
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         places = [self.target.positions(self.source, item, last=self.last) for item in sources]
-        return Batch(self.source.pack(sources), Ragged.of(places), self.target.pack(targets))
+        read = [row for item in sources for row in self.target.rows(item)] if self.target.wrapped else sources
+        return Batch(self.source.pack(read), Ragged.of(places), self.target.pack(targets))
 
 
 @dataclass(frozen=True)

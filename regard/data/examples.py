@@ -72,12 +72,14 @@ class Form:
 
     source: Modality
     columns: tuple[tuple[Name, ...] | None, ...]  # of each source; None: the usual one
-    target: Name | None
+    target: Name | tuple[Name, ...] | None  # several: read as one, with <sep> between
     alignment: int | str | bool | None
     written: bool = True  # the target is a text, and no label
     format: str | None = None  # a layout of `readers/`; None: it is recognised
     root: Path | None = None  # where files are that data name, if not beside them
     wanted: Side | None = None  # the target, which may name files too
+    answered: bool = True  # False: files have no target
+    keys: tuple[tuple[str, ...], str] | None = None  # usual ones of a source's texts and of the target in .jsonl
 
     @staticmethod
     def of(source: Modality, target: Side, data: Data) -> Form:
@@ -86,9 +88,11 @@ class Form:
         columns = (None if x is None else tuple(x) if isinstance(x, list) else (x,) for x in named)
         root = None if data.root is None else Path(data.root)
         settings = target.settings
+        wanted = tuple(settings.column) if isinstance(settings.column, list) else settings.column
         return Form(
-            source, tuple(columns), settings.column, data.alignment, settings.written, data.format, root, target
-        )
+            source, tuple(columns), wanted, data.alignment, settings.written, data.format, root, target,
+            answered=settings.wanted, keys=settings.keys,
+        )  # fmt: skip
 
     @property
     def given(self) -> list[Modality]:
@@ -111,7 +115,7 @@ class Form:
             )
         return self.fields(cells, Path(), place)
 
-    def layout(self, ending: str) -> tuple[list[list[Name]], Name, Name | None]:
+    def layout(self, ending: str) -> tuple[list[list[Name]], list[Name], Name | None]:
         """The columns of each source, of the target, and of the alignment."""
         table, count = ending == "tsv", len(self.given)
         sources = [
@@ -119,12 +123,17 @@ class Form:
             for i, own in enumerate(self.columns[:count], 1)
         ]
         target = self.target if self.target is not None else count + 1 if table else "target" if count else "text"
-        if self.alignment is False or not count:
-            return sources, target, None
+        if self.keys is not None:
+            texts, answer = self.keys
+            sources = [list(self.columns[0] or (range(1, len(texts) + 1) if table else texts))]
+            target = self.target if self.target is not None else len(texts) + 1 if table else answer
+        wanted: list[Name] = list(target) if isinstance(target, tuple) else [target]
+        if self.alignment is False or not count or not self.answered or self.keys is not None:
+            return sources, wanted, None
         if self.alignment is not None and self.alignment is not True:  # column 1 equals True
-            return sources, target, self.alignment
+            return sources, wanted, self.alignment
         plain = not any(self.columns) and self.target is None
-        return sources, target, "alignment" if not table else count + 2 if plain else None
+        return sources, wanted, "alignment" if not table else count + 2 if plain else None
 
     def fields(self, texts: Sequence[str], folder: Path, place: str) -> Field:
         """The sources as they stand in a record, brought to what their modality reads."""
@@ -133,7 +142,7 @@ class Form:
 
     def answer(self, text: str, folder: Path, place: str) -> str:
         """The target as it stands in a record, brought to what its kind reads."""
-        return text if self.wanted is None else _read(self.wanted, text, folder, place)
+        return text if self.wanted is None or not self.answered else _read(self.wanted, text, folder, place)
 
     def digest(self, example: Example) -> str:
         """What tells the content apart of files that an example names; empty if it names none."""
@@ -185,7 +194,7 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
     another layout that pictures and recordings come in (`readers/`)."""
     if (reader := _layout(files, form)) is not None:
         return reader.examples(on_bad)
-    sides = len(form.given) + 1
+    sides = len(form.given) + form.answered
     if not isinstance(files, str | PathLike):
         if len(files) != sides:
             what = f"or {sides} text files, one a side" if sides > 1 else "or one text file"
@@ -196,7 +205,15 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
         lines = numbered(path)
         return each_line(path, lines, _parser(path, lines, form), on_bad)
     if sides == 1:
-        return each_line(path, numbered(path), lambda line, place: Example("", line, place), on_bad)
+
+        def alone(line: str, place: str) -> Example:
+            return (
+                Example("", line, place)
+                if form.answered
+                else Example(form.fields([line], path.parent, place), "", place)
+            )
+
+        return each_line(path, numbered(path), alone, on_bad)
     if path.is_dir():
         raise DataError(
             f"cannot tell how to read the folder {path}; it should hold folders, one a label, or wav.scp and text, "
@@ -284,7 +301,8 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
         number = rows[0][0]
         place = f"{paths[0]}:{number}"
         try:
-            *sources, target = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
+            texts = [decode(row[1], f"{path}:{number}") for path, row in zip(paths, rows, strict=True)]
+            *sources, target = texts if form.answered else [*texts, ""]
             folder = form.root or paths[0].parent
             example = Example(form.fields(sources, folder, place), form.answer(target, folder, place), place)
         except BadLine as bad:
@@ -296,10 +314,12 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
 def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
     """What makes an example of a line of a table or of records."""
     sources, target, gold = form.layout(ending(path))
-    read = record_reader(path, lines, [*sources, [target]], [*_side_names(sources), "target"], gold)
+    wanted = [target] if form.answered else []
+    read = record_reader(path, lines, [*sources, *wanted], [*_side_names(sources), "target"], gold)
 
     def parse(line: str, place: str) -> Example:
-        (*texts, text), links, record = read(line, place)
+        given, links, record = read(line, place)
+        *texts, text = given if form.answered else [*given, ""]
         found = None
         try:
             for part in form.given if record else ():
@@ -318,7 +338,7 @@ def _source_parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -
     if ending(path) not in ("tsv", "jsonl"):
         return form.line
     sources, target, _ = form.layout(ending(path))
-    sources = sources or [[target]]
+    sources = sources or [target]
     read = record_reader(path, lines, sources, _side_names(sources))
 
     def parse(line: str, place: str) -> Field:

@@ -29,6 +29,7 @@ class Published(Tokenizer):
 
     kind: ClassVar[str]
     FACTS: ClassVar[tuple[str, ...]] = ()  # further attributes that are saved
+    apart = False  # whether a piece begins a word unless it says otherwise
 
     def __init__(self, size: int, marks: Marks) -> None:
         self.size, self.marks = size, marks
@@ -40,13 +41,14 @@ class Published(Tokenizer):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A piece that goes on a word starts with a dot."""
         shown, started = [], False
-        for i in map(int, ids):
+        for number in map(int, ids):
+            i, goes_on = number % self.size, number >= self.size
             if i in self.marks.names:
                 shown.append(self.marks.names[i])
                 started = False
                 continue
             text, begins = self.piece(i)
-            shown.append(text or SPACE if begins or not started else f"·{text}")
+            shown.append(text or SPACE if (begins and not goes_on) or not started else f"·{text}")
             started = True
         return shown
 
@@ -54,13 +56,14 @@ class Published(Tokenizer):
         numbers: list[int] = []
         word, waiting = -1, list[int]()  # blanks belong to the word after them, at the end to the last
         begun = True
-        for place, i in enumerate(map(int, ids)):
+        for place, number in enumerate(map(int, ids)):
+            i = number % self.size
             if not self.marks.is_text(i):
                 numbers.append(-1)
                 begun = True
                 continue
-            text, begins = ("?", False) if i == self.marks.unknown else self.piece(i)
-            begun |= begins
+            text, begins = ("?", self.apart) if i == self.marks.unknown else self.piece(i)
+            begun |= begins and number < self.size
             if not text:
                 waiting.append(place)
             else:
@@ -100,6 +103,7 @@ class FileTokens(Published):
         self.prefix: str | None = None  # of pieces that go on a word
         if model.get("type") == "WordPiece" or '"WordPiece"' in decoder:
             self.prefix = model.get("continuing_subword_prefix", "##")
+            self.apart = True
         self.bytes = '"ByteLevel"' in decoder
 
     def encode(self, text: str) -> list[int]:
@@ -107,6 +111,22 @@ class FileTokens(Published):
 
     def encode_many(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         return [list(found.ids) for found in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+
+    def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        if not self.apart:
+            return self.encode_many(texts)
+        found = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            [
+                i + self.size * (self.piece(i)[1] and start > 0 and not text[start - 1].isspace())
+                for i, (start, _) in zip(one.ids, one.offsets, strict=True)
+            ]
+            for text, one in zip(texts, found, strict=True)
+        ]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        found = self.backend.encode(text, add_special_tokens=False).offsets
+        return [(end - len(text[start:end].lstrip()), end) for start, end in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         text = str(self.backend.decode([int(i) for i in ids], skip_special_tokens=True))
@@ -230,7 +250,7 @@ def marks_from_json(content: Mapping[str, Any]) -> Marks:
     names = {int(i): str(name) for i, name in given.pop("names").items()}
     frame = given.pop("source", None)
     source = None if frame is None else Frame(**{side: _ids(frame[side], names) for side in frame})
-    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten")}
+    several = {name: _ids(given.pop(name, ()), names) for name in ("first", "unwritten", "sentinels")}
     if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
         raise ValueError("its marks should be whole numbers")
     return Marks(names, source=source, **several, **given)

@@ -62,12 +62,18 @@ class Modality(Side):
     vocabulary = 0  # how many token ids there are, where elements are tokens
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all items, where they are of one length
+    of_target = False  # there is no source, and it is made of what is wanted
     several_references = False  # examples of one source are one input with several references, when they are evaluated
     seconds_per_place: float = 0.0  # where words are moments, one after the other: how long each lasts; 0: they are not
 
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings)
         self.stem: Any = stem or TokenStemSettings()
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its elements are tokens of a vocabulary, which may have yet to be learnt."""
+        return bool(self.settings.text and not self.settings.spelled)
 
     # Reading
 

@@ -15,7 +15,8 @@ from regard.errors import DataError
 from regard.evaluation.alignment import Alignment
 
 Name = int | str  # of a column: its number from 1, or what the first line calls it; in .jsonl a key
-BETWEEN = " <sep> "  # texts that make up one source
+SEPARATOR = "<sep>"  # between texts that make up one source, whatever mark the vocabulary has for it
+BETWEEN = f" {SEPARATOR} "
 
 
 def ending(path: Path) -> str:
@@ -36,7 +37,10 @@ def record_reader(
 
     def from_record(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
         record = read_record(line, place, str(names[0]))
-        texts = [BETWEEN.join([record_text(record, str(name), place) for name in group]) for group in groups]
+        texts = [
+            BETWEEN.join([text for name in group for text in record_texts(record, str(name), place, len(group) > 1)])
+            for group in groups
+        ]
         return texts, record.get(str(gold)) if gold is not None else None, record
 
     if ending(path) == "jsonl":
@@ -118,6 +122,16 @@ def record_text(record: dict[str, Any], key: str, place: str) -> str:
         half = f"\\u{ord(text[error.start]):04x}"
         raise BadLine(place, "malformed", f"has '{key}' with {half}, which is half a character") from None
     return text.replace("\n", " ")
+
+
+def record_texts(record: dict[str, Any], key: str, place: str, several: bool) -> list[str]:
+    """The text under a key of a record or, where `several` may be one source, a list of them."""
+    found = record.get(key)
+    if several and isinstance(found, int) and not isinstance(found, bool):
+        return [str(found)]
+    if not several or not isinstance(found, list):
+        return [record_text(record, key, place)]
+    return [record_text({f"{key}[{i}]": text}, f"{key}[{i}]", place) for i, text in enumerate(found)]
 
 
 def read_alignment(text: object, place: str) -> Alignment | None:

@@ -82,14 +82,14 @@ KINDS: dict[BadKind, str] = {
 def scan(data: Data, split: str, sides: Sides) -> Report:
     """Read a whole split and tell what of it cannot be used."""
     report = Report(split_names(data, split))
-    return _counted(report, read_examples(data, split, sides.form, report.add), sides)
+    return _counted(report, read_examples(data, split, sides.form_of(split), report.add), sides)
 
 
 def scan_each(data: Data, split: str, sides: Sides) -> Iterator[Report]:
     """Read a whole split and tell of each of its corpora what cannot be used."""
     for corpus in data.split(split):
         report = Report(file_names(corpus.files))
-        yield _counted(report, read_corpus(corpus, sides.form, report.add), sides)
+        yield _counted(report, read_corpus(corpus, sides.form_of(split), report.add), sides)
 
 
 def _counted(report: Report, examples: Iterable[Example], sides: Sides) -> Report:
@@ -100,7 +100,7 @@ def _counted(report: Report, examples: Iterable[Example], sides: Sides) -> Repor
 
 def usable_examples(data: Data, split: str, sides: Sides, on_bad: OnBad) -> Iterator[Example]:
     """The examples of a split that have what they need; each line that gives none is handed to `on_bad`."""
-    return _usable(read_examples(data, split, sides.form, on_bad), sides, on_bad)
+    return _usable(read_examples(data, split, sides.form_of(split), on_bad), sides, on_bad)
 
 
 def _usable(examples: Iterable[Example], sides: Sides, on_bad: OnBad) -> Iterator[Example]:

@@ -27,6 +27,7 @@ class Side(ABC):
 
     dtype: str = "float32"  # of an element on disk
     shape: tuple[int, ...] = ()  # of an element
+    located = False  # in data it may say at which character of the other side it stands: `answer <sep> 17`
 
     def read(self, field: str, folder: Path) -> str:
         """A field of a record that stands in a file of this folder; one that cannot be is a ValueError."""

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from regard.data.examples import Example, Form
 from regard.data.forms import Casing, formed
+from regard.data.modalities.noised import Noised
 from regard.data.modalities.several import Several
 from regard.data.modalities.text import Text
+from regard.data.modalities.words import Words
 from regard.data.modality import Modality
+from regard.data.side import Field
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
 from regard.data.tokens import Prefixed, Tokenizer, load_tokenizer, train_tokenizer
@@ -41,16 +44,31 @@ class Sides:
                 part.several |= not config.target.written or isinstance(settings.column, list)
                 part.begins = not config.target.written
                 part.ends = part.begins or not config.model.decoder_only
+                part.by_word = config.target.of_words
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):
             target.usual = config.usual_metrics
+            if config.denoises:
+                parts = [Noised(config.sources[0], config.stem(0), target, config.training.objective)]
+        if config.spelled:
+            words = Words(config.sources[0], config.stem(0))
+            words.of_target, parts = True, [words]
         return Sides(config, parts[0] if len(parts) == 1 else Several(parts), target)
 
     @cached_property
     def form(self) -> Form:
         """How examples stand in files."""
         return Form.of(self.source, self.target, self.config.data)
+
+    @cached_property
+    def judged_form(self) -> Form:
+        """How examples stand in files to validate and to evaluate on."""
+        return self.target.judged(self.form)
+
+    def form_of(self, split: str) -> Form:
+        """How the examples of a split stand in files."""
+        return self.form if split == "train" else self.judged_form
 
     @property
     def texts(self) -> dict[str, Text | TextTarget]:
@@ -70,6 +88,10 @@ class Sides:
     def token_settings(self, vocabulary: str) -> TokenSettings:
         """How the tokens of a vocabulary are made."""
         return self.config.tokens if vocabulary == SHARED else self.texts[vocabulary].settings.own_tokens
+
+    def given(self, example: Example) -> Field:
+        """What the source of an example is read from: of one that is made of the words of the target, the target."""
+        return example.target if self.source.of_target else example.source
 
     def find_fault(self, example: Example) -> tuple[str, str] | None:
         """What is wrong with an example before anything is learnt from it: the kind of fault, and what to say."""
@@ -109,7 +131,9 @@ class Sides:
                 settings = self.token_settings(vocabulary)
                 say(f"learning tokens ({settings.kind}{'' if vocabulary == SHARED else f' of the {vocabulary}'})")
                 texts = self._texts_of(names, examples())
-                found[vocabulary] = train_tokenizer(texts, settings.kind, settings.size, compose=False)
+                found[vocabulary] = train_tokenizer(
+                    texts, settings.kind, settings.size, settings.sentinels, compose=False
+                )
                 if self.config.data.prefixes and "source" in names:
                     found[vocabulary] = Prefixed(found[vocabulary], self.config.data.prefixes)
             elif "source" in names:

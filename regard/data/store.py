@@ -137,17 +137,24 @@ def usable(
     source, target = sides.source, sides.target
     waiting, size = iter(examples), 1
     while chunk := list(islice(waiting, size)):
-        items = _encoded(source, [(x.source, x.place) for x in chunk])
-        targets = _encoded(target, [(x.target, x.place) for x in chunk])
+        items = _encoded(source, [(sides.given(x), x.place) for x in chunk])
+        targets = items if target.paired else _encoded(target, [(x.target, x.place) for x in chunk])
         taken = sum(map(item_bytes, items))
         size = max(1, min(CHUNK, 2 * size, int(chunk_bytes * len(chunk) / max(taken, 1))))
         for example, x, y in zip(chunk, items, targets, strict=True):
             if isinstance(x, BadLine) or isinstance(y, BadLine):
                 on_bad(x if isinstance(x, BadLine) else y)
-            elif problem := find_problem(sides, x, y):
-                on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
-            else:
-                yield example, x, y
+                continue
+            try:
+                pairs = target.numbers(source, example.source, x, example.target) or [(x, y)]
+            except DataError as error:
+                on_bad(BadLine(example.place, "malformed", str(error)))
+                continue
+            for item, numbers in pairs:
+                if problem := find_problem(sides, item, numbers):
+                    on_bad(BadLine(example.place, "blank" if "empty" in problem else "long", problem))
+                else:
+                    yield example, item, numbers
 
 
 def item_bytes(item: Any) -> int:
@@ -175,7 +182,8 @@ def find_problem(sides: Sides, x: Item, y: Item) -> str | None:
     if limit is not None and len(y) > limit:
         return f"has a target of {len(y)} tokens, longer than target.max_length={limit}"
     several = len(sides.source.parts) > 1
-    for number, (part, item) in enumerate(zip(sides.source.parts, x if several else (x,), strict=True), 1):
+    read = zip(sides.source.parts, x, strict=True) if several else ((sides.source, row) for row in sides.target.rows(x))
+    for number, (part, item) in enumerate(read, 1):
         if part.problem(item, sys.maxsize if part.longest is None else part.longest) is None:
             continue
         name, setting = (f"source {number}", f"source[{number - 1}]") if several else ("source", "source")

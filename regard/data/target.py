@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from regard.data.lines import BLANKS
-from regard.data.side import Item, Side
+from regard.data.side import Field, Item, Side
 from regard.data.tokens import NATIVE, Marks, Tokenizer
 from regard.errors import ConfigError
 from regard.evaluation.bootstrap import interval, is_resampled, statistics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from regard.data.examples import Example
+    from regard.data.examples import Example, Form
     from regard.data.modality import Modality, Picture
     from regard.evaluation.labels import ClassScore
     from regard.ragged import Ragged
@@ -54,6 +54,7 @@ class Target(Side):
     family: ClassVar[Family] = TARGETS
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all outputs that are written, where they are of one length
+    paired = False  # its numbers depend on the source (`numbers`)
     comparable = True  # a source has one right output, or few; False: many, which no reference stands for
 
     @property
@@ -69,7 +70,11 @@ class Target(Side):
     # Numbers
 
     def find_fault(self, field: str) -> tuple[str, str] | None:
-        return None if field.strip(BLANKS) else ("blank", "has an empty target")
+        return ("blank", "has an empty target") if self.is_missing(field) else None
+
+    def is_missing(self, field: str) -> bool:
+        """Whether a record says nothing of what is wanted, so that it cannot be used."""
+        return not field.strip(BLANKS)
 
     def encode(self, text: str) -> list[Any]:
         """The numbers of one target."""
@@ -90,6 +95,19 @@ class Target(Side):
     def pictures(self, texts: Sequence[str]) -> list[Picture]:
         """The pictures of outputs, where outputs are pictures."""
         raise ConfigError(f"target.kind '{self.settings.kind}' is no picture; target.kind image is")
+
+    def numbers(self, source: Modality, field: Field, item: Item, text: str) -> list[tuple[Item, Item]] | None:
+        """Both sides of an example as they are trained on, where they depend on each other: an item, and the numbers
+        of its target; several, where a source is cut. None: they are what each side makes of its own."""
+        return None
+
+    def rows(self, item: Item) -> list[Item]:
+        """The sequences that a model reads of one item."""
+        return [item]
+
+    def judged(self, form: Form) -> Form:
+        """How examples stand in files to validate and to evaluate on, where it is not as in training data."""
+        return form
 
     # What is learnt from the data
 
@@ -145,6 +163,8 @@ class HeadTarget(Target):
 
     explained = True  # its answers have probabilities, and others may be forced
     ranked = 1  # how many answers its scores look at
+    wrapped = False  # an item holds more than a model reads of it (`rows`)
+    several_references = False  # examples of one source are one input with several references, when evaluated
 
     def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
         """Which vectors of the body it is predicted from; [0] stands for the whole."""
@@ -155,8 +175,12 @@ class HeadTarget(Target):
         """Right answers, laid end to end; those that do not count are `IGNORED`."""
 
     @abstractmethod
-    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+    def loss(self, found: Ragged, right: Ragged, smoothing: float, share: Tensor | None = None) -> Tensor:
         """The loss of what a head says, `(total, size)`, summed; each counts by its `share`, `(total,)`, if given."""
+
+    def judged_loss(self, found: Ragged, right: Ragged) -> Tensor:
+        """The loss of a validation."""
+        return self.loss(found, right, 0.0)
 
     @abstractmethod
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
@@ -166,9 +190,32 @@ class HeadTarget(Target):
     def log_probs(self, found: Tensor, target: Item) -> list[float]:
         """`log p` of each right answer."""
 
-    def hits(self, found: Tensor, right: Tensor) -> float | None:
+    def log_probs_of(self, found: Sequence[Tensor], targets: Sequence[Item]) -> list[float]:
+        """`log p` of each right answer, where a source is cut into several parts."""
+        return self.log_probs(found[0], targets[0])
+
+    def hits(self, found: Ragged, right: Ragged) -> float | None:
         """How many are right; None where that means nothing."""
         return None
+
+    # In use
+
+    def parts(self, source: Modality, field: Field, item: Item) -> list[Item]:
+        """The items that an input is read as: itself, or where it is too long, windows of it. One of which nothing can
+        be predicted is a DataError."""
+        return [item]
+
+    def answers(self, parts: Sequence[Item], found: Sequence[Tensor], count: int) -> list[Answer]:
+        """The best answers to one input, best first, of what the head says of each of its parts."""
+        return self.predictions(found[0], count)
+
+    def text(self, source: Modality, field: Field, values: Sequence[Any]) -> str:
+        """The text of an answer to an input."""
+        return self.decode(values)
+
+    def reference(self, source: Modality, field: Field, text: str) -> str:
+        """A target as it stands in the data, as what answers are held against."""
+        return text
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         """How well each label is predicted, where there are labels."""

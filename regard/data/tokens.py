@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ class Marks:
     counted: int = 0  # how many of them count in the length of an output
     unwritten: tuple[int, ...] = ()  # what no output holds, beside `unknown`
     source: Frame | None = None  # what stands around a source, whatever reads it; None: what the model asks for
+    sentinels: tuple[int, ...] = ()  # what stands for spans that are missing, one after the other, as T5 has them
+
+    @property
+    def blank(self) -> str:
+        """What a user writes where something is missing."""
+        return MARKS[MASK] if self.mask is None else self.names[self.mask]
 
     @cached_property
     def framing(self) -> frozenset[int]:
@@ -97,6 +104,15 @@ NATIVE = Marks(
     dict(enumerate(MARKS)), end=EOS, begin=BOS, pad=PAD, unknown=UNK, separator=SEP, mask=MASK, first=(BOS,),
     unwritten=(PAD, BOS, SEP, MASK),
 )  # fmt: skip
+
+SENTINEL = "<extra_id_{}>"  # as T5 calls them
+
+
+def native_marks(sentinels: int) -> Marks:
+    """The marks of Regard's own vocabularies, with so many sentinels after them."""
+    ids = range(len(MARKS), len(MARKS) + sentinels)
+    more = {i: SENTINEL.format(number) for number, i in enumerate(ids)}
+    return replace(NATIVE, names={**NATIVE.names, **more}, sentinels=tuple(ids)) if sentinels else NATIVE
 
 
 def clean(text: str, *, compose: bool = True) -> str:
@@ -145,6 +161,18 @@ class Tokenizer(ABC):
         """Ids of many lines; with `sampling`, subwords are drawn, the same ones for the same seed."""
         return [self.encode(text) for text in texts]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of a clean line that each of its tokens stands for, from one to before another; those of its
+        word, where tokens do not say it more closely."""
+        words = [match.span() for match in re.finditer("[^ ]+", text)]
+        numbers = self.words(self.encode_words([text])[0])
+        return [words[min(word, len(words) - 1)] if word >= 0 else (0, 0) for word in numbers]
+
+    def encode_words(self, texts: Sequence[str], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        """Like `encode_many`, so that `words` tells each word from the next by the ids alone: where a vocabulary does
+        not say of a token that it goes on a word, `size` is added to its id."""
+        return self.encode_many(texts, sampling=sampling, seed=seed)
+
 
 class Subwords(Tokenizer):
     """SentencePiece (Kudo and Richardson 2018): unigram or BPE, any character by way of its bytes."""
@@ -155,20 +183,22 @@ class Subwords(Tokenizer):
         self.model = model
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.size = self.processor.get_piece_size()
+        named = (self.processor.id_to_piece(i) == SENTINEL.format(i - len(MARKS)) for i in range(len(MARKS), self.size))
+        self.marks = native_marks(sum(takewhile(bool, named)))
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Subwords:
+    def train(texts: Iterable[str], kind: str, size: int, sentinels: int = 0, *, compose: bool = True) -> Subwords:
         """Learn subwords from lines, which are read once."""
         import sentencepiece
 
-        written, failures = io.BytesIO(), list[BaseException]()
+        written, failures, marks = io.BytesIO(), list[BaseException](), list(native_marks(sentinels).names.values())
 
         def lines() -> Iterator[bytes]:
             try:
                 for text in texts:
                     yield clean(text, compose=compose).encode()
             except UnicodeEncodeError as error:
-                failures.append(_not_learnt(str(error), kind, size))
+                failures.append(_not_learnt(str(error), kind, size, len(marks)))
             except BaseException as error:  # not for SentencePiece: versions of it differ in what they make of it
                 failures.append(error)
 
@@ -177,11 +207,11 @@ class Subwords(Tokenizer):
                 sentence_iterator=lines(), model_writer=written, model_type=kind,
                 vocab_size=size, hard_vocab_limit=False, byte_fallback=True, character_coverage=0.9999,
                 normalization_rule_name="identity", input_sentence_size=2_000_000, minloglevel=2,
-                pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, control_symbols=list(MARKS[SEP:]),
+                pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, control_symbols=marks[SEP:],
             )  # fmt: skip
         except RuntimeError as error:
             if not failures:
-                raise _not_learnt(str(error), kind, size) from None
+                raise _not_learnt(str(error), kind, size, len(marks)) from None
         if failures:
             raise failures[0]
         return Subwords(written.getvalue())
@@ -206,6 +236,20 @@ class Subwords(Tokenizer):
             ]
             return [ids for part in parts for ids in part.result()]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        found, at, waiting = [], -1, 0  # a blank is put before the first word
+        for i in self.encode(text):
+            piece = str(self.processor.id_to_piece(i))
+            if self.processor.is_byte(i):
+                waiting = waiting or len(text[at].encode())
+                found.append((at, at + 1))
+                waiting -= 1
+                at += not waiting
+            else:
+                found.append((at + piece.startswith("▁"), at + len(piece)))
+                at += len(piece)
+        return found if at == len(text) else super().offsets(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([int(i) for i in ids]))
 
@@ -214,15 +258,16 @@ class Subwords(Tokenizer):
         shown, started = [], False
         for i in map(int, ids):
             piece = str(self.processor.id_to_piece(i))
-            goes_on = started and i >= len(MARKS) and not piece.startswith("▁")
+            own = i not in self.marks.names
+            goes_on = started and own and not piece.startswith("▁")
             shown.append(f"·{piece}" if goes_on else piece.removeprefix("▁") or "▁")
-            started = i >= len(MARKS)
+            started = own
         return shown
 
     def words(self, ids: Sequence[int]) -> list[int]:
         numbers, word = [], -1
         for i in map(int, ids):
-            text = i >= len(MARKS) or i == UNK
+            text = self.marks.is_text(i)
             word += text and (word < 0 or str(self.processor.id_to_piece(i)).startswith("▁"))
             numbers.append(word if text else -1)
         return numbers
@@ -231,11 +276,11 @@ class Subwords(Tokenizer):
         (folder / f"{name}.model").write_bytes(self.model)
 
 
-def _not_learnt(said: str, kind: str, size: int) -> RegardError:
+def _not_learnt(said: str, kind: str, size: int, marks: int) -> RegardError:
     """What SentencePiece said when it gave up, as an error of data or settings."""
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", said):
         return ConfigError(
-            f"tokens.size ({size}) is too small for {kind} on this text: 256 bytes, {len(MARKS)} marks and every "
+            f"tokens.size ({size}) is too small for {kind} on this text: 256 bytes, {marks} marks and every "
             f"character must fit; try at least {needed[1]}, or tokens.kind: char"
         )
     if "sentences_.empty()" in said or "required_chars_.empty()" in said:
@@ -249,32 +294,37 @@ def _not_learnt(said: str, kind: str, size: int) -> RegardError:
 class Symbols(Tokenizer):
     """A list of characters (`char`) or of words (`word`), most frequent first."""
 
-    def __init__(self, kind: str, symbols: Sequence[str]) -> None:
-        self.kind, self.symbols = kind, [*MARKS, *symbols]
+    def __init__(self, kind: str, symbols: Sequence[str], sentinels: int = 0) -> None:
+        self.marks = native_marks(sentinels)
+        self.kind, self.symbols = kind, [*self.marks.names.values(), *symbols]
         self.ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         self.size = len(self.symbols)
         self.joint = " " if kind == "word" else ""
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Symbols:
+    def train(texts: Iterable[str], kind: str, size: int, sentinels: int = 0, *, compose: bool = True) -> Symbols:
         """Collect symbols from lines; of words, as many as fit into `size`."""
+        marks = native_marks(sentinels).names.values()
         counts: Counter[str] = Counter()
         for text in texts:
             cleaned = clean(text, compose=compose)
             counts.update(cleaned.split() if kind == "word" else cleaned)
-        for mark in ("", *MARKS):
+        for mark in ("", *marks):
             counts.pop(mark, None)
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
-        return Symbols(kind, ranked[: size - len(MARKS)] if kind == "word" else ranked)
+        return Symbols(kind, ranked[: max(size - len(marks), 0)] if kind == "word" else ranked, sentinels)
 
     def encode(self, text: str) -> list[int]:
         cleaned = clean(text, compose=self.composes)
         symbols = cleaned.split() if self.kind == "word" else cleaned
         known = (self.ids.get(symbol, UNK) for symbol in symbols)
-        return [i if i >= len(MARKS) else UNK for i in known]
+        return [UNK if i in self.marks.names else i for i in known]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return super().offsets(text) if self.kind == "word" else [(i, i + 1) for i in range(len(text))]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.joint.join(self.symbols[i] for i in ids if i >= len(MARKS) or i == UNK)
+        return self.joint.join(self.symbols[i] for i in ids if self.marks.is_text(i))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.symbols[i].replace(" ", "▁") for i in ids]
@@ -283,37 +333,49 @@ class Symbols(Tokenizer):
         numbers, word = [], -1 if self.kind == "word" else 0
         for i in ids:
             word += self.kind == "word" or self.symbols[i] == " "
-            numbers.append(word if i >= len(MARKS) or i == UNK else -1)
+            numbers.append(word if self.marks.is_text(i) else -1)
         return numbers
 
     def save(self, folder: Path, name: str) -> None:
-        content = {"kind": self.kind, "symbols": self.symbols[len(MARKS) :]}
+        content = {"kind": self.kind, "symbols": self.symbols[len(self.marks.names) :], **_sentinels(self.marks)}
         (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False, indent=0), encoding="utf-8")
 
 
 class Bytes(Tokenizer):
     """The 256 bytes of UTF-8: nothing to learn, nothing unknown."""
 
-    size = len(MARKS) + 256
+    def __init__(self, sentinels: int = 0) -> None:
+        self.marks = native_marks(sentinels)
+        self.first = len(self.marks.names)  # the id of byte 0
+        self.size = self.first + 256
 
     def encode(self, text: str) -> list[int]:
-        return [byte + len(MARKS) for byte in clean(text, compose=self.composes).encode("utf-8")]
+        return [byte + self.first for byte in clean(text, compose=self.composes).encode("utf-8")]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode("utf-8")]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(i - len(MARKS) for i in ids if i >= len(MARKS)).decode("utf-8", errors="replace")
+        return bytes(i - self.first for i in ids if i >= self.first).decode("utf-8", errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [MARKS[i] if i < len(MARKS) else _show(i - len(MARKS)) for i in ids]
+        return [self.marks.names[int(i)] if i < self.first else _show(int(i) - self.first) for i in ids]
 
     def words(self, ids: Sequence[int]) -> list[int]:
         numbers, word = [], 0
         for i in ids:
-            word += i - len(MARKS) == ord(" ")
-            numbers.append(word if i >= len(MARKS) else -1)
+            word += i - self.first == ord(" ")
+            numbers.append(word if i >= self.first else -1)
         return numbers
 
     def save(self, folder: Path, name: str) -> None:
-        (folder / f"{name}.json").write_text(json.dumps({"kind": "byte"}), encoding="utf-8")
+        content = {"kind": "byte", **_sentinels(self.marks)}
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def _sentinels(marks: Marks) -> dict[str, int]:
+    """What a file says of them, if there are any."""
+    return {"sentinels": len(marks.sentinels)} if marks.sentinels else {}
 
 
 class Prefixed(Tokenizer):
@@ -373,21 +435,23 @@ def _show(byte: int) -> str:
     return "▁" if byte == ord(" ") else chr(byte) if 32 < byte < 127 else f"<0x{byte:02X}>"
 
 
-def train_tokenizer(texts: Iterable[str], kind: str, size: int, *, compose: bool = True) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], kind: str, size: int, sentinels: int = 0, *, compose: bool = True
+) -> Tokenizer:
     """A tokenizer of the given kind, learnt from lines that are read once; whose Unicode is composed, if it is not to
     stay as it is."""
     match kind:
         case "unigram" | "bpe":
-            return Subwords.train(texts, kind, size, compose=compose)
+            return Subwords.train(texts, kind, size, sentinels, compose=compose)
         case "char" | "word":
-            return Symbols.train(texts, kind, size, compose=compose)
+            return Symbols.train(texts, kind, size, sentinels, compose=compose)
         case "imported":
             raise ConfigError(
                 "tokens.kind imported is a vocabulary that came with a model of another program; start.model, "
                 "start.encoder or start.decoder names the model to take it from, and other kinds are learnt"
             )
         case _:
-            return Bytes()
+            return Bytes(sentinels)
 
 
 def load_tokenizer(folder: Path, name: str) -> Tokenizer:
@@ -412,14 +476,21 @@ def _load_plain(folder: Path, name: str) -> Tokenizer:
         return _load_subwords(model.read_bytes())
     content: Any = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     if content["kind"] == "byte":
-        return Bytes()
+        return Bytes(_known_sentinels(content))
     if content["kind"] in PUBLISHED:
         from regard.data.foreign import load_published
 
         return load_published(folder, name, content)
     if content["kind"] not in ("char", "word"):
         raise ValueError(f"it is of kind {content['kind']!r}")
-    return Symbols(content["kind"], texts_of(content["symbols"]))
+    return Symbols(content["kind"], texts_of(content["symbols"]), _known_sentinels(content))
+
+
+def _known_sentinels(content: dict[str, Any]) -> int:
+    count = content.get("sentinels", 0)
+    if not isinstance(count, int) or not 0 <= count <= 10**6:
+        raise ValueError(f"it has {count!r} sentinels")
+    return count
 
 
 def _load_subwords(model: bytes) -> Subwords:

@@ -43,11 +43,14 @@ def import_model(
     place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
 ) -> System:
     """Write the model of Hugging Face's `transformers` in a folder, or of a name on its Hub, as a model folder of
-    Regard, and load it.
+    Regard, and load it; or that of JoeyNMT in a folder, or of fairseq or OpenNMT-py in a checkpoint.
 
     What it needs and Regard lacks is an error that names it; `warn` hears of what its way to generate asks for beyond
     that. `force` replaces an earlier model there, nothing else.
     """
+    from regard.exchange import toolkits
     from regard.exchange.huggingface import importing
 
+    if toolkits.is_toolkit(Path(place)):
+        return toolkits.import_model(Path(place), output, force=force)
     return importing.import_model(place, output, force=force, warn=warn)

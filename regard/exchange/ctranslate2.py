@@ -44,8 +44,8 @@ QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
 )  # fmt: skip
 COMPARED = {"beam": 5, "exact": False, "no_repeat": 0}  # the search that a model and its export are compared with
-POSITIONS = ("sinusoidal", "learned", "shaw", "t5", "rotary", "alibi")
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "shaw", "t5", "rotary", "alibi")
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
 def export(
@@ -124,6 +124,8 @@ def specify(system: System) -> Any:
     decoder = specs.TransformerDecoderSpec(other.layers, other.heads, **_options(other))
     _embed(encoder.embeddings[0], encoder, model.encoder, model.encoder.stem.embedding, longest)
     _embed(decoder.embeddings, decoder, model.decoder, model.decoder.embedding, longest)
+    if model.decoder.scale is not None:
+        decoder.scale_outputs = np.float32(model.decoder.scale)
     for layer, block in zip(encoder.layer, model.encoder.blocks, strict=True):
         _self_attention(layer.self_attention, block.self_attention, block.around_attention.norm, longest)
         _feed_forward(layer.ffn, block.feed_forward, block.around_feed_forward.norm)
@@ -165,8 +167,12 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("CTranslate2 runs models of one source; this one has several")
     if config.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    if config.output != "full":
+        raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     first = system.config.sources[0]
-    if first.given and not first.text:
+    if system.config.denoises:
+        raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
+    if first.given and (not first.text or first.spelled):
         raise ConfigError(f"source.kind is {first.kind}, and CTranslate2 runs models that read text")
     for name, part in (("encoder", config.encoders[0]), ("decoder", config.decoder)):
         if not isinstance(part, TransformerSettings):
@@ -174,6 +180,10 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
             raise ConfigError(f"model.{name}.kind is {part.kind}, and CTranslate2 runs {runs} alone; try --to onnx")
         if part.positions not in POSITIONS:
             raise ConfigError(f"model.{name}.positions is {part.positions}, which CTranslate2 has not; try --to onnx")
+        if getattr(part, "width", None):
+            raise ConfigError(f"model.{name}.width is {part.width}, and CTranslate2 has one width; try --to onnx")  # type: ignore[union-attr]
+        if getattr(getattr(part, "stem", None), "segments", 0):
+            raise ConfigError(f"model.{name}.stem.segments is {part.stem.segments}, which CTranslate2 has not here")  # type: ignore[union-attr]
         found.append(part)
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")
@@ -203,6 +213,8 @@ def _options(part: TransformerSettings) -> dict[str, Any]:
         "relative_position": part.positions == "shaw",
         "relative_attention_bias": part.positions in ("t5", "alibi"),
         "rotary_dim": 0 if part.positions == "rotary" else None,  # 0: all; pairs stand side by side, as here
+        "layernorm_embedding": part.embedding_norm,
+        "head_dim": part.d_head,
     }
 
 
@@ -212,11 +224,14 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _embed(embeddings: Any, spec: Any, part: Any, embedding: Embedding, longest: int) -> None:
-    """Embeddings, which are scaled by `√d_model` there too; positions, of which the built-in ones begin at 1; the last
-    norm."""
+    """Embeddings, which are scaled by `√d_model` there too if they are here; positions, of which the built-in ones
+    begin at 1; the first norm and the last."""
     embeddings.weight = _copy(embedding.table.weight)
+    spec.scale_embeddings = embedding.scale != 1.0
+    if part.embedding_norm is not None:
+        _norm(spec.layernorm_embedding, part.embedding_norm)
     if isinstance(part.positions, Learned):
-        spec.position_encodings.encodings = _copy(part.positions.table.weight)
+        spec.position_encodings.encodings = _copy(part.positions.table.weight[part.positions.first :])
     elif part.positions is not None:
         device = embedding.table.weight.device
         spec.position_encodings.encodings = _copy(part.positions(torch.arange(longest, device=device)))
@@ -228,6 +243,7 @@ def _self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, l
     _norm(spec.layer_norm, norm)
     _linear(spec.linear[0], attention.inputs.weight, attention.inputs.bias)
     _linear(spec.linear[1], attention.output.weight, attention.output.bias)
+    _scale(spec, attention)
     if isinstance(attention.relative, Shaw):
         spec.relative_position_keys = _copy(attention.relative.key_table.weight)
         spec.relative_position_values = _copy(attention.relative.value_table.weight)
@@ -251,11 +267,19 @@ def _bias(attention: MultiHeadAttention, relative: Relative, longest: int) -> Te
 
 
 def _cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
-    width, inputs = attention.width, attention.inputs
+    width, weight = attention.width, attention.inputs.weight
+    bias: Tensor | None = attention.inputs.bias
     _norm(spec.layer_norm, norm)
-    _linear(spec.linear[0], inputs.weight[:width], inputs.bias[:width])
-    _linear(spec.linear[1], inputs.weight[width:], inputs.bias[width:])
+    _linear(spec.linear[0], weight[:width], None if bias is None else bias[:width])
+    _linear(spec.linear[1], weight[width:], None if bias is None else bias[width:])
     _linear(spec.linear[2], attention.output.weight, attention.output.bias)
+    _scale(spec, attention)
+
+
+def _scale(spec: Any, attention: MultiHeadAttention) -> None:
+    """What queries are multiplied by, where it is not `1 / √d_head`."""
+    if attention.stretch is not None:
+        spec.queries_scale = np.float32(1.0)
 
 
 def _feed_forward(spec: Any, part: FeedForward, norm: nn.Module) -> None:

@@ -49,7 +49,7 @@ ENCODER, STEP, PROGRAM = "encoder.onnx", "step.onnx", "runner.pyz"
 MASKS = ("mask", "real")  # tensors of a state that hold truths
 SIZES = {"rows": 6, "sources": 3, "source": 5, "past": 4}  # of what is traced; in use they may be any
 MODULES = (
-    "errors", "artifacts", "data/__init__", "data/tokens", "data/forms", "data/readers/__init__",
+    "errors", "artifacts", "data/__init__", "data/tokens", "data/foreign", "data/forms", "data/readers/__init__",
     "data/readers/archives", "data/readers/members", "data/modalities/__init__", "data/modalities/pixels",
     "exchange/__init__", "exchange/onnx_runner",
 )  # fmt: skip
@@ -68,13 +68,22 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("model.decoder.kind is none: an encoder alone writes nothing, so there is no step to export")
     if system.config.model.ctc:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
+    if system.config.model.output != "full":
+        raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
     if not isinstance(task, TextGeneration) or not isinstance(task.model, EncoderDecoder | DecoderOnly):
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
+    if system.config.denoises:
+        raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
     if len(task.first) > 1:
         raise ConfigError("outputs of this model begin with several marks, and the runner of ONNX exports with one")
+    for part in system.config.model.encoders:
+        if segments := getattr(part.stem, "segments", 0):
+            raise ConfigError(
+                f"model.encoder.stem.segments is {segments}: ONNX graphs do not count separators; set it to 0"
+            )
     require("onnx", "onnxscript", "onnxruntime")
     with new_folder(folder, KIND, force=force) as new:
         model = copy.deepcopy(task.model).to("cpu", torch.float32).eval()

@@ -69,7 +69,7 @@ class Runner:
         self.encoder, self.step = graph(self.facts["encoder"]), graph(self.facts["step"])
         self.source, self.marks = self.facts["source"], self.facts["marks"]
         self.of_rows = {entry.name for entry in self.step.get_inputs() if entry.shape[0] == "rows"}
-        self.target_tokens = self._tokens(folder, "target", self.facts["target_tokens"])
+        self.target_tokens = self._tokens(folder, "target", self.facts["target_tokens"]).for_target
         self.source_tokens = self._tokens(folder, "source", self.source.get("tokens", self.facts["target_tokens"]))
 
     def _tokens(self, folder: Path, side: str, name: str) -> Tokenizer:
@@ -185,7 +185,8 @@ class Runner:
         }  # fmt: skip
         if self.encoder is not None:
             text = self.source["kind"] == "text"
-            ends = [np.array([*item, *self.source["end"]] if text else item) for item in items]
+            begin = self.source.get("begin", ())
+            ends = [np.array([*begin, *item, *self.source["end"]] if text else item) for item in items]
             lengths = np.array([len(item) for item in ends])
             padded = np.zeros((len(ends), max(1, *lengths), *ends[0].shape[1:]), np.int64 if text else np.uint8)
             for row, item in zip(padded, ends, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.data.tokens import NATIVE, Marks
+from regard.errors import ConfigError
 from regard.model_settings import (
     EncoderSettings,
     ModelSettings,
@@ -21,53 +22,75 @@ from regard.model_settings import (
     TransformerEncoderSettings,
 )
 from regard.models.ctc import CTCHead, CTCModel
+from regard.models.electra import NarrowStem, ReplacedTokenModel
+from regard.models.elmo import BidirectionalLanguageModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
-from regard.models.model import DecoderOnly, EncoderDecoder, EncoderWithHead, Head, MaskedLanguageModel, Model, Pool
+from regard.models.model import (
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderWithHead,
+    Head,
+    MaskedLanguageModel,
+    Model,
+    OutputLayer,
+    Pool,
+)
 from regard.models.recurrent import RecurrentDecoder
-from regard.models.stems import Elements, Embedding, Stem, VectorStem
+from regard.models.stems import Elements, Embedding, Stem, TokenStem, VectorStem
 from regard.models.transformer import TransformerDecoder
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.attention import Attention
 from regard.nn.blocks import DecoderBlock
+from regard.nn.crf import Chain
 from regard.nn.hard import HardAttention
 from regard.registry import BODIES, SCORES, STEMS
 from regard.section import TargetSettings
 from regard.stem_settings import StemSettings, TokenStemSettings
 
+AnyModel = Model | ReplacedTokenModel | BidirectionalLanguageModel
 PIXELS = 224  # a side of the pictures for which a model is counted that is not built
 
 
 def build(
     settings: ModelSettings, sources: int | Sequence[Elements], outputs: int, longest: int,
     target: TargetSettings | None = None, marks: Marks = NATIVE,
-) -> Model:  # fmt: skip
+) -> AnyModel:  # fmt: skip
     """A new model with weights drawn from torch's random state. It reads `sources` (of one text, the vocabulary will
     do) and has so many `outputs`: tokens, of which some are `marks`, or classes of `target`. `longest` bounds learned
     positions."""
     given = [Elements(sources)] if isinstance(sources, int) else list(sources)
     d_model, dropout, causal = settings.d_model, settings.dropout, settings.decoder_only
     if target is not None and not target.written:
-        pool: Pool = "each" if target.of_words else "last" if causal else "summary"
+        pool: Pool = "each" if target.of_words or target.of_places else "last" if causal else "summary"
         if pool == "summary" and len(given) == 1:
             if _stem_settings(settings, 0, given[0]).has_whole:
                 pool = "class"
             elif isinstance(settings.encoder, TransformerEncoderSettings) and given[0].vocabulary:
                 pool = "first"
+        pool = target.pool or pool
         if causal:
             read = Embedding(given[0].vocabulary, d_model, dropout, scaled=settings.scale_embeddings)
             body = build_decoder(settings, read, longest)
         else:
             body = build_encoders(settings, given, longest)
+        chain = Chain(outputs) if target.chained else None
         return EncoderWithHead(
-            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias
-        )
+            body, d_model, outputs, dropout, pool, causal=causal, pooler=settings.pooler, bias=settings.output_bias,
+            chain=chain, projected=target.projects,
+        )  # fmt: skip
+    if settings.encoder_only and not settings.ctc and settings.encoders[0].two_way:
+        narrow = Head(settings.encoders[0].stem_width(d_model), outputs, None, bias=settings.output_bias)
+        return BidirectionalLanguageModel(build_encoder(settings, 0, given[0], longest), narrow)
     embedding = Embedding(outputs, d_model, dropout, scaled=settings.scale_embeddings)
-    head = Head(d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
+    head = build_output(settings, outputs, embedding)
     if settings.encoder_only and settings.ctc:
         return CTCModel(build_encoders(settings, given, longest), CTCHead(d_model, outputs, marks))
     if settings.encoder_only:
         read_by = Elements(outputs, embedding=embedding, separator=given[0].separator if given else None)
         encoder = build_encoder(settings, 0, read_by, longest)
-        return MaskedLanguageModel(encoder, d_model, head, getattr(settings.encoder, "norm_epsilon", 1e-5))
+        if settings.generator is None:
+            return MaskedLanguageModel(encoder, d_model, head, _epsilon(settings))
+        return ReplacedTokenModel(encoder, build_generator(settings, encoder.stem, head, longest), d_model)
     if causal:
         return DecoderOnly(build_decoder(settings, embedding, longest), head)
     if settings.share_embeddings:
@@ -78,6 +101,18 @@ def build(
     if settings.share_layers:
         share(encoder, decoder)
     return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
+
+
+def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> OutputLayer:
+    """The output layer over so many tokens."""
+    if settings.output == "full":
+        return Head(settings.d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
+    cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
+    if cutoffs[-1] >= outputs:
+        raise ConfigError(
+            f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; each cluster needs some, so lower it"
+        )
+    return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:
@@ -97,13 +132,25 @@ def _stem_settings(settings: ModelSettings, number: int, source: Elements) -> St
     return settings.encoder_of(number).stem or source.stem or TokenStemSettings()
 
 
-def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> nn.Module:
+def build_encoder(settings: ModelSettings, number: int, source: Elements, longest: int) -> Any:
     """The encoder of a source: a stem and a body."""
     part: EncoderSettings = settings.encoder_of(number)
     chosen, source = _stem_settings(settings, number, source), replace(source, scaled=settings.scale_embeddings)
-    width = getattr(part, "width", None) or settings.d_model
-    stem: Stem = STEMS.get(chosen.kind)(chosen, source, width, settings.dropout)
+    stem: Stem = STEMS.get(chosen.kind)(chosen, source, part.stem_width(settings.d_model), settings.dropout)
     return BODIES.get(part.kind)(part, stem, settings.d_model, settings.dropout, longest)
+
+
+def build_generator(settings: ModelSettings, wide: TokenStem, head: Head, longest: int) -> MaskedLanguageModel:
+    """A smaller masked language model over the embedding of another, and under its output layer."""
+    part, width = settings.generator_encoder, settings.generator_width
+    stem = NarrowStem(wide, settings.d_model, width)
+    body = BODIES.get(part.kind)(part, stem, width, settings.dropout, longest)
+    return MaskedLanguageModel(body, settings.d_model, head, _epsilon(settings), width)
+
+
+def _epsilon(settings: ModelSettings) -> float:
+    """What norms beside the encoder's add to the variance: as much as its own."""
+    return float(getattr(settings.encoder, "norm_epsilon", 1e-5))
 
 
 def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -> nn.Module:

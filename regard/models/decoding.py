@@ -15,6 +15,7 @@ from regard.models.stems import Stem
 from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, exclusive
 from regard.nn.linear import Packed, Quantised
+from regard.nn.lora import merge_adapters
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -66,7 +67,9 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
         shares = first.is_cuda and precision == "float32"
         own = [*model.parameters(), *model.buffers()]
         copied = copy.deepcopy(model, {id(tensor): tensor for tensor in own} if shares else {}).eval()
-        copied = copied if shares else copied.requires_grad_(False)
+        if not shares:
+            merge_adapters(copied)
+            copied.requires_grad_(False)
         if precision == "bfloat16":
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)

@@ -69,6 +69,16 @@ class Body(nn.Module, ABC):
         super().__init__()
         self.stem = stem
 
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """How the names of those parts begin that a pretrained body brings along; the others may begin anew."""
+        return ("",)
+
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        """What it is made of, from the source up; what is not among it counts as of the top level."""
+        return [[self.stem], []]
+
     @abstractmethod
     def forward(self, source: Ragged) -> Memory:
         """A source to a vector for each of its places, and to one for the whole."""
@@ -105,6 +115,10 @@ class RecurrentEncoder(Body, Looped):
         self.forwards: Sequence[Recurrence] = nn.ModuleList(directions[0])  # type: ignore[assignment]
         self.backwards: Sequence[Recurrence] = nn.ModuleList(directions[1] if both else [])  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
+
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        return [[self.stem], *zip(self.forwards, *([self.backwards] if self.backwards else []), strict=True)]
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source)
@@ -171,10 +185,16 @@ class TransformerEncoder(Body):
         super().__init__(settings, stem, d_model, dropout, longest)
         width = settings.width or d_model
         parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
-        self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
+        self.positions, self.embedding_norm = parts.positions, parts.embedding_norm
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
+        self.final = parts.final
         self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
+
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        below = [part for part in (self.stem, self.positions, self.embedding_norm) if part is not None]
+        return [below, *([block] for block in self.blocks)]
 
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions, self.embedding_norm)

@@ -9,6 +9,7 @@ rows of one source stand together, as many for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from regard.bundle import Source
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
+from regard.nn.adaptive import AdaptiveHead, Softmax
+from regard.nn.crf import Chain
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
 from regard.ragged import Ragged
@@ -73,12 +76,19 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)
 
+    def softmaxes(self, x: Tensor, targets: Tensor) -> Iterator[Softmax]:
+        """The softmaxes whose `-log p` add up to that of the targets: here one."""
+        yield Softmax(x, self.linear.weight, self.linear.bias, targets)
+
+
+OutputLayer = Head | AdaptiveHead  # to logits, or to what is as good: log-probabilities
+
 
 class AutoregressiveModel(nn.Module, ABC):
     """A decoder and an output layer, which write a token at a time."""
 
     decoder: Decoder
-    head: Head
+    head: OutputLayer
     graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
     reads_source_first = False  # whether source and target are one sequence to the decoder
 
@@ -125,7 +135,7 @@ class AutoregressiveModel(nn.Module, ABC):
 class EncoderDecoder(AutoregressiveModel):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head, ctc: nn.Module | None = None) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: OutputLayer, ctc: nn.Module | None = None) -> None:
         super().__init__()
         self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
         self.ctc: Any = ctc  # an output layer over the encoder's states (`CTCHead`), if there is one
@@ -154,7 +164,7 @@ class DecoderOnly(AutoregressiveModel):
 
     reads_source_first = True
 
-    def __init__(self, decoder: nn.Module, head: Head) -> None:
+    def __init__(self, decoder: nn.Module, head: OutputLayer) -> None:
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
@@ -180,10 +190,13 @@ class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
-    def __init__(self, encoder: nn.Module, d_model: int, head: Head, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self, encoder: nn.Module, d_model: int, head: OutputLayer, epsilon: float = 1e-5, width: int | None = None
+    ) -> None:
+        """With `width`, the encoder's vectors are of that width, and not of the output layer's."""
         super().__init__()
         self.encoder, self.head = encoder, head
-        self.transform, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
+        self.transform, self.norm = nn.Linear(width or d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
         self.packed = False  # far fewer tokens are asked for than read
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
@@ -203,14 +216,17 @@ class EncoderWithHead(nn.Module):
     """A body under a classification or regression head, which predicts something of the whole source or of its words.
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
-    et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021), the last of a decoder (GPT, Radford et al.
-    2018), or the encoder's summary. For a word, from the vector at one of its pieces. The body has the name that it has
-    in other models, so that it can be pretrained.
+    et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021),
+    the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the vector at one of
+    its pieces. The body has the name that it has in other models, so that it can be pretrained.
+
+    With a `chain` (`regard/nn/crf.py`) what is said of a word depends on what is said of the one before. Without
+    `outputs` there is no head: what is found is the vector itself, in use without the dense layer unless `projected`.
     """
 
     def __init__(
         self, body: nn.Module, d_model: int, outputs: int, dropout: float, pool: Pool, *, causal: bool,
-        pooler: Literal["tanh", "relu"] = "tanh", bias: bool = True,
+        pooler: Literal["tanh", "relu"] = "tanh", bias: bool = True, chain: Chain | None = None, projected: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.encoder: nn.Module | None = None if causal else body
@@ -218,7 +234,8 @@ class EncoderWithHead(nn.Module):
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.activation = torch.tanh if pooler == "tanh" else torch.relu
-        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None, bias=bias)
+        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None, bias=bias) if outputs else None
+        self.chain, self.projected = chain, projected
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """`(total, outputs)`: of each source, or of the position in its source that each of `inputs` names."""
@@ -226,16 +243,24 @@ class EncoderWithHead(nn.Module):
 
     def predict_at(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
         """Like `forward`, from what the body has made of the source."""
-        states = memory.states.values
+        if self.pool == "each":
+            x = memory.states.values[source.offsets.long()[inputs.row] + inputs.values]
+        else:
+            x = self.whole(memory)
+        if self.transform is not None and (self.projected or self.training):
+            x = self.activation(self.transform(x))
+        found = inputs.like(x if self.head is None else self.head(self.dropout(x)))
+        return found if self.chain is None else self.chain(found)
+
+    def whole(self, memory: Memory) -> Tensor:
+        """The vector that stands for each source, `(rows, d_model)`."""
         match self.pool:
-            case "each":
-                x = states[source.offsets.long()[inputs.row] + inputs.values]
             case "first" | "class":
-                x = states[memory.states.offsets[:-1].long()]
+                return memory.states.values[memory.states.offsets[:-1].long()]
+            case "mean":
+                return memory.states.mean()
             case _:
-                x = memory.summary
-        x = x if self.transform is None else self.activation(self.transform(x))
-        return inputs.like(self.head(self.dropout(x)))
+                return memory.summary
 
     def encode(self, source: Source) -> Memory:
         if self.encoder is not None:
@@ -250,5 +275,5 @@ class EncoderWithHead(nn.Module):
         return self.decoder is not None
 
 
-Pool = Literal["first", "class", "last", "summary", "each"]
+Pool = Literal["first", "class", "last", "summary", "mean", "each"]
 Model = AutoregressiveModel | MaskedLanguageModel | EncoderWithHead

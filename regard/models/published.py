@@ -154,9 +154,9 @@ def encoder_weights(tensors: Mapping[str, Tensor], layout: Layout, where: Path) 
     return found
 
 
-def put(found: Mapping[str, Tensor], own: Mapping[str, Tensor], begin: str, stem: str, where: Path) -> int:
+def put(found: Mapping[str, Tensor], own: Mapping[str, Tensor], begin: str, stem: str, where: Path) -> set[str]:
     """Put an encoder's weights into a model's `own`, where its names begin like this and its stem is called `stem`;
-    those that do not fit are named. Gives how many there were."""
+    those that do not fit are named. Gives the names of what there was."""
     here = {begin + re.sub(r"^stem\.", stem, name): tensor for name, tensor in found.items()}
     unfit = f"start.weights: {where} does not fit this config's [model]"
     for name, tensor in here.items():
@@ -172,7 +172,7 @@ def put(found: Mapping[str, Tensor], own: Mapping[str, Tensor], begin: str, stem
     for name in own:
         if name.startswith(brought) and name not in here and not name.startswith(new):
             raise ConfigError(f"{unfit}: it has no {name}")
-    return len(here)
+    return set(here)
 
 
 def _fitted(name: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:

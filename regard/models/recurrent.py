@@ -103,6 +103,11 @@ class RecurrentDecoder(Looped):
         self.gate = nn.Linear(d_model, 1) if gate else None
         self.dropout = Dropout(dropout)
 
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        """What it is made of, from the tokens up; what is not among it counts as of the top level."""
+        return [[self.embedding], *([layer] for layer in self.recurrence.layers)]
+
     def start(self, memory: Memory) -> RecurrentState:
         states = memory.states
         return self._start(self._bridge_input(memory), memory.summary, states.padded(), states.mask)

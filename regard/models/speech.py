@@ -150,7 +150,7 @@ class WhisperStem(Stem):
 
     def __init__(self, settings: WhisperStemSettings, elements: Elements, d_model: int, dropout: float) -> None:
         super().__init__(settings, elements, d_model, dropout)
-        self.frames, self.log_mel = settings.frames, WhisperLogMel(settings.mels)
+        self.frames, self.log_mel = settings.frames, WhisperLogMel(100 * elements.shape[0], settings.mels)
         self.conv1 = nn.Conv1d(settings.mels, d_model, 3, padding=1)
         self.conv2 = nn.Conv1d(d_model, d_model, 3, stride=2, padding=1)
         self.table = nn.Embedding((settings.frames + 1) // 2, d_model)

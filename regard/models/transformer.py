@@ -133,6 +133,12 @@ class TransformerDecoder(nn.Module):
     def _embed(self, tokens: Tensor, position: Tensor, longest: int) -> Tensor:
         return self.embedding(tokens, self.positions, position, longest, self.embedding_norm)
 
+    @property
+    def levels(self) -> list[Sequence[nn.Module]]:
+        """What it is made of, from the tokens up; what is not among it counts as of the top level."""
+        below = [part for part in (self.embedding, self.positions, self.embedding_norm) if part is not None]
+        return [below, *([block] for block in self.blocks)]
+
     def forward(self, tokens: Ragged, memory: Memory | None) -> Ragged:
         x = tokens.like(self._embed(tokens.values, tokens.position, tokens.longest))
         source = None if memory is None else memory.states

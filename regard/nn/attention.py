@@ -219,7 +219,7 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.causal, self.d_head = heads, causal, d_head or d_model // heads
         self.width = heads * self.d_head  # of all heads; d_model, unless d_head says otherwise
         self.stretch = None if scaled else self.d_head**0.5
-        self.inputs = Linear(d_model, 3 * self.width, bias=bias)  # of queries, keys, values
+        self.inputs = Linear(d_model, 3 * self.width, bias, heights=[self.width] * 3)  # of queries, keys, values
         self.output = nn.Linear(self.width, d_model, bias=bias)
         self.relative = relative
         for weight in (*self.inputs.weight.data.chunk(3), self.output.weight):

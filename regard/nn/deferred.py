@@ -60,8 +60,10 @@ def deferred_matmul(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def deferred_apply(linear: nn.Module, x: Tensor) -> Tensor:
-    """`linear(x)`, with deferred gradients inside `defer_gradients`; else by a call, of whatever kind the layer is."""
-    return deferred_linear(x, linear.weight, linear.bias) if _deferring() else linear(x)  # type: ignore[arg-type]
+    """`linear(x)`, with deferred gradients inside `defer_gradients`; else, or if it is no plain layer, by a call."""
+    if type(linear) is nn.Linear and _deferring():
+        return deferred_linear(x, linear.weight, linear.bias)
+    return linear(x)
 
 
 def step_attention_fuses(q: Tensor) -> bool:

@@ -65,7 +65,7 @@ def _plain_sum(x: Tensor, added: Tensor, dropout: Dropout, factor: float) -> Ten
 def linear_activate_dropout(linear: nn.Linear, x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
     """`dropout(f(W x + b))`. In training on a GPU, with ReLU, GELU (with the error function) or SiLU, all that follows
     `W x` is one kernel; so is its gradient, and that of `b` is summed on the way."""
-    kind = _kind(activation)
+    kind = _kind(activation) if type(linear) is nn.Linear else None
     if kind is None or linear.bias is None or not usable(x) or not dropout.training or not 0.0 < dropout.p < 1.0:
         return dropout(activation(linear(x)))
     product = F.linear(x, linear.weight)

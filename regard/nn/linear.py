@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +15,15 @@ PARTS = 32  # numbers of rows up to each power of 2 (see `bucket`): at most a si
 
 
 class Linear(nn.Linear):
-    """`W x + b`, of which some rows can be asked for alone."""
+    """`W x + b`, of which some rows can be asked for alone. `heights` are the rows of each matrix, where `W` is several
+    of them, one above the other."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, heights: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.heights = tuple(heights or (out_features,))
+        self.bounds = list(accumulate(self.heights, initial=0))  # where each matrix begins, and where the last ends
 
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Rows `start` to `stop` of the output, which is the last axis here."""

@@ -52,24 +52,23 @@ class LogMel(nn.Module):
 class WhisperLogMel(nn.Module):
     """Radford et al. 2023, 2.2, as their code has it: with `s = log₁₀ max(M |F(w ⊙ x_t)|², 10⁻¹⁰)` of windows of 25 ms
     around every 10 ms, frames are `(max(s, max s - 8) + 4) / 4`, where `max s` is over the whole recording. Both ends
-    are mirrored."""
-
-    SIZE, HOP = 400, 160  # samples of a window, and from one to the next, at 16 kHz
+    are mirrored, and no Fourier transform is longer than its window."""
 
     window: Tensor
     filters: Tensor
 
-    def __init__(self, mels: int) -> None:
+    def __init__(self, rate: int, mels: int) -> None:
         super().__init__()
-        self.register_buffer("window", torch.hann_window(self.SIZE, device="cpu"), persistent=False)
-        filters = torch.from_numpy(mel_filters(100 * self.HOP, self.SIZE, mels).copy())
+        self.hop, self.size, _ = window_of(rate)
+        self.register_buffer("window", torch.hann_window(self.size, device="cpu"), persistent=False)
+        filters = torch.from_numpy(mel_filters(rate, self.size, mels).copy())
         self.register_buffer("filters", filters, persistent=False)
 
     def forward(self, samples: Tensor) -> Tensor:
         """`(rows, samples)` between -1 and 1 to `(rows, mels, frames)`, in full precision."""
         with torch.autocast(samples.device.type, enabled=False):
             samples = samples.to(self.filters.dtype)
-            spectrum = torch.stft(samples, self.SIZE, self.HOP, window=self.window, return_complex=True)
+            spectrum = torch.stft(samples, self.size, self.hop, window=self.window, return_complex=True)
             power = spectrum[..., :-1].abs().square()  # the last window lies beyond the end
             level = (self.filters @ power).clamp(min=FLOOR).log10()
             return (level.maximum(level.amax((1, 2), keepdim=True) - 8.0) + 4.0) / 4.0

@@ -125,10 +125,14 @@ class TextGeneration(Task):
                 numbers=[given.first + i for i in members],
             )  # fmt: skip
             for i, hypotheses in zip(members, found, strict=True):
-                outputs = [Output(self.target.decode(h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
+                outputs = [Output(self.text_of(items[i], h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
                 results[i] = least_risk(outputs, search) if search.mbr else outputs
             advance(len(members))
         return results
+
+    def text_of(self, source: Item, tokens: Tokens) -> str:
+        """The text of what was written for a source."""
+        return self.target.decode(tokens)
 
     def _shared_out(self, items: Sequence[Item], search: Search, budget: int) -> list[list[int]]:
         """Groups to search for at once; where there is no source, the output is what takes room."""

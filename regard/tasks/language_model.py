@@ -47,7 +47,7 @@ class LanguageModeling(TextGeneration):
                     what = "empty" if not target else f"{len(target)} tokens long"
                     warn(f"{example.place} is {what}; left out")
             texts = [clean(x.target) for x in usable]
-            for pair in self.score([""] * len(texts), texts):
+            for pair in self.score([""] * len(texts), [x.target for x in usable]):
                 total, tokens = total - pair.log_prob, tokens + len(pair.tokens)
             words += sum(len(text.split()) + 1 for text in texts)
             characters += sum(len(text) + 1 for text in texts)

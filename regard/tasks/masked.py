@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,9 +32,14 @@ class MaskedLanguageModeling(Task):
 
     model: MaskedLanguageModel
 
-    @property
+    always = False  # whether a mask stands in place of every token to be predicted, as it does in use
+
+    @cached_property
     def layout(self) -> Masked:
-        return Masked(self.config.training.objective.masked, self.target.size, self.target.marks)
+        objective, target = self.config.training.objective, self.target
+        return Masked(
+            objective.masked, target.size, target.marks, objective.masking, target.words, always=self.always
+        )  # fmt: skip
 
     @property
     def frame(self) -> Frame:
@@ -185,24 +191,34 @@ class MaskedLanguageModeling(Task):
             raise DataError(f"none of the {count} texts can be used")
         if len(seen) < count:
             warn(f"{count - len(seen)} texts are empty or too long; left out")
-        share, kind = self.config.training.objective.masked, (self.config.target.own_tokens or self.config.tokens).kind
-        accuracy = Score("accuracy", 100.0 * right / total, f"percent|masked:{share}|seed:0")
+        kind = (self.config.target.own_tokens or self.config.tokens).kind
+        accuracy = Score("accuracy", 100.0 * right / total, f"percent|{self.drawn}|seed:0")
         value = perplexity(-log_prob / tokens)
         pseudo = Score(
             "pseudo-perplexity", value, f"per:token|tokens:{kind}|one mask each", higher_is_better=False
         )  # fmt: skip
         return Evaluation({"accuracy": accuracy, "pseudo_perplexity": pseudo}, [], seen)
 
+    @property
+    def drawn(self) -> str:
+        """Which tokens are predicted, as scores sign it."""
+        objective = self.config.training.objective
+        return f"masked:{objective.masked}{'' if objective.masking == 'tokens' else f' {objective.masking}'}"
+
     def validate(self, examples: Encoded) -> dict[str, float]:
         right, total, loss = self._masked(examples.targets)
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
+    def fixed_batches(self, targets: Sequence[Tokens]) -> Iterator[Batch]:
+        """Batches of all texts, with masks from a fixed seed."""
+        for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
+            draw = np.random.default_rng((0, number))
+            yield self.layout([[]] * len(group), [targets[i] for i in group], draw).to(self.device)
+
     def _masked(self, targets: Sequence[Tokens]) -> tuple[int, int, float]:
         """Over masks from a fixed seed: how many tokens are right, how many there are, the sum of `-log p`."""
         right, total, loss = 0, 0, 0.0
-        for number, group in enumerate(self.groups(targets, self.config.training.batch_tokens)):
-            draw = np.random.default_rng((0, number))
-            batch = self.layout([[]] * len(group), [targets[i] for i in group], draw).to(self.device)
+        for batch in self.fixed_batches(targets):
             with self.inference():
                 logits = self.model(batch.source, batch.inputs).values.float()
                 loss += float(torch.nn.functional.cross_entropy(logits, batch.outputs.values, reduction="sum"))

@@ -6,15 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batches import Batch, Predicted
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import HeadTarget, Scoring
-from regard.data.tokens import clean
 from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
 from regard.ragged import Ragged
@@ -60,29 +61,67 @@ class HeadPrediction(Task):
         return self.layout(sources, targets, np.random.default_rng(0))
 
     def length(self, side: str, source: Item, target: Tokens) -> int:
-        return self.source.places(source)
+        return self.source.places(self.target.rows(source)[0])
+
+    def item(self, field: Field) -> Item:
+        read = super().item(field)
+        first, *more = self.target.parts(self.source, field, read)
+        if len(self.target.rows(first)) > 1:
+            raise ConfigError(
+                f"target.kind '{self.config.target.kind}' is predicted from several texts, each read by itself; what a "
+                "model attends to is shown where it reads one"
+            )
+        if more:
+            raise DataError(f"the source is read in {len(more) + 1} windows; give one that fits into source.max_length")
+        return first
 
     def _positions(self, source: Item) -> list[int]:
         return self.target.positions(self.source, source, last=self.model.causal)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source, and what is predicted of it; where answers have no probability, none is shown beside them."""
-        pieces = self.source.pieces(source)
+        row, of_words = self.target.rows(source)[0], self.config.target.of_words
+        pieces = self.source.pieces(row)
+        log_probs = self.score_items([source], [target])[0].tokens if self.target.explained else []
         return Shown(
             source=pieces,
-            source_word=self.source.words(source),
-            target=self.target.pieces(target),
-            target_word=self.target.words(target),
+            source_word=self.source.words(row),
+            target=self.target.pieces(target) if of_words else [self.target.text(self.source, field, target)],
+            target_word=self.target.words(target) if of_words else [0],
             inputs=pieces if self.model.causal else [],
-            log_probs=self.score_items([source], [target])[0].tokens if self.target.explained else [],
+            log_probs=log_probs if of_words or not log_probs else [math.fsum(log_probs)],
             tokens=target,
-            places=self._positions(source) if self.config.target.of_words else [-1],
+            places=self._positions(source) if of_words else [-1],
         )
 
     def forced(self, field: Field, target: str) -> Tokens:
         if not self.target.explained:
             raise ConfigError("a number that is predicted has no probability to explain; leave out the target")
-        return super().forced(field, target)
+        if not self.target.paired:
+            return super().forced(field, target)
+        return self._numbers(field, super().item(field), target)[0][1]
+
+    def _numbers(self, field: Field, item: Item, target: str) -> list[tuple[Item, Tokens]]:
+        """Both sides of an example as they are trained on."""
+        found: list[tuple[Item, Tokens]] | None = self.target.numbers(self.source, field, item, target)
+        return found or [(item, self.target.encode(target))]
+
+    def unfit_pairs(self, sources: Sequence[Field], targets: Sequence[str]) -> list[str | None]:
+        if not self.target.paired:
+            return super().unfit_pairs(sources, targets)
+        found: dict[int, str] = {}
+        self._usable(sources, found.__setitem__)
+        return [found.get(i) for i in range(len(sources))]
+
+    def score(self, sources: Sequence[Field], targets: Sequence[str]) -> list[PairScore]:
+        if not self.target.paired:
+            return super().score(sources, targets)
+        results = []
+        for field, item, target in zip(sources, self.source.encode_many(sources), targets, strict=True):
+            pairs = self._numbers(field, item, target)
+            each = self.target.log_probs_of(self._found([x for x, _ in pairs]), [y for _, y in pairs])
+            results.append(PairScore(math.fsum(each), each))
+        return results
 
     def outputs(
         self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
@@ -91,39 +130,66 @@ class HeadPrediction(Task):
         """The best predictions, best first: several labels of the whole, else one."""
         if given is not None and (given.prefixes or given.phrases):
             raise ConfigError(f"target.kind is '{self.config.target.kind}'; it takes no prefixes or phrases")
-        found = self._answers(self._usable(fields, problem), search, advance)
+        found = self._answers(fields, self._usable(fields, problem), search, advance)
         return [found.get(i, []) for i in range(len(fields))]
 
-    def _usable(self, fields: Sequence[Field], problem: Problem) -> dict[int, Item]:
-        """The sources that something can be predicted of, by number; `problem` hears of the others."""
+    def _usable(self, fields: Sequence[Field], problem: Problem) -> dict[int, list[Item]]:
+        """What is read of each source that something can be predicted of, by number; `problem` hears of the others."""
         usable = {}
         for i, item in self._read(fields, problem).items():
-            if what := self.source.problem(item, self.longest - 2):
+            try:
+                parts = self.target.parts(self.source, fields[i], item)
+            except DataError as error:
+                problem(i, str(error))
+                continue
+            rows = (row for part in parts for row in self.target.rows(part))
+            if what := next(filter(None, (self.source.problem(row, self.longest - 2) for row in rows)), None):
                 problem(i, what)
             else:
-                usable[i] = item
+                usable[i] = parts
         return usable
 
-    def _answers(self, items: dict[int, Item], search: Search, advance: Advance) -> dict[int, list[Output]]:
+    def _answers(
+        self, fields: Sequence[Field], items: dict[int, list[Item]], search: Search, advance: Advance
+    ) -> dict[int, list[Output]]:
         """What is predicted of each of these, under the same number."""
-        numbers, answers = list(items), {}
-        for group in self.groups(list(items.values()), search.batch_tokens):
-            members = [numbers[k] for k in group]
-            for i, found in zip(members, self._found([items[i] for i in members]), strict=True):
+        flat = [(i, number) for i, parts in items.items() for number in range(len(parts))]
+        waiting: dict[int, list[Any]] = {i: [None] * len(parts) for i, parts in items.items()}
+        answers = {}
+        for group in self.groups([items[i][number] for i, number in flat], search.batch_tokens):
+            members = [flat[k] for k in group]
+            for (i, number), said in zip(members, self._found([items[i][n] for i, n in members]), strict=True):
+                waiting[i][number] = said
+                if any(part is None for part in waiting[i]):
+                    continue
                 answers[i] = [
-                    Output(self.target.decode(values), log_prob, log_prob, values)
-                    for values, log_prob in self.target.predictions(found, search.nbest)
+                    Output(self.target.text(self.source, fields[i], values), log_prob, log_prob, values)
+                    for values, log_prob in self.target.answers(items[i], waiting.pop(i), search.nbest)
                 ]
-            advance(len(members))
+                advance(1)
         return answers
 
     def _found(self, items: Sequence[Item]) -> list[Tensor]:
         """What the head says of each, `(positions, size)`."""
         places = [self._positions(item) for item in items]
-        source, inputs = self.source.pack(items).to(self.device), Ragged.of(places).to(self.device)
+        read = [row for item in items for row in self.target.rows(item)]
+        source, inputs = self.source.pack(read).to(self.device), Ragged.of(places).to(self.device)
         with self.inference():
             found = self.model(source, inputs).values.float()
         return list(found.cpu().split([len(row) for row in places]))
+
+    def sentence_embeddings(self, fields: Sequence[Field]) -> NDArray[np.float32]:
+        """What the encoder makes of the whole; where vectors are what was learnt, those."""
+        if not self.config.target.vectors:
+            return super().sentence_embeddings(fields)
+        items = self.source.encode_many(fields)
+        found = np.zeros((len(fields), self.config.model.d_model), np.float32)
+        for group in self.groups(items, self.config.training.batch_tokens):
+            source, inputs = self.source.pack([items[i] for i in group]), Ragged.of([[0]] * len(group))
+            with self.inference():
+                vectors = self.model(source.to(self.device), inputs.to(self.device)).values
+            found[group] = vectors.float().cpu().numpy()
+        return found
 
     def score_items(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[PairScore]:
         """`log p` of each right answer, as its target has it."""
@@ -139,23 +205,24 @@ class HeadPrediction(Task):
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
         """The target's scores. An example that cannot be used is left out, and `warn` hears of it."""
-        inputs = Inputs(together=self.source.several_references)
+        inputs = Inputs(together=self.source.several_references or self.target.several_references)
         answers: dict[int, list[str]] = {}  # of each input, best first
         count = 0
         search = search.model_copy(update={"nbest": max(search.nbest, self.target.ranked)})
         for window in windows(self.checked(examples), self.window):
             count += len(window)
             before = len(inputs.examples)
-            inputs.add(x for x in window if clean(x.target))
+            inputs.add(self._judged(x) for x in window if not self.target.is_missing(x.target))
             new = inputs.examples[before:]
 
             def left_out(index: int, what: str, new: Sequence[Example] = new) -> None:
                 warn(f"{new[index].place} {what}; left out")
 
-            found = self._answers(self._usable([x.source for x in new], left_out), search, advance)
+            fields = [x.source for x in new]
+            found = self._answers(fields, self._usable(fields, left_out), search, advance)
             answers |= {before + i: [x.text for x in best] for i, best in sorted(found.items())}
             for x in window:
-                if not clean(x.target):
+                if self.target.is_missing(x.target):
                     warn(f"{x.place} has an empty target; left out")
         if not answers:
             raise DataError(f"none of the {count} examples can be used")
@@ -170,12 +237,25 @@ class HeadPrediction(Task):
             classes=self.target.class_scores(predicted, right), references=given,
         )  # fmt: skip
 
+    def _judged(self, example: Example) -> Example:
+        return replace(example, target=self.target.reference(self.source, example.source, example.target))
+
     def validate(self, examples: Encoded) -> dict[str, float]:
-        """Over all examples: a label that training did not meet is predicted wrong, and costs nothing."""
+        """Over all examples: a label that training did not meet is predicted wrong, and costs nothing. Metrics that
+        take whole answers are taken of `some`."""
         loss, count, right = 0.0, 0, 0.0
         hits: float | None = None
-        for _, batch, found in self.logits(examples.sources, examples.targets):
-            loss += float(self.target.loss(found, batch.outputs.values, 0.0))
-            hits = self.target.hits(found, batch.outputs.values)
+        for _, batch in self.batches(examples.sources, examples.targets):
+            with self.inference():
+                found = self.model(batch.source, batch.inputs)
+                loss += float(self.target.judged_loss(found, batch.outputs))
+                hits = self.target.hits(found, batch.outputs)
             right, count = right + (hits or 0.0), count + batch.tokens
-        return {"loss": loss / count, **({} if hits is None else {"accuracy": 100.0 * right / count})}
+        steering: dict[str, float] = {
+            "loss": loss / count,
+            **({} if hits is None else {"accuracy": 100.0 * right / count}),
+        }
+        if wanted := [name for name in self.config.target.steering if name not in steering]:
+            scores = self.evaluate(examples.some, self.config.search, lambda text: None).scores
+            steering |= {name: scores[name].value for name in wanted}
+        return steering

@@ -104,6 +104,11 @@ class Task(ABC):
         """The tokens of a target to be explained in place of the model's own output for `field`."""
         return self.target.encode(target)
 
+    def item(self, field: Field) -> Item:
+        """A source as it is explained."""
+        found: Item = self.source.encode_many([field])[0]
+        return found
+
     def checked(self, examples: Iterable[Example], on_bad: OnBad | None = None) -> Iterator[Example]:
         """Examples whose sides go together; the first that does not is raised, or with `on_bad` each is handed over."""
         for example in examples:
@@ -128,6 +133,11 @@ class Task(ABC):
             length = max(len(target), self.source.length(source))
             return f"has {length} tokens, more than a model of {self.longest} positions can read"
         return None
+
+    def unfit_pairs(self, sources: Sequence[Field], targets: Sequence[str]) -> list[str | None]:
+        """`unfit` of each pair of texts."""
+        items, tokens = self.source.encode_many(sources), self.target.encode_many(targets)
+        return [self.unfit(item, own) for item, own in zip(items, tokens, strict=True)]
 
     def lower_is_better(self, metric: str) -> bool:
         """Whether less of what `validate` gives under this name is better."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,18 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """What the header of a safetensors file that Regard wrote says beside its tensors; of another's, nothing."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}); it is cut off or not a safetensors file") from None
+    return found if isinstance(found, dict) else {}
+
+
 def _checksum(tensors: dict[str, Tensor]) -> str:
     """Over names, types, shapes and numbers."""
     value = "0"
@@ -69,14 +81,17 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
     return value
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Each parameter once, by name (tied ones share a name), and the statistics that norms have gathered."""
-    return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *statistics(model))}
+def weights(model: nn.Module, without: Collection[str] = ()) -> dict[str, Tensor]:
+    """Each parameter once, by name (tied ones share a name), and the statistics that norms have gathered; but not those
+    that `without` names."""
+    named = (*model.named_parameters(), *statistics(model))
+    return {name: tensor.detach() for name, tensor in named if name not in without}
 
 
-def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
-    """Put weights into a model that was built to fit."""
-    own: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(statistics(model))}
+def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path, without: Collection[str] = ()) -> None:
+    """Put weights into a model that was built to fit; those that `without` names are not among them, and stay."""
+    named: tuple[tuple[str, Tensor], ...] = (*model.named_parameters(), *statistics(model))
+    own = {name: tensor for name, tensor in named if name not in without}
     tensors = upgraded_names(tensors)
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
@@ -137,17 +152,19 @@ class Progress:
     returns: int = 0  # to an earlier checkpoint, because there were too many in a row
     scores: dict[str, float] = field(default_factory=dict)  # of the best
     memory: dict[str, float] = field(default_factory=dict)  # what the objective keeps from batch to batch
+    before: dict[str, float] = field(default_factory=dict)  # scores of the weights that training began from
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, *, keep: int
-) -> Path:
-    """Write `folder/STEP`, then drop all but the latest `keep`."""
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, *, keep: int,
+    without: Collection[str] = (),
+) -> Path:  # fmt: skip
+    """Write `folder/STEP`, then drop all but the latest `keep`. `without` names weights that never change."""
     place, new = folder / f"{progress.step:08d}", folder / NEW
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    save_tensors(new / WEIGHTS, weights(model))
+    save_tensors(new / WEIGHTS, weights(model, without))
     states = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
     saved = {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
     save_tensors(new / OPTIMIZER, saved)
@@ -200,14 +217,16 @@ def read_progress(place: Path) -> Progress:
         raise DamagedError(f"{place / PROGRESS} cannot be read ({error})") from None
 
 
-def load_checkpoint(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def load_checkpoint(
+    place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, without: Collection[str] = ()
+) -> Progress:
     """Put model, optimiser and random state back to where `place` left them; nothing is touched if it is damaged."""
     progress = read_progress(place)
     try:
         found, saved, random = (load_tensors(place / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
     except ModelError as error:  # damaged, or not there
         raise DamagedError(str(error)) from None
-    set_weights(model, found, place / WEIGHTS)
+    set_weights(model, found, place / WEIGHTS, without)
     names = {parameter: name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -16,6 +16,16 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
 
 
+def output_loss(head: Any, x: Tensor, targets: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
+    """`Σ -log p(y_t)` of an output layer over packed `(tokens, d_model)`, by each of its softmaxes, smoothed within
+    it; see `linear_cross_entropy`."""
+    first, *more = [
+        linear_cross_entropy(one.x, one.weight, one.bias, one.targets, smoothing, agreement=agreement)
+        for one in head.softmaxes(x, targets)
+    ]
+    return sum(more, first)
+
+
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0, chunk: int | None = None,
     agreement: float = 0.0,

@@ -16,7 +16,9 @@ from regard.data.batches import IGNORED, Batch, make_batch
 from regard.data.target import HeadTarget, Target
 from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
+from regard.models.electra import ReplacedTokenModel, draw_tokens
 from regard.models.model import EncoderWithHead
+from regard.nn.adaptive import PROPOSALS, log_included, sampled_loss
 from regard.nn.augment import Mixing
 from regard.nn.coverage import looking
 from regard.nn.hard import HardAttention, choices
@@ -25,7 +27,7 @@ from regard.registry import OBJECTIVES, Family, register
 from regard.search.limits import Limits
 from regard.search.sample import sample
 from regard.search.stepper import begun
-from regard.training.losses import cross_entropy, linear_cross_entropy
+from regard.training.losses import cross_entropy, linear_cross_entropy, output_loss
 from regard.training_settings import ObjectiveSettings as Settings
 
 BASELINE = 0.9  # how much of the moving baseline stays at each update (Xu et al. 2015, 4.1)
@@ -46,6 +48,12 @@ class Objective(ABC):
         self.model, self.settings, self.smoothing, self.longest, self.marks = model, settings, smoothing, longest, marks
         self.first = marks.first if first is None else first
         self.memory: dict[str, float] = {}
+        self.log_q = torch.zeros(0)  # of each token, where some are drawn
+
+    def use_counts(self, counts: Tensor) -> None:
+        """Hear how often the training data hold each token of the target, `(vocabulary,)`."""
+        if self.settings.sampled:
+            self.log_q = PROPOSALS[self.settings.proposal](counts)
 
     @abstractmethod
     def __call__(self, batch: Batch, done: float) -> Tensor:
@@ -53,9 +61,12 @@ class Objective(ABC):
 
 
 @register("likelihood")
+@register("denoising")
+@register("span_corruption")
 class Likelihood(Objective):
     """`Σ_t -log p(y_t given y_<t, x)`, with label smoothing; and, where it is asked for, the penalty that makes soft
-    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14)."""
+    attention look at all places, `λ Σ_i (1 - Σ_t α_ti)²` of each target (Xu et al. 2015, eq. 14). In denoising
+    (Lewis et al. 2020; Raffel et al. 2020) `x` is what noise left of a text, and `y` the text, or what is missing."""
 
     @cached_property
     def hard(self) -> bool:
@@ -76,8 +87,18 @@ class Likelihood(Objective):
         return self._plain(batch)
 
     def _plain(self, batch: Batch) -> Tensor:
-        states, output = self.model.states(batch.source, batch.inputs), self.model.head.linear
-        return linear_cross_entropy(states.values, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states = self.model.states(batch.source, batch.inputs).values
+        if self.settings.sampled:
+            return self._sampled(states, batch.outputs.values)
+        return output_loss(self.model.head, states, batch.outputs.values, self.smoothing)
+
+    def _sampled(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Jean et al. 2015: over the right tokens, and others that are drawn for the batch."""
+        if self.log_q.device != states.device:
+            self.log_q = self.log_q.to(states.device)
+        draws, output = self.settings.sampled, self.model.head.linear
+        drawn = torch.multinomial(self.log_q.exp(), draws, replacement=True).unique()
+        return sampled_loss(states, output.weight, output.bias, targets, log_included(self.log_q, draws), drawn)
 
     def _with_ctc(self, batch: Batch) -> Tensor:
         """`(1 - λ) Σ_t -log p(y_t given y_<t, x) - λ log p_ctc(y given x)` (Watanabe et al. 2017, eq. 11); without a
@@ -86,18 +107,16 @@ class Likelihood(Objective):
         ctc: Tensor = model.ctc.loss(memory.states, batch.outputs)
         if isinstance(model, CTCModel):
             return ctc
-        states, output, weight = model.decoder(batch.inputs, memory).values, model.head.linear, self.settings.ctc
-        loss = linear_cross_entropy(states, output.weight, output.bias, batch.outputs.values, self.smoothing)
+        states, weight = model.decoder(batch.inputs, memory).values, self.settings.ctc
+        loss = output_loss(model.head, states, batch.outputs.values, self.smoothing)
         return (1.0 - weight) * loss + weight * ctc
 
     def _agreeing(self, batch: Batch) -> Tensor:
         """R-Drop (Liang et al. 2021, eq. 4, the mean over both passes): what two passes say under different dropout
         should be right, and the same: `½ Σ_i -log p_i(y) + α/4 (KL(p_1, p_2) + KL(p_2, p_1))`."""
         both = self.model.states(batch.source.twice(), batch.inputs.twice()).values
-        states, output, agreement = both.unflatten(0, (2, -1)), self.model.head.linear, self.settings.agreement
-        return linear_cross_entropy(
-            states, output.weight, output.bias, batch.outputs.values, self.smoothing, agreement=agreement
-        )
+        states, agreement = both.unflatten(0, (2, -1)), self.settings.agreement
+        return output_loss(self.model.head, states, batch.outputs.values, self.smoothing, agreement)
 
     def _hard(self, batch: Batch, done: float) -> Tensor:
         """Xu et al. 2015, 4.1: the places drawn are credited with `log p` of the tokens they bear on.
@@ -252,16 +271,17 @@ class HeadLoss(Objective):
 
     def _mixed(self, batch: Batch, mixing: Mixing) -> Tensor:
         source, share = mixing(batch.source)
-        found, right = self.model(source, batch.inputs).values, batch.outputs.values
+        found, right = self.model(source, batch.inputs), batch.outputs
+        other = right.like(right.values.roll(1))
         own = self.target.loss(found, right, self.smoothing, share)
-        return own + self.target.loss(found, right.roll(1), self.smoothing, 1.0 - share)
+        return own + self.target.loss(found, other, self.smoothing, 1.0 - share)
 
     def __call__(self, batch: Batch, done: float) -> Tensor:
         if self.mixing is not None:
             return self._mixed(batch, self.mixing)
         memory = self.model.encode(batch.source)
-        found = self.model.predict_at(batch.source, batch.inputs, memory).values
-        loss = self.target.loss(found, batch.outputs.values, self.smoothing)
+        found = self.model.predict_at(batch.source, batch.inputs, memory)
+        loss = self.target.loss(found, batch.outputs, self.smoothing)
         if not self.settings.language:
             return loss
         texts = batch.source
@@ -273,6 +293,28 @@ class HeadLoss(Objective):
         return loss + self.settings.language * mean * batch.tokens
 
 
+class ReplacedTokens(Objective):
+    """Clark et al. 2020, 2: `L_MLM + λ L_Disc`, both as means: of `-log p_G(x_t)` over the masked tokens, and of
+    `-log D(x', t)`, or `-log (1 - D(x', t))` where the token is the text's own, over all. `x'` has tokens that are
+    drawn from the generator, through which no gradient goes; one that it guesses right is the text's own."""
+
+    model: ReplacedTokenModel
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        model, right = self.model, batch.outputs.values
+        source = batch.source
+        assert isinstance(source, Ragged), "a generator reads one text"
+        states, output = model.states(source, batch.inputs).values, model.head.linear
+        loss = linear_cross_entropy(states, output.weight, output.bias, right, self.smoothing)
+        with torch.no_grad():
+            drawn = draw_tokens(model.head(states))
+        text = model.replaced(source, batch.inputs, drawn)
+        other = model.replaced(source.like(torch.zeros_like(source.values)), batch.inputs, (drawn != right).long())
+        found = model.detect(text)
+        mean = torch.nn.functional.binary_cross_entropy_with_logits(found, other.values.to(found.dtype))
+        return loss + self.settings.detection * mean * batch.tokens
+
+
 def make_objective(
     model: Any, settings: Settings, smoothing: float, first: Sequence[int] | None, longest: int | None = None,
     target: Target | None = None,
@@ -281,6 +323,8 @@ def make_objective(
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
+    if isinstance(model, ReplacedTokenModel):
+        return ReplacedTokens(model, settings, smoothing)
     marks = NATIVE if target is None else target.marks
     cls: type[Objective] = OBJECTIVES.get(settings.kind)
     return cls(model, settings, smoothing, first=first, longest=longest, marks=marks)

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from regard.training.checkpoint import (
     set_weights,
     weights,
 )
+from regard.training.lora import ADAPTER, Adapters
 from regard.training.objectives import Objective
 from regard.training.update import Updated, Updater, learning_rate
 from regard.training_settings import Training
@@ -71,16 +72,21 @@ class Trainer:
     """Trains `model` on `batches` towards `objective` and leaves everything in `folder`.
 
     `validate` gives scores of the model; `metric` names the one that decides, less of it being better with `lower`.
+    With `adapters` they are what checkpoints hold, and the model that is left in `folder` has them in its weights.
+    Scores whose names end like `bleu/NAME`, with one of the names `watched`, are of other data: they are also taken
+    before the first update.
     """
 
     def __init__(
         self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, folder: Path,
         device: torch.device, validate: Callable[[], dict[str, float]], metric: str, watcher: Watcher, *,
-        lower: bool = False,
+        lower: bool = False, adapters: Adapters | None = None, watched: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.folder, self.device, self.validate, self.metric, self.watcher = folder, device, validate, metric, watcher
         self.lower = lower or metric == "loss"
+        self.adapters, self.watched = adapters, watched
+        self.constant = frozenset[str]() if adapters is None else adapters.base.keys()  # weights in no checkpoint
         self.updater = Updater(model, objective, settings, device, batches.room)
         self.progress = Progress()
         self.tally = _Tally(self.progress, device)
@@ -92,7 +98,7 @@ class Trainer:
         """Load the latest checkpoint that is whole; False if there is none, and training begins."""
         for place in reversed(checkpoints(self.checkpoints)):
             try:
-                self.progress = load_checkpoint(place, self.model, self.updater.optimizer)
+                self.progress = load_checkpoint(place, self.model, self.updater.optimizer, self.constant)
             except DamagedError as error:
                 self.watcher.message(f"{error}; the checkpoint before it is used")
                 continue
@@ -131,10 +137,13 @@ class Trainer:
         if not progress.finished:
             log = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
             with closing(log), _stop_on_signal(self), retain_memory(), closing(self.updater):
+                if self.watched and not progress.step:
+                    self._look_before(log)
                 self._loop(log)
                 if self.stop is None:
                     self._average()
                     self._finish(log)
+                    self._compare_watched()
         return progress
 
     def _loop(self, log: _Log) -> None:
@@ -177,6 +186,21 @@ class Trainer:
             if progress.step % settings.save_every == 0 or ends or self.stop is not None:
                 self._save(log, ends=ends)
 
+    def _look_before(self, log: _Log) -> None:
+        """Score the weights that training begins from, so that what they knew can be held against what they know."""
+        self.progress.before = self.validate()
+        self.watcher.message(f"update 0: {_shown(self.progress.before)}")
+        log.write(step=0, **{f"valid_{name}": score for name, score in self.progress.before.items()})
+
+    def _compare_watched(self) -> None:
+        """Say what became of the scores on other data between the first update and the best weights."""
+        before, now = self.progress.before, self.progress.scores
+        for name, score in now.items():
+            if name in before and name.partition("/")[2] in self.watched:
+                self.watcher.message(
+                    f"{name}: {before[name]:.4g} before, {score:.4g} now ({score - before[name]:+.4g})"
+                )
+
     def _done(self) -> float:
         """The share of training that is behind: of updates, tokens or seconds, whichever comes first."""
         settings, progress = self.settings, self.progress
@@ -210,7 +234,7 @@ class Trainer:
             again = f", after {progress.returns} returns to a checkpoint" if progress.returns else ""
             raise TrainingError(f"update {progress.step}: {what}{again}; {advice}")
         try:
-            load_checkpoint(places[-1], self.model, self.updater.optimizer)
+            load_checkpoint(places[-1], self.model, self.updater.optimizer, self.constant)
         except DamagedError as error:
             raise TrainingError(f"update {progress.step}: {what}, and {error}; {advice}") from None
         progress.returns, progress.in_a_row = progress.returns + 1, 0
@@ -229,8 +253,9 @@ class Trainer:
             return
         self._record(log)
         save_checkpoint(
-            self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last
-        )
+            self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last,
+            without=self.constant,
+        )  # fmt: skip
 
     def _record(self, log: _Log) -> None:
         self.progress.memory = dict(self.objective.memory)
@@ -253,13 +278,12 @@ class Trainer:
         scores = self.validate()
         value = scores[self.metric]
         better = -value if self.lower else value
-        shown = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
-        progress = self.progress
+        shown, progress = _shown(scores), self.progress
         usable = math.isfinite(value) and math.isfinite(scores["loss"])
         # Of two that score alike, the one of less loss: BLEU is 0 of all answers of one word, right or wrong.
         if usable and (progress.best is None or (better, -scores["loss"]) > (progress.best, -progress.scores["loss"])):
             progress.best, progress.best_step, progress.worse, progress.scores = better, progress.step, 0, scores
-            save_tensors(self.folder / WEIGHTS, weights(self.model), {"step": progress.step})
+            self._write_model()
             self._write_scores()
             shown += "  (best so far)"
         else:
@@ -272,14 +296,26 @@ class Trainer:
         recent = checkpoints(self.checkpoints)[-self.settings.average :]
         if len(recent) < 2:
             return
-        own = {name: tensor.clone() for name, tensor in weights(self.model).items()}
-        set_weights(self.model, average(path / WEIGHTS for path in recent), self.folder)
+        own = {name: tensor.clone() for name, tensor in weights(self.model, self.constant).items()}
+        set_weights(self.model, average(path / WEIGHTS for path in recent), self.folder, self.constant)
         self.watcher.message(f"trying the mean of the latest {len(recent)} checkpoints")
         self._validated()
-        set_weights(self.model, own, self.folder)
+        set_weights(self.model, own, self.folder, self.constant)
+
+    def _write_model(self) -> None:
+        """Leave the weights as they are now in the folder, adapters merged into them and also by themselves."""
+        found = weights(self.model) if self.adapters is None else self.adapters.merged()
+        save_tensors(self.folder / WEIGHTS, found, {"step": self.progress.step})
+        if self.adapters is not None:
+            self.adapters.save(self.folder / ADAPTER)
 
     def _write_scores(self) -> None:
-        write_json(self.folder / SCORES, {"step": self.progress.best_step, "valid": self.progress.scores})
+        before = {"before": self.progress.before} if self.progress.before else {}
+        write_json(self.folder / SCORES, {"step": self.progress.best_step, "valid": self.progress.scores, **before})
+
+
+def _shown(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
 
 def _finite(model: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from regard.bundle import parts_of
 from regard.data.batches import IGNORED, Batch, Room
-from regard.errors import ConfigError
 from regard.models.decoding import changed
 from regard.models.encoders import SeveralEncoders, steady
 from regard.models.model import EncoderDecoder
 from regard.models.stems import Stem
 from regard.nn import ctc_loss
+from regard.nn.adaptive import AdaptiveHead
 from regard.nn.attention import all_kernels, takes_filled
 from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, cloned, exclusive, signature
 from regard.nn.statistics import statistics
 from regard.ragged import round_up
 from regard.training.objectives import HeadLoss, Likelihood, Objective
+from regard.training.parts import Pace, paces
 from regard.training_settings import Training
 
 WARM = 3  # updates before the recording: kernels are compiled and chosen, and the optimiser has its state
@@ -51,8 +52,11 @@ class Updater:
         room: Room | None = None,
     ) -> None:  # fmt: skip
         self.model, self.objective, self.settings, self.device = model, objective, settings, device
-        self.optimizer = make_optimizer(model, settings, device)
-        self.frozen = _frozen(model, settings.freeze)
+        self.paces = paces(model, settings)
+        self.optimizer = make_optimizer(model, settings, device, self.paces)
+        self.frozen = {parameter: pace.since for parameter, pace in self.paces.items() if pace.since > 0}
+        for parameter in self.frozen:
+            parameter.requires_grad_(False)
         self.statistics = [buffer for _, buffer in statistics(model)]
         self.room = filled_room(model, objective, settings, device, room)
         self.even, self.most = takes_even(model, objective, settings, device), room
@@ -96,16 +100,16 @@ class Updater:
         rate = learning_rate(step, self.settings, done)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(rate * group["factor"])
             else:
-                group["lr"] = rate
+                group["lr"] = rate * group["factor"]
         if not self.model.training:
             self.model.train()
         changed(self.model)
-        if self.frozen and 0 < self.settings.thaw < step:
-            for parameter in self.frozen:
+        if thawed := [parameter for parameter, since in self.frozen.items() if since < step]:
+            for parameter in thawed:
                 parameter.requires_grad_(True)
-            self.frozen = []
+                del self.frozen[parameter]
             self.forget()
         kind = self._kind(batches[0])
         if self.graphs is None or kind is None or (self.recording is not None and kind != self.recorded):
@@ -165,7 +169,7 @@ def takes_even(model: nn.Module, objective: Objective, settings: Training, devic
         filled = isinstance(model.encoder, SeveralEncoders)
         return not objective.settings.language and (not filled or all_kernels(model, device))
     # Two passes that should agree want an empty row at the end of each.
-    plain = type(objective) is Likelihood and not objective.settings.agreement
+    plain = type(objective) is Likelihood and not objective.settings.agreement and not _waits(model, objective)
     written = isinstance(model, EncoderDecoder) and model.decoder.packed and model.ctc is None
     return plain and written and all_kernels(model, device)
 
@@ -176,7 +180,7 @@ def filled_room(
     """What every batch is filled up to, so that a whole update is recorded; None: it is not. `room` is what batches
     have at most, by default tokens as `settings` say."""
     alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
-    if not alike or not takes_filled(model, device):
+    if not alike or not takes_filled(model, device) or _waits(model, objective):
         return None
     tokens = settings.batch_tokens
     room = room or Room(tokens, tokens, tokens, 0)
@@ -187,34 +191,29 @@ def filled_room(
     return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest, room.sources)
 
 
-def _frozen(model: nn.Module, parts: Sequence[str]) -> list[nn.Parameter]:
-    """The weights of these parts, which from now on do not learn."""
-    own = dict(model.named_parameters(remove_duplicate=False))
-    found: list[nn.Parameter] = []
-    for part in parts:
-        weights = [parameter for name, parameter in own.items() if name == part or name.startswith(f"{part}.")]
-        if not weights:
-            raise ConfigError(
-                f"training.freeze: this model has no part '{part}'; there are: "
-                f"{', '.join(dict.fromkeys(name.partition('.')[0] for name in own))} and what is in them"
-            )
-        found += weights
-    if found and not {id(x) for x in own.values()} - {id(x) for x in found}:
-        raise ConfigError("training.freeze names every part, so nothing would learn; leave one out")
-    for parameter in found:
-        parameter.requires_grad_(False)
-    return found
+def _waits(model: nn.Module, objective: Objective) -> bool:
+    """Whether the output layer asks the device which tokens it has to do with, or draws some."""
+    return bool(objective.settings.sampled) or any(isinstance(module, AdaptiveHead) for module in model.modules())
 
 
-def make_optimizer(model: nn.Module, settings: Training, device: torch.device) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); weight decay pulls on matrices, not on biases, norms and embeddings."""
+def make_optimizer(
+    model: nn.Module, settings: Training, device: torch.device, learning: Mapping[nn.Parameter, Pace] | None = None
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019) of the weights that learn, each at its pace; weight decay pulls on matrices,
+    not on biases, norms and embeddings."""
     gpu = device.type == "cuda"  # where a step may be recorded, so that its rate has to be a tensor
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    decayed = [p for p in model.parameters() if p.dim() > 1 and p not in embeddings]
-    others = [p for p in model.parameters() if p.dim() <= 1 or p in embeddings]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    rate = torch.tensor(settings.learning_rate, device=device) if gpu else settings.learning_rate
-    return torch.optim.AdamW(groups, lr=rate, betas=settings.betas, eps=1e-9, fused=True, capturable=gpu)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter, pace in (paces(model, settings) if learning is None else learning).items():
+        decay = settings.weight_decay if parameter.dim() > 1 and parameter not in embeddings else 0.0
+        groups.setdefault((decay, pace.factor), []).append(parameter)
+    rate = settings.learning_rate
+    return torch.optim.AdamW(
+        [{"params": weights, "weight_decay": decay, "factor": factor,
+          "lr": torch.tensor(rate * factor, device=device) if gpu else rate * factor}
+         for (decay, factor), weights in sorted(groups.items(), reverse=True)],
+        betas=settings.betas, eps=1e-9, fused=True, capturable=gpu,
+    )  # fmt: skip
 
 
 def learning_rate(step: int, settings: Training, done: float = 0.0) -> float:

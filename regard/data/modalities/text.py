@@ -11,6 +11,7 @@ from pydantic import Field as Setting
 from regard.data.forms import Normalization, TextForm
 from regard.data.lines import BLANKS
 from regard.data.modality import Modality
+from regard.data.records import BETWEEN, SEPARATOR
 from regard.data.side import Field, Item
 from regard.data.tokens import NATIVE, Frame, Tokenizer
 from regard.registry import register
@@ -60,6 +61,7 @@ class Text(Modality):
     begins = False  # whether the model asks for a mark before it
     ends = True  # and for one after it
     several = False
+    by_word = False  # whether something is said of each of its words, which ids have to tell apart
 
     @property
     def frame(self) -> Frame:
@@ -78,7 +80,7 @@ class Text(Modality):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.tokenizer.dtype
+        return "uint32" if self.by_word and 2 * self.tokenizer.size > 2**16 else self.tokenizer.dtype
 
     @property
     def sampled(self) -> float:
@@ -88,24 +90,30 @@ class Text(Modality):
         return None if field.strip(BLANKS) else ("blank", "has an empty source")
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
+        encode = self.tokenizer.encode_words if self.by_word else self.tokenizer.encode_many
         if not self.several:
-            return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
-        marks, between = self.tokenizer.marks, self.frame.between
-        written = marks.names[between[0]] if len(between) == 1 else "\t"
-        parts = [text.replace("\t", written).split(written) for text in fields]
-        flat = iter(self.tokenizer.encode_many([part for row in parts for part in row], sampling=sampling, seed=seed))
-        found = []
-        for row in parts:
-            ids = next(flat)
-            for _ in row[1:]:
-                ids = [*ids, *between, *next(flat)]
-            found.append(ids)
-        return found
+            return encode(fields, sampling=sampling, seed=seed)
+        between = self.frame.between
+        own = self.tokenizer.marks.names[between[0]] if len(between) == 1 else "\t"  # may be written so as well
+        parts = [texts_in(text.replace(own, "\t")) for text in fields]
+        flat = iter(encode([part for row in parts for part in row], sampling=sampling, seed=seed))
+        return [self.joined([next(flat) for _ in row]) for row in parts]
+
+    def joined(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """The token ids of several texts as one text."""
+        first, *others = texts
+        return [*first, *(token for text in others for token in (*self.frame.between, *text))]
+
+    @property
+    def lead(self) -> int:
+        """How many marks stand before it."""
+        return len(self.frame.before)
 
     def pack(self, items: Sequence[Item]) -> Ragged:
         from regard.ragged import Ragged
 
-        return Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        packed = Ragged.of(items, before=self.frame.before, after=self.frame.after)
+        return packed.like(packed.values % self.tokenizer.size) if self.by_word else packed
 
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
@@ -144,9 +152,15 @@ class Text(Modality):
 
     def export(self) -> dict[str, Any] | None:
         frame = self.frame
-        return None if frame.before else {"kind": "text", "end": list(frame.after)}
+        begin = {"begin": list(frame.before)} if frame.before else {}
+        return {"kind": "text", **begin, "end": list(frame.after)}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[list[int]]:
         ids = self.tokenizer.marks.text_ids(self.vocabulary)
         lengths = draw.integers(1, min(24, longest) + 1, size=count)
         return [ids[draw.integers(len(ids), size=length)].tolist() for length in lengths]
+
+
+def texts_in(field: str) -> list[str]:
+    """The texts that a field holds, with a tab or `<sep>` between them; one blank at each side of that is its own."""
+    return field.replace("\t", SEPARATOR).replace(BETWEEN, SEPARATOR).split(SEPARATOR)

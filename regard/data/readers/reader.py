@@ -17,7 +17,7 @@ from regard.data.records import ending
 from regard.errors import DataError
 
 # In the order in which they are tried; each is a module here with a class `Layout`.
-FORMATS = ("kaldi", "webdataset", "npz", "librispeech", "folders", "coco", "flickr")
+FORMATS = ("kaldi", "webdataset", "npz", "librispeech", "folders", "coco", "flickr", "squad")
 TRIED = 50  # names by which the folder of pictures is found
 
 

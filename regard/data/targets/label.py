@@ -127,25 +127,25 @@ class Label(HeadTarget):
 
         return Ragged.of([[int(y) if y < self.size else IGNORED for y in target] for target in targets])
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+    def loss(self, found: Ragged, right: Ragged, smoothing: float, share: Tensor | None = None) -> Tensor:
         from torch.nn.functional import cross_entropy
 
+        logits, labels = found.values.float(), right.values
         if share is None:
-            return cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="sum")
-        return (share * cross_entropy(found.float(), right, label_smoothing=smoothing, reduction="none")).sum()
+            return cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        return (share * cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")).sum()
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:
         top = found[0].float().log_softmax(-1).topk(min(count, self.size))
         return [Answer([i], x) for x, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
 
     def log_probs(self, found: Tensor, target: Item) -> list[float]:
-        if len(found) != len(target):
-            raise DataError(f"a source of {len(found)} words cannot have {len(target)} tags; each word needs one")
+        check_length(found, target)
         rows = found.float().log_softmax(-1)
         return [float(row[y]) if y < self.size else -math.inf for row, y in zip(rows, target, strict=True)]
 
-    def hits(self, found: Tensor, right: Tensor) -> float | None:
-        return float((found.argmax(-1) == right).sum())
+    def hits(self, found: Ragged, right: Ragged) -> float | None:
+        return float((found.values.argmax(-1) == right.values).sum())
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
         """Also whether the right label is among the best five, where there are more; of two labels, Matthews
@@ -166,6 +166,12 @@ class Label(HeadTarget):
 
     def class_scores(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[ClassScore, ...]:
         return class_scores([self.cut(x) for x in outputs], [self.cut(x) for x in references])
+
+
+def check_length(found: Sequence[Any] | Tensor, target: Item) -> None:
+    """Refuse as many labels as are not predicted."""
+    if len(found) != len(target):
+        raise DataError(f"a source of {len(found)} words cannot have {len(target)} tags; each word needs one")
 
 
 def _some(labels: Sequence[str]) -> str:

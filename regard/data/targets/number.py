@@ -94,9 +94,9 @@ class Number(HeadTarget):
         values = torch.tensor([float(target[0]) for target in targets], dtype=torch.float32)
         return Ragged.from_lengths(values, [1] * len(targets))
 
-    def loss(self, found: Tensor, right: Tensor, smoothing: float, share: Tensor | None = None) -> Tensor:
+    def loss(self, found: Ragged, right: Ragged, smoothing: float, share: Tensor | None = None) -> Tensor:
         """Half the squared error."""
-        each = 0.5 * (found.float().squeeze(1) - right).square()
+        each = 0.5 * (found.values.float().squeeze(1) - right.values).square()
         return (each if share is None else share * each).sum()
 
     def predictions(self, found: Tensor, count: int) -> list[Answer]:

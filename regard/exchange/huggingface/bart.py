@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import torch
 
 from regard.exchange.huggingface.family import ROW, Family, Move
 
@@ -47,10 +49,15 @@ class Bart(Family):
     base = "model."
     norm: ClassVar[str] = "post"
     static: ClassVar[bool] = False  # positions are sines, and no weights
-    fixed = {
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (False,), "normalize_embedding": (True,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (False,), "tie_word_embeddings": (True,),
     }  # fmt: skip
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if self.tensors:  # a checkpoint without an output layer has no bias of it, which is that of nothing
+            self.tensors.setdefault("final_logits_bias", torch.zeros(1, self.outputs))
 
     def sections(self) -> dict[str, Any]:
         config = self.config
@@ -113,7 +120,7 @@ class MBart(Bart):
     model_types = ("mbart",)
     architectures = ("MBartForConditionalGeneration", "MBartModel")
     norm = "pre"
-    fixed = {
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (True,), "normalize_embedding": (True,), "add_final_layer_norm": (True,),
         "static_position_embeddings": (False,), "tie_word_embeddings": (True,),
     }  # fmt: skip
@@ -125,7 +132,7 @@ class Marian(Bart):
     model_types = ("marian",)
     architectures = ("MarianMTModel", "MarianModel")
     static = True
-    fixed = {
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (True,), "tie_word_embeddings": (True,), "extra_pos_embeddings": (0, 2),
     }  # fmt: skip

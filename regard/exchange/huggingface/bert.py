@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import BOTH, both
 from regard.exchange.huggingface.family import Family, Move
 
+# The kind of target that a head is for, by how the name of an architecture ends; a masked language model has none.
+HEADS = {
+    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "label",
+    "ForTokenClassification": "tags", "ForQuestionAnswering": "span", "ForMultipleChoice": "choice",
+}  # fmt: skip
+
 
 class EncoderAlone(Family):
-    """An encoder that reads text, with a head for masked tokens, for the whole text, or for each word."""
+    """An encoder that reads text, with a head for masked tokens, for the whole text, for each word, for where an answer
+    stands, or for which of several texts is right."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.head = next(kind for ending, kind in HEADS.items() if self.architecture.endswith(ending))
-        if self.head != "masked" and self.config.get("problem_type") not in (None, "single_label_classification"):
+        kinds = (None, "single_label_classification")
+        if self.head in ("label", "tags") and self.config.get("problem_type") not in kinds:
             self.refuse("problem_type", "Regard imports heads that choose one label")
         if self.head == "label" and len(self.labels) < 2:
             self.refuse("id2label", "Regard imports heads that choose one of several labels")
@@ -34,25 +42,30 @@ class EncoderAlone(Family):
 
     @property
     def labels(self) -> list[str]:
-        return [] if self.head == "masked" else self.label_names()
+        return self.label_names() if self.head in ("label", "tags") else []
 
+    @property
+    def outputs(self) -> int:
+        return {"masked": self.vocabulary, "span": 2, "choice": 1}.get(self.head, len(self.labels))
 
-HEADS = {
-    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "label",
-    "ForTokenClassification": "tags",
-}  # fmt: skip
+    @property
+    def pooled(self) -> bool:
+        """Whether the head predicts from a dense layer over the first vector."""
+        return self.head in ("label", "choice")
 
 
 class Bert(EncoderAlone):
     """BERT: post-norm, learned positions, a vector for each of two segments, a norm over the embeddings."""
 
-    model_types = ("bert",)
-    architectures = (
-        "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification", "BertForTokenClassification",
-    )  # fmt: skip
+    model_types: ClassVar[tuple[str, ...]] = ("bert",)
+    architectures: ClassVar[tuple[str, ...]] = tuple(f"Bert{ending}" for ending in HEADS)
     base = "bert."
     first_position: ClassVar[int] = 0
-    fixed = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "tie_word_embeddings": (True,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),
+        "tie_word_embeddings": (True,),
+    }
     # Of a masked language model the pooler and the next sentence are left out.
     ignored = r".*\.position_ids|bert\.pooler\..*|cls\.seq_relationship\..*"
 
@@ -97,9 +110,9 @@ class Bert(EncoderAlone):
             yield from both("cls.predictions.transform.LayerNorm", "norm")
             yield Move("head.linear.bias", ("cls.predictions.bias",))
             return
-        if self.head == "label":
-            yield from both("bert.pooler.dense", "transform")
-        yield from both("classifier", "head.linear")
+        if self.pooled:
+            yield from both(f"{self.base}pooler.dense", "transform")
+        yield from both("qa_outputs" if self.head == "span" else "classifier", "head.linear")
 
     def aliases(self) -> dict[str, str]:
         return {

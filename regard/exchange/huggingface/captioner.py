@@ -1,9 +1,9 @@
-"""Captioners: a Vision Transformer under a GPT-2 that attends to it, as `VisionEncoderDecoderModel` puts them together."""
+"""Captioners: a Vision Transformer and a GPT-2 that attends to it, as `VisionEncoderDecoderModel` joins them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.errors import ConfigError
 from regard.exchange.huggingface import gpt2, vit
@@ -22,7 +22,7 @@ class Decoder(gpt2.GPT2):
     """The GPT-2 of a captioner, which attends to pictures."""
 
     model_types = ()
-    fixed = {**gpt2.GPT2.fixed, "add_cross_attention": (True,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {**gpt2.GPT2.fixed, "add_cross_attention": (True,)}
 
 
 class Captioner(Family):

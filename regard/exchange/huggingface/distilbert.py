@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import BOTH, both
-from regard.exchange.huggingface.bert import EncoderAlone
+from regard.exchange.huggingface.bert import HEADS, EncoderAlone
 from regard.exchange.huggingface.family import Move
 
 
@@ -14,11 +14,9 @@ class DistilBert(EncoderAlone):
     """DistilBERT: BERT without segments, and with a ReLU in its pooler."""
 
     model_types = ("distilbert",)
-    architectures = (
-        "DistilBertForMaskedLM", "DistilBertForSequenceClassification", "DistilBertForTokenClassification",
-    )  # fmt: skip
+    architectures = tuple(f"DistilBert{ending}" for ending in HEADS if ending != "ForPreTraining")
     base = "distilbert."
-    fixed = {"tie_word_embeddings": (True,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,)}
     ignored = r".*\.position_ids"
 
     def network(self) -> dict[str, Any]:
@@ -55,9 +53,9 @@ class DistilBert(EncoderAlone):
             yield from both("vocab_layer_norm", "norm")
             yield Move("head.linear.bias", ("vocab_projector.bias",))
             return
-        if self.head == "label":
+        if self.pooled:
             yield from both("pre_classifier", "transform")
-        yield from both("classifier", "head.linear")
+        yield from both("qa_outputs" if self.head == "span" else "classifier", "head.linear")
 
     def aliases(self) -> dict[str, str]:
         return {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}

@@ -1,5 +1,5 @@
-"""What a family of networks published by others is to Regard: its config.json as settings here, and which of its weights
-is which of ours.
+"""What a family of networks published by others is to Regard: its config.json as settings here, and which of its
+weights is which of ours.
 
 A family is read from a checkpoint (`config.json` and tensors by name) and gives sections of a Regard config; `moves`
 says where each tensor goes. Moves are invertible, so that what was imported can be exported again, to the same bits.
@@ -110,7 +110,7 @@ class Family(ABC):
 
     @abstractmethod
     def sections(self) -> dict[str, Any]:
-        """Sections of a Regard config that computes alike: `model`, and where they follow from it `source`, `target`."""
+        """Sections of a Regard config that computes alike: `model`, `source` and `target`."""
 
     @abstractmethod
     def moves(self) -> Iterator[Move]:

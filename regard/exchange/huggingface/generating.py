@@ -27,7 +27,11 @@ HANDLED = {
     "epsilon_cutoff", "penalty_alpha",
 }  # fmt: skip
 # What a setting that Regard lacks has to be so that nothing is lost without it.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {"repetition_penalty": (1.0,), "typical_p": (1.0,), "encoder_repetition_penalty": (1.0,)}
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1.0,),
+    "typical_p": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+}
 
 
 def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str, Any], list[str]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import both
-from regard.exchange.huggingface.family import TRANSPOSED, Family, Move
+from regard.exchange.huggingface.family import SAME, TRANSPOSED, Family, Move
 
 
 def block_moves(theirs: str, ours: str, *, cross: bool) -> Iterator[Move]:
@@ -15,9 +15,9 @@ def block_moves(theirs: str, ours: str, *, cross: bool) -> Iterator[Move]:
     pairs += [("mlp.c_fc", "feed_forward.inner"), ("mlp.c_proj", "feed_forward.outer")]
     if cross:
         pairs.append(("crossattention.c_proj", "cross_attention.output"))
-        for kind, form in (("weight", (TRANSPOSED,)), ("bias", ())):
+        for kind, form in (("weight", TRANSPOSED), ("bias", SAME)):
             parts = (f"{theirs}.crossattention.q_attn.{kind}", f"{theirs}.crossattention.c_attn.{kind}")
-            yield Move(f"{ours}.cross_attention.inputs.{kind}", parts, *form, shares=(1, 2))
+            yield Move(f"{ours}.cross_attention.inputs.{kind}", parts, form, shares=(1, 2))
         yield from both(f"{theirs}.ln_cross_attn", f"{ours}.around_cross.norm")
     for there, here in pairs:
         yield Move(f"{ours}.{here}.weight", (f"{theirs}.{there}.weight",), TRANSPOSED)
@@ -36,21 +36,30 @@ def decoder_moves(config: Mapping[str, Any], begin: str, *, cross: bool) -> Iter
 
 
 class GPT2(Family):
-    """GPT-2: pre-norm, learned positions, an output layer that is the embedding and has no bias."""
+    """GPT-2: pre-norm, learned positions, an output layer that is the embedding and has no bias; or under a head that
+    classifies from the last vector."""
 
-    model_types = ("gpt2",)
-    architectures = ("GPT2LMHeadModel",)
+    model_types: ClassVar[tuple[str, ...]] = ("gpt2",)
+    architectures: ClassVar[tuple[str, ...]] = ("GPT2LMHeadModel", "GPT2ForSequenceClassification")
     base = "transformer."
-    fixed = {
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,),
+        "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
     }  # fmt: skip
     ignored = r".*\.attn\.(bias|masked_bias)"  # who sees whom, as older checkpoints hold it
 
+    @property
+    def classifies(self) -> bool:
+        return self.architecture == "GPT2ForSequenceClassification"
+
+    @property
+    def labels(self) -> list[str]:
+        return self.label_names() if self.classifies else []
+
     def sections(self) -> dict[str, Any]:
         return {
-            "source": {"kind": "none"},
-            "target": {"kind": "text"},
+            "source": {"kind": "text" if self.classifies else "none"},
+            "target": {"kind": "label" if self.classifies else "text"},
             "model": {**self.network(), "encoder": {"kind": "none"}},
         }
 
@@ -70,9 +79,11 @@ class GPT2(Family):
 
     def moves(self) -> Iterator[Move]:
         yield from decoder_moves(self.config, self.base, cross=False)
+        if self.classifies:
+            yield Move("head.linear.weight", ("score.weight",))
 
     def aliases(self) -> dict[str, str]:
         return {"lm_head.weight": "transformer.wte.weight"}
 
     def canonical(self, name: str) -> str:
-        return name if name == "lm_head.weight" else super().canonical(name)
+        return name if name in ("lm_head.weight", "score.weight") else super().canonical(name)

@@ -61,7 +61,9 @@ def find(place: str | Path) -> Path:
     if Path(place).is_dir():
         return Path(place)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(place)):
-        raise ModelError(f"no folder {place}, and it is no name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de")
+        raise ModelError(
+            f"no folder {place}, and it is no name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de"
+        )
     try:
         hub = require("huggingface_hub")
     except MissingExtraError as error:
@@ -89,7 +91,11 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     network = attempt(lambda: read_network(folder))
     tokenizers: dict[str, Published] | None = {}
     if given is not None and config and needs_tokens(config, network):
-        sizes = sizes_of(config) if network is None else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
+        sizes = (
+            sizes_of(config)
+            if network is None
+            else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
+        )
         tokenizers = attempt(lambda: read_tokenizers(given, *sizes))
     if problems:
         raise type(problems[0])("\n".join(map(str, problems)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import both
-from regard.exchange.huggingface.bert import Bert
+from regard.exchange.huggingface.bert import HEADS, Bert
 from regard.exchange.huggingface.family import Move
 
 
@@ -14,13 +15,11 @@ class Roberta(Bert):
 
     model_types = ("roberta", "xlm-roberta")
     architectures = tuple(
-        f"{name}For{head}"
-        for name in ("Roberta", "XLMRoberta")
-        for head in ("MaskedLM", "SequenceClassification", "TokenClassification")
+        f"{name}{ending}" for name in ("Roberta", "XLMRoberta") for ending in HEADS if ending != "ForPreTraining"
     )
     base = "roberta."
     first_position = 2
-    fixed = {**Bert.fixed, "pad_token_id": (1,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {**Bert.fixed, "pad_token_id": (1,)}
     ignored = r".*\.position_ids|roberta\.pooler\..*"
 
     def head_moves(self) -> Iterator[Move]:
@@ -32,7 +31,7 @@ class Roberta(Bert):
             yield from both("classifier.dense", "transform")
             yield from both("classifier.out_proj", "head.linear")
         else:
-            yield from both("classifier", "head.linear")
+            yield from super().head_moves()
 
     def aliases(self) -> dict[str, str]:
         return {

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from regard.data.foreign import FileTokens, PieceTokens, Published
-from regard.data.tokens import Frame, Marks
+from regard.data.tokens import SENTINEL, Frame, Marks
 from regard.errors import ConfigError, ModelError, require
 
 FAST, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -30,7 +31,33 @@ USUAL: dict[str, dict[str, str]] = {
 ALIKE = {
     "distilbert": "bert", "roberta": "bart", "xlm-roberta": "bart", "mbart": "bart", "mt5": "t5", "whisper": "gpt2",
 }  # fmt: skip  # which of these others have
-LANGUAGES = ["ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"]  # of mBART (Liu et al. 2020), in the order of its vocabulary
+LANGUAGES = [
+    "ar_AR",
+    "cs_CZ",
+    "de_DE",
+    "en_XX",
+    "es_XX",
+    "et_EE",
+    "fi_FI",
+    "fr_XX",
+    "gu_IN",
+    "hi_IN",
+    "it_IT",
+    "ja_XX",
+    "kk_KZ",
+    "ko_KR",
+    "lt_LT",
+    "lv_LV",
+    "my_MM",
+    "ne_NP",
+    "nl_XX",
+    "ro_RO",
+    "ru_RU",
+    "si_LK",
+    "tr_TR",
+    "vi_VN",
+    "zh_CN",
+]  # of mBART (Liu et al. 2020), in the order of its vocabulary
 
 
 @dataclass(frozen=True)
@@ -264,6 +291,14 @@ def sentencepiece_charsmap(model: bytes) -> bytes:
     return b""
 
 
+def sentencepiece_kind(model: bytes) -> int:
+    """How a SentencePiece model cuts: 1 is Unigram, 2 BPE."""
+    for number, message in _fields(model):
+        if number == 2:
+            return int(dict(_fields(message)).get(3, 1))
+    return 1
+
+
 # Marks
 
 
@@ -284,11 +319,13 @@ def _marks(backend: Any, given: Given) -> Marks:
         *first,
         *(i for i in (end, begin, pad, unknown, ids.get("sep"), ids.get("mask")) if i is not None),
     )
-    names = {i: vocabulary.get(i, f"<{i}>") for i in dict.fromkeys(named)}
+    numbered = (backend.token_to_id(SENTINEL.format(number)) for number in range(len(vocabulary)))
+    sentinels = tuple(takewhile(lambda i: i is not None, numbered))
+    names = {i: vocabulary.get(i, f"<{i}>") for i in dict.fromkeys((*named, *sentinels))}
     return Marks(
         names, end=end, begin=begin, pad=pad, unknown=None if unknown == end else unknown,
         separator=_first_of(ids.get("sep"), end), mask=ids.get("mask"), first=first, counted=counted,
-        unwritten=unwritten(given), source=_source_frame(backend, given, end),
+        unwritten=unwritten(given), source=_source_frame(backend, given, end), sentinels=sentinels,
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import BOTH, both
 from regard.exchange.huggingface.family import PATCHES, ROW, VECTOR, Family, Move
@@ -53,10 +53,14 @@ def encoder_moves(config: Mapping[str, Any], begin: str) -> Iterator[Move]:
 class ViT(Family):
     """ViT: pre-norm blocks over patches with a class token, from which a head classifies."""
 
-    model_types = ("vit",)
-    architectures = ("ViTForImageClassification",)
+    model_types: ClassVar[tuple[str, ...]] = ("vit",)
+    architectures: ClassVar[tuple[str, ...]] = ("ViTForImageClassification",)
     base = "vit."
-    fixed = {"qkv_bias": (True,), "num_channels": (3,), "problem_type": (None, "single_label_classification")}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "qkv_bias": (True,),
+        "num_channels": (3,),
+        "problem_type": (None, "single_label_classification"),
+    }
     ignored = r"vit\.pooler\..*"
 
     def sections(self) -> dict[str, Any]:

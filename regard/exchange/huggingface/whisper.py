@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from regard.exchange.huggingface.bart import block_moves, both
 from regard.exchange.huggingface.family import Family, Move
@@ -16,7 +16,7 @@ class Whisper(Family):
     model_types = ("whisper",)
     architectures = ("WhisperForConditionalGeneration",)
     base = "model."
-    fixed = {"tie_word_embeddings": (True,), "use_weighted_layer_sum": (False,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,), "use_weighted_layer_sum": (False,)}
 
     def sections(self) -> dict[str, Any]:
         config = self.config

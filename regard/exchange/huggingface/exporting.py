@@ -1,0 +1,144 @@
+"""Export to Hugging Face's `transformers`: a folder that `AutoModel…from_pretrained` loads, with the same logits.
+
+A model has to have the form of one that is known there (`forms.py`), as one that was imported has, or one that was trained
+with such settings. What was written is read again, and has to be the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.artifacts import new_folder, write_text
+from regard.data.foreign import Published
+from regard.data.targets.label import Label
+from regard.errors import ConfigError, ModelError
+from regard.exchange.huggingface import PREPROCESSOR, read_network
+from regard.exchange.huggingface.forms import form_of, with_marks
+from regard.exchange.huggingface.generating import generation_settings
+from regard.exchange.huggingface.native import tokenizer_of
+from regard.exchange.huggingface.tokens import SETTINGS, write_tokenizer
+from regard.models.vision import DEVIATIONS, MEANS
+from regard.settings import Config
+from regard.system import System
+from regard.training.checkpoint import weights
+
+KIND = "Hugging Face export"
+
+
+@dataclass(frozen=True)
+class HuggingFaceReport:
+    """What was written for `transformers`."""
+
+    folder: str
+    bytes: int
+    architecture: str
+    tensors: int
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.architecture}, {self.tensors} tensors, {self.bytes / 2**20:.1f} MiB"
+
+
+def export(system: System, folder: str | Path, *, force: bool = False) -> HuggingFaceReport:
+    """Write a model as `transformers` does. `force` replaces an older export, and nothing else."""
+    config, target = system.config, system.task.target
+    own = {name: tensor.detach().cpu().contiguous() for name, tensor in weights(system.task.model).items()}
+    config, own = _halved(config, own)
+    tokenizers = {name: tokenizer_of(made) for name, made in system.tokenizers.items()}
+    labels = target.labels if isinstance(target, Label) else []
+    preprocessor = _preprocessor(config)
+    written = tokenizers.get("target", tokenizers.get("tokens"))
+    sizes = (system.task.source.vocabulary or (written.size if written else 0), target.size)
+    family = form_of(config, sizes, labels, preprocessor)
+    tensors = family.exported(own)
+    settings = dict(family.config)
+    with new_folder(Path(folder), KIND, force=force) as new:
+        if written is not None:
+            settings = with_marks(settings, written.marks)
+            _write(new / SETTINGS, {**write_tokenizer(tokenizers, new), "model_max_length": config.model.max_positions})
+            if config.target.written and not config.model.encoder_only:
+                _write(new / "generation_config.json", generation_settings(config.search, written.marks))
+        if preprocessor:
+            _write(new / PREPROCESSOR, preprocessor)
+        _write(new / "config.json", {**settings, "dtype": "float32"})
+        _save(new / "model.safetensors", tensors)
+        back = read_network(new).imported()
+        if odd := [name for name in own.keys() ^ back.keys()] or [
+            name for name in own if not torch.equal(own[name], back[name])
+        ]:
+            raise ModelError(
+                f"{odd[0]} does not come back from what was written for transformers, so that is thrown away"
+            )
+        size = sum(path.stat().st_size for path in new.iterdir())
+    return HuggingFaceReport(str(folder), size, family.architecture, len(tensors))
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+
+
+def _preprocessor(config: Config) -> dict[str, Any]:
+    """`preprocessor_config.json`, of what reads pictures or sound."""
+    side = config.sources[0]
+    if side.kind == "image":
+        colours = getattr(config.model.encoders[0].stem, "colours", "centred")
+        means, spread = (MEANS, DEVIATIONS) if colours == "imagenet" else ((0.5,) * 3, (0.5,) * 3)
+        size: int = getattr(side, "size", 224)
+        return {
+            "image_processor_type": "ViTImageProcessor", "do_normalize": True, "do_rescale": True, "do_resize": True,
+            "image_mean": list(means), "image_std": list(spread), "size": {"height": size, "width": size},
+            "resample": 2, "rescale_factor": 1 / 255,
+        }  # fmt: skip
+    if side.kind == "audio":
+        stem = config.model.encoders[0].stem
+        return {
+            "feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": 16000, "hop_length": 160, "n_fft": 400,
+            "feature_size": getattr(stem, "mels", 80), "chunk_length": getattr(stem, "frames", 3000) // 100,
+            "padding_side": "right", "padding_value": 0.0, "return_attention_mask": False,
+        }  # fmt: skip
+    return {}
+
+
+# Sines and cosines side by side, as halves
+
+RESIDUAL = {  # the axis of a weight that is d_model wide, by how its name ends
+    "embedding.table.weight": 1, "segments.weight": 1, "attention.inputs.weight": 1, "attention.output.weight": 0,
+    "attention.output.bias": 0, "inner.weight": 1, "gate.weight": 1, "outer.weight": 0, "outer.bias": 0,
+    "norm.weight": 0, "norm.bias": 0, "final.weight": 0, "final.bias": 0, "head.linear.weight": 1,
+}  # fmt: skip
+
+
+def _halved(config: Config, own: dict[str, Tensor]) -> tuple[Config, dict[str, Tensor]]:
+    """A model with sinusoidal positions as one with all sines before all cosines: the same numbers in another order."""
+    parts = (*config.model.encoders, config.model.decoder)
+    if any(getattr(part, "positions", "") != "sinusoidal" for part in parts):
+        return config, own
+    order = torch.arange(config.model.d_model).view(-1, 2).mT.flatten()
+    moved = {}
+    for name, tensor in own.items():
+        axis = next((axis for ending, axis in RESIDUAL.items() if name.endswith(ending)), None)
+        moved[name] = tensor if axis is None else tensor.index_select(axis, order)
+    encoder, decoder = (
+        part.model_copy(update={"positions": "sinusoidal_halves"})
+        for part in (config.model.encoders[0], config.model.decoder)
+    )
+    model = config.model.model_copy(update={"encoder": encoder, "decoder": decoder})
+    return config.model_copy(update={"model": model}), moved
+
+
+def check(made: object) -> Published:
+    """A tokenizer that can be written for `transformers`."""
+    if not isinstance(made, Published):
+        raise ConfigError("transformers has no counterpart of these tokens")
+    return made

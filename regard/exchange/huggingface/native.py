@@ -1,0 +1,80 @@
+"""Tokenizers that Regard learnt, as a `tokenizer.json`: the same tokens for the same text.
+
+Words, characters, bytes and Unigram subwords can be written so. What is written is tried on some texts, and refused where
+it cuts one otherwise; marks that stand in a text as letters are text there too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.data.foreign import BYTE_OF, FileTokens, Published
+from regard.data.tokens import MARKS, NATIVE, Bytes, Subwords, Symbols, Tokenizer
+from regard.errors import ConfigError, require
+
+BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
+# What Python splits words at beside these.
+SPLITS = r"[\t\n\x0B\x0C\r\x1C-\x1F \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]+"
+NEVER = -1000.0  # the score of a mark, so that no text is cut into it
+TRIED = (
+    "", " ", "a", "Hello, world!", "  two  spaces\tand a tab\n", "naïve e\u0301tude", "日本語 ไทย", "😀👩\u200d👧", "x" * 50,
+    "12,345.67", "\u3000wide\u00a0fixed", "שלום مرحبا", "a\x00b", "ÅÅ ﬁ ½",
+)  # fmt: skip
+
+
+def tokenizer_of(tokenizer: Tokenizer) -> Published:
+    """A tokenizer as one that `transformers` reads; what has no exact counterpart there is refused."""
+    if isinstance(tokenizer, Published):
+        return tokenizer
+    made = FileTokens(_backend(tokenizer).to_str(), tokenizer.size, NATIVE)
+    for text in TRIED:
+        if made.encode(text) != tokenizer.encode(text):
+            raise ConfigError(
+                f"a tokenizer.json would cut {text!r} otherwise than these tokens do, so it is not written"
+            )
+    return made
+
+
+def _backend(tokenizer: Tokenizer) -> Any:
+    library = require("tokenizers")
+    models, before, after, norm = library.models, library.pre_tokenizers, library.decoders, library.normalizers
+    cleaned = [norm.NFC(), norm.Replace(library.Regex(BLANKS), " "), norm.Replace(library.Regex(r"^ | $"), "")]
+    match tokenizer:
+        case Symbols(kind="word"):
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made.pre_tokenizer = before.Split(library.Regex(SPLITS), "removed")
+        case Symbols():
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made.pre_tokenizer = before.Split(library.Regex(r"[\s\S]"), "isolated")
+            made.decoder = after.Fuse()
+        case Bytes():
+            letters = {letter: byte + len(MARKS) for letter, byte in BYTE_OF.items()}
+            names = {name: i for i, name in enumerate(MARKS)}
+            made = library.Tokenizer(models.BPE({**names, **letters}, []))
+            made.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
+            made.decoder = after.ByteLevel()
+        case Subwords() if _is_unigram(tokenizer):
+            processor = tokenizer.processor
+            pieces = [(str(processor.id_to_piece(i)), float(processor.get_score(i))) for i in range(tokenizer.size)]
+            pieces = [(piece, NEVER if i < len(MARKS) else score) for i, (piece, score) in enumerate(pieces)]
+            made = library.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
+            made.pre_tokenizer = before.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+            made.decoder = after.Sequence(
+                [after.ByteFallback(), after.Metaspace(replacement="▁", prepend_scheme="always")]
+            )
+        case _:
+            raise ConfigError(
+                "tokens.kind bpe has no exact counterpart in a tokenizer.json; unigram, word, char and byte have"
+            )
+    made.normalizer = norm.Sequence(cleaned)
+    made.add_special_tokens(list(MARKS))
+    made.post_processor = library.processors.TemplateProcessing(
+        single=["$A", MARKS[3]], pair=["$A", MARKS[4], "$B", MARKS[3]], special_tokens=[(MARKS[3], 3), (MARKS[4], 4)]
+    )
+    return made
+
+
+def _is_unigram(tokenizer: Subwords) -> bool:
+    from regard.exchange.huggingface.tokens import sentencepiece_kind
+
+    return sentencepiece_kind(tokenizer.model) == 1

@@ -1,0 +1,68 @@
+"""Translation models of NMT toolkits, from their own checkpoints: JoeyNMT, fairseq, OpenNMT-py.
+
+    import_model("runs/joey", "models/joey")           # a folder of JoeyNMT
+    import_model("checkpoint_best.pt", "models/fair")  # a checkpoint of fairseq or OpenNMT-py
+
+Only tensors, plain values and argparse's options are read from what torch pickled; nothing of it is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.errors import ModelError
+
+if TYPE_CHECKING:
+    from regard.exchange.toolkits.toolkit import Toolkit
+    from regard.system import System
+
+IMPORTED = {"kind": "imported"}
+
+
+def is_toolkit(place: Path) -> bool:
+    """Whether a place looks like a checkpoint of a toolkit, and not like a folder of transformers."""
+    return place.is_file() or (place.is_dir() and (place / "config.yaml").exists() and any(place.glob("*.ckpt")))
+
+
+def read_toolkit(place: Path) -> Toolkit:
+    """The model of a folder of JoeyNMT, or of a checkpoint of fairseq or OpenNMT-py."""
+    from regard.exchange.toolkits import fairseq, joeynmt, opennmt
+    from regard.exchange.toolkits.toolkit import read_torch
+
+    if place.is_dir():
+        return joeynmt.read(place)
+    found = read_torch(place, "fairseq or OpenNMT-py")
+    if {"model", "vocab", "opt"} <= found.keys():
+        return opennmt.read(found, place)
+    if "model" in found and (found.get("cfg") or found.get("args")):
+        return fairseq.read(found, place)
+    raise ModelError(
+        f"{place} is a checkpoint of no toolkit known here: fairseq's have model and cfg or args, OpenNMT-py's model, "
+        f"vocab and opt; this one has {', '.join(map(str, found)) or 'nothing'}. Of JoeyNMT, give the folder"
+    )
+
+
+def import_model(place: Path, output: str | Path, *, force: bool = False) -> System:
+    """Write such a model as a model folder of Regard, with its own tokens, and load it."""
+    from regard.data.sides import Sides
+    from regard.settings import Config
+    from regard.system import System, load, new_task
+    from regard.training.checkpoint import set_weights
+
+    network = read_toolkit(place)
+    sections: dict[str, Any] = {name: dict(section) for name, section in network.sections().items()}
+    one = sections["model"]["share_embeddings"]
+    tokenizers = {"tokens": network.tokenizers["target"]} if one else network.tokenizers
+    room = {"max_length": min(256, sections["model"]["max_positions"] - 2)}
+    own = {} if one else {"tokens": IMPORTED}
+    sides = Sides.of(
+        Config.parse({"run": ".", **sections, "tokens": IMPORTED, "source": {**room, **own}, "target": {**room, **own}})
+    )
+    sides.use(tokenizers)
+    task = new_task(sides, torch.device("cpu"))
+    set_weights(task.model, network.imported(), place)
+    System(task, place).save(output, force=force)
+    return load(output, device="cpu")
