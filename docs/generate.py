@@ -77,7 +77,9 @@ def _section(section: type[Section], path: str, kinds: list[str], level: int, kn
             values, default = f"[a section](#{place_of if another else whole})", "" if value else "`null`"
             meaning = meaning or found[0][1].__doc__
         else:
-            values, default = _values(field.annotation, field.metadata), f"`{_yaml(value)}`"
+            values, default = _values(field.annotation, field.metadata), ""
+            if not field.is_required():
+                default = f"`{_yaml(value)}`"
             if name == "kind" and kinds:
                 values, default = ", ".join(f"`{kind}`" for kind in kinds), ""
         place = "" if whole in known or (found and not kinded) else f'<a id="{whole}"></a>'

@@ -246,6 +246,34 @@ class TransformerDecoderSettings(TransformerSettings):
     )
 
 
+class AwdLstmSettings(Section):
+    """A language model alone: LSTMs with the dropout of Merity et al. 2018 (AWD-LSTM), also as a Mogrifier (Melis et
+    al. 2020). It has the dropout named here in place of model.dropout."""
+
+    kind: Literal["awd_lstm"] = "awd_lstm"
+    layers: Small = Field(3, description="how many on top of one another")
+    hidden: int | None = Field(
+        None, ge=1, le=2**16, description="width of the layers; the last one is d_model wide (default: d_model)"
+    )
+    project: bool = Field(
+        False, description="the last layer is as wide as the others, and a linear layer brings it to d_model"
+    )
+    rounds: int = Field(
+        0, ge=0, le=100, description="before a step, input and state gate one another so many times (Mogrifier; try 5)"
+    )
+    rank: int = Field(0, ge=0, le=2**16, description="of the matrices of these gates, as products of two (0: full)")
+    weight_dropout: Share = Field(0.5, description="share of the weights from state to state that are 0")
+    input_dropout: Share = Field(0.65, description="of embeddings, with one mask for all positions, as in all below")
+    layer_dropout: Share = Field(0.2, description="of what goes from layer to layer")
+    output_dropout: Share = Field(0.4, description="of what goes to the output layer")
+    word_dropout: Share = Field(0.1, description="share of the words that have no embedding in a batch")
+
+    def check(self, d_model: int) -> str | None:
+        if self.rank and not self.rounds:
+            return f"decoder.rank ({self.rank}) is of the gates that decoder.rounds asks for; set both, or neither"
+        return None
+
+
 class NoDecoderSettings(Section):
     """None: the encoder alone, as a masked language model (Devlin et al. 2019), or under another head."""
 
@@ -263,9 +291,10 @@ BODIES.describe(["stem"], StemEncoderSettings)
 BODIES.describe(["none"], NoEncoderSettings)
 DECODERS.describe(CELLS, RecurrentDecoderSettings)
 DECODERS.describe(["transformer"], TransformerDecoderSettings)
+DECODERS.describe(["awd_lstm"], AwdLstmSettings)
 DECODERS.describe(["none"], NoDecoderSettings)
 Encoder = SerializeAsAny[EncoderSettings]
-Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | NoDecoderSettings
+Decoder = RecurrentDecoderSettings | TransformerDecoderSettings | AwdLstmSettings | NoDecoderSettings
 
 
 class ModelSettings(Section):
@@ -288,6 +317,11 @@ class ModelSettings(Section):
     )
     reduction: float = Field(
         4.0, ge=1, le=64, description="output adaptive: by how much vectors are narrower from cluster to cluster"
+    )
+    softmaxes: Small = Field(
+        1,
+        description="the output is a mixture of so many softmaxes (Yang et al. 2018, who take 15); model.dropout is "
+        "that of their vectors too",
     )
     share_embeddings: bool = Field(False, description="source and target use one embedding; needs one vocabulary")
     scale_embeddings: bool = Field(
@@ -392,14 +426,14 @@ class ModelSettings(Section):
         if self.generator is not None:
             if not self.encoder_only or self.ctc:
                 yield "generator is for an encoder alone that reads plain text; set decoder.kind none, and ctc: false"
-            elif getattr(self.encoders[0], "width", None) is not None:
-                yield "generator is for an encoder as wide as d_model; leave out encoder.width"
             elif what := self.generator_encoder.check(self.generator_width):
                 yield f"generator ({self.generator:g}) leaves a generator of width {self.generator_width}: {what}"
         if self.ctc and self.decoder_only:
             yield "ctc reads off an encoder's states, but encoder.kind is none; set it to false"
         if self.encoder_only and self.decoder_only:
             yield "decoder.kind none needs an encoder, but encoder.kind is none as well"
+        if isinstance(decoder, AwdLstmSettings) and not self.decoder_only:
+            yield "decoder.kind awd_lstm looks at no encoder; set encoder.kind: none, or take decoder.kind lstm"
         if not isinstance(decoder, RecurrentDecoderSettings):
             return
         if self.decoder_only:

@@ -66,7 +66,7 @@ class Family:
 
 CELLS = ("rnn", "lstm", "gru")
 MODALITIES = Family(
-    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "words", "none", "image", "audio", "video")}
+    "source", {kind: f"regard.data.modalities.{kind}" for kind in ("text", "none", "image", "audio", "video", "words")}
 )
 TARGETS = Family(
     "target",
@@ -87,7 +87,9 @@ BODIES = Family(
     dict.fromkeys((*CELLS, "transformer", "stem", "none"), "regard.models.encoders")
     | {"conformer": "regard.models.speech", "elmo": "regard.models.elmo"},
 )
-DECODERS = Family("decoder", dict.fromkeys((*CELLS, "transformer", "none"), "regard.models.build"), is_open=False)
+DECODERS = Family(
+    "decoder", dict.fromkeys((*CELLS, "awd_lstm", "transformer", "none"), "regard.models.build"), is_open=False
+)
 SCORES = Family(
     "attention score",
     dict.fromkeys(("dot", "bilinear", "additive", "mlp", "scaled_dot", "location"), "regard.nn.scores"),

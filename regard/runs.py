@@ -131,7 +131,7 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
             if isinstance(module, AdaptiveHead):
                 module.rank(counts)
     budgets = [side.batch_tokens or settings.batch_tokens for side in (*config.sources, config.target)]
-    return task, Batches(store, sides, task.layout, budgets, settings.seed)
+    return task, task.training_batches(store, budgets, settings.seed)
 
 
 def _token_counts(task: Task, store: ExampleStore) -> Tensor:

@@ -50,6 +50,10 @@ class Search(Section):
     )
     unknown: bool = Field(False, description="may write <unk>")
     seed: Count = Field(1, description="of what sample and mbr draw")
+    stride: int | None = Field(
+        None, ge=1, le=10**6, description="a Transformer in a stream (evaluate): tokens it reads before it reads those "
+        "before them again; fewer are slower and give each more context (default: half of what it looks back at)"
+    )  # fmt: skip
     max_source: Size = Field(1024, description="longest source text, in tokens; a longer one gets no output")
     batch_tokens: int = Field(8192, ge=1, le=10**8, description="source tokens times beam to work on at once")
     precision: Literal["float32", "bfloat16", "int8"] = Field(

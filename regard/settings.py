@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.data_settings import Data
-from regard.model_settings import ModelSettings, RecurrentDecoderSettings
+from regard.model_settings import AwdLstmSettings, ModelSettings, RecurrentDecoderSettings
 from regard.registry import METRICS, MODALITIES, STEMS, TARGETS
 from regard.search_settings import Search
 from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
@@ -253,6 +253,7 @@ class Config(Section):
                 )
             if objective.kind in ("scheduled_sampling", "minimum_risk"):
                 yield f"training.objective.kind '{objective.kind}' needs a decoder"
+        yield from self._stream_clashes()
         if not self.target.text:
             if not given:
                 yield f"target.kind '{self.target.kind}' is made from a source, but source.kind is none"
@@ -275,6 +276,15 @@ class Config(Section):
                 "training.objective.kind 'minimum_risk' trains model.ctc with its share of the likelihood alone; set "
                 "training.objective.likelihood above 0"
             )
+        if model.softmaxes > 1:
+            if self.training.label_smoothing:
+                yield "model.softmaxes has a loss without label smoothing; set training.label_smoothing to 0"
+            if objective.agreement:
+                yield "training.objective.agreement compares single softmaxes; set it to 0, or model.softmaxes to 1"
+            if model.output != "full" or not model.output_bias or objective.sampled:
+                yield "model.softmaxes goes with output full, output_bias true and no sampled tokens; set it to 1"
+            if model.encoder_only and model.ctc:
+                yield "model.softmaxes is of what a decoder writes, and there is none; set it to 1"
         if self.search.ctc and not model.ctc:
             yield "search.ctc needs a model with model.ctc; leave it out"
         if objective.agreement and getattr(model.decoder, "hard", False):
@@ -298,9 +308,37 @@ class Config(Section):
             if objective.kind != "likelihood" or objective.agreement:
                 yield "training.objective.doubly_stochastic goes with kind 'likelihood' and agreement 0; set it to 0"
 
+    def _stream_clashes(self) -> Iterator[str]:
+        """A stream is of texts alone; a recurrent decoder carries its state along it."""
+        model, objective = self.model, self.training.objective
+        stream, awd = getattr(self.target, "stream", None), isinstance(model.decoder, AwdLstmSettings)
+        carries = isinstance(model.decoder, RecurrentDecoderSettings | AwdLstmSettings)
+        if stream is not None:
+            if self.sources[0].given:
+                yield "target.stream joins texts that have no source; set source.kind none, or leave it out"
+            if (getattr(self.target, "tokens", None) or self.tokens).sampling:
+                yield "target.stream needs the same tokens each time; set tokens.sampling to 0"
+            if self.data.corpora is not None:
+                yield "target.stream is of one corpus; leave out data.corpora, or target.stream"
+            if self.denoises or (model.encoder_only and model.encoders[0].two_way):
+                yield "target.stream is for language models and masked ones; with what is read here, leave it out"
+            if carries and objective.sampled:
+                yield "training.objective.sampled does not go with a state that is carried along a stream; set it to 0"
+            if carries and (objective.kind != "likelihood" or objective.agreement):
+                what = "agreement" if objective.kind == "likelihood" else f"kind '{objective.kind}'"
+                yield (
+                    f"training.objective.{what} does not go with target.stream and a recurrent decoder, whose state is "
+                    "carried from block to block; leave one of them out"
+                )
+        for name in ("activation", "slowness"):
+            if getattr(objective, name) and not (stream and awd):
+                yield f"training.objective.{name} needs decoder.kind awd_lstm and target.stream; set it to 0"
+
     def _head_clashes(self) -> Iterator[str]:
         """A head stands on one body, and predicts something of a source."""
         kind, objective, model = self.target.kind, self.training.objective, self.model
+        if model.softmaxes > 1:
+            yield f"model.softmaxes is for what writes text; target.kind is '{kind}', so set it to 1"
         if model.encoder_only == model.decoder_only:
             yield (
                 f"target.kind '{kind}' stands on one body; set model.decoder.kind none (an encoder reads) or "
@@ -343,6 +381,8 @@ class Config(Section):
         start = self.start
         if self.training.lora is not None and not (start.model or start.encoder or start.decoder or start.weights):
             yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
+        if self.training.lora is not None and self.training.ema:
+            yield "training.ema keeps a mean of all weights, of which training.lora changes few; set it to 0"
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric

@@ -102,6 +102,16 @@ class ObjectiveSettings(Section):
         description="soft attention of a recurrent decoder: weight of Σ_i (1 - Σ_t α_ti)², so that all places are "
         "looked at (Xu et al. 2015, eq. 14, who take 1)",
     )
+    activation: Weight = Field(
+        0.0,
+        description="decoder.kind awd_lstm on a stream: weight of the mean square of what goes to the output layer "
+        "(Merity et al. 2018, who take 2)",
+    )
+    slowness: Weight = Field(
+        0.0,
+        description="decoder.kind awd_lstm on a stream: weight of the mean square by which states change from token to "
+        "token (temporal activation regularisation, Merity et al. 2018, who take 1)",
+    )
     reward: Weight = Field(1.0, description="hard attention: weight of the score-function gradient")
     entropy: Weight = Field(0.002, description="hard attention: weight of the entropy of where to look")
     soft: Fraction = Field(
@@ -219,6 +229,11 @@ class Training(Section):
     average: Size = Field(
         1, description="finish with the mean of this many latest checkpoints if it is better (1: the best alone)"
     )
+    ema: Share = Field(
+        0.0,
+        description="validate and keep a moving mean of the weights in their place, of which this share stays at each "
+        "update (try 0.999; 0: the weights themselves)",
+    )
     log_every: Period = Field(50, description="updates between lines in log.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events, if it is installed")
 
@@ -226,6 +241,8 @@ class Training(Section):
     def _enough_kept(self) -> Training:
         if self.average > self.keep_last:
             raise ValueError(f"average ({self.average}) needs keep_last at least as large (now {self.keep_last})")
+        if self.average > 1 and self.ema:
+            raise ValueError(f"average ({self.average}) and ema ({self.ema:g}) are two ways to one end; leave one out")
         return self
 
     @model_validator(mode="after")

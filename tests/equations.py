@@ -218,6 +218,40 @@ def read(kind: str, w: Weights, xs: list[Array], d: int) -> tuple[list[Array], t
     return states, carry
 
 
+def mogrified(w: Weights, x: Array, h: Array) -> tuple[Array, Array]:
+    """Melis et al. 2020, eq. 1 and 2: odd rounds gate the input by the state, even ones the state by the input. A
+    matrix may be a product of two, the right one first."""
+    rounds = 1 + max((int(name.split(".")[1]) for name in w if name.startswith("gates.")), default=-1)
+    for i in range(rounds):
+        by = h if i % 2 == 0 else x
+        for name in sorted(name for name in w if name.startswith(f"gates.{i}.")):
+            by = w[name] @ by
+        x, h = (2 * sigmoid(by) * x, h) if i % 2 == 0 else (x, 2 * sigmoid(by) * h)
+    return x, h
+
+
+def awd_lstm(w: Weights, xs: list[Array], layers: int) -> list[Array]:
+    """Merity et al. 2018 without dropout: LSTMs on top of one another, whose steps may be mogrified."""
+    for i in range(layers):
+        own, states = under(w, f"layers.{i}"), []
+        width = own["cell.weight_hh_l0"].shape[1]
+        h, c = np.zeros(width), np.zeros(width)
+        for x in xs:
+            gated, state = mogrified(own, x, h)
+            h, c = cell("lstm", under(own, "cell"), gated, (state, c))
+            states.append(h)
+        xs = states
+    return [affine(w, "project", x) for x in xs] if "project.weight" in w else xs
+
+
+def mixture_of_softmaxes(w: Weights, h: Array, softmaxes: int) -> Array:
+    """Yang et al. 2018, eq. 3: `log Σ_k π_k softmax(W tanh(U_k h) + b)`."""
+    prior = softmax((w["prior.weight"] @ h).tolist())
+    latent = np.tanh(affine(w, "latent", h)).reshape(softmaxes, -1)
+    parts = [share * np.array(softmax(affine(w, "linear", v).tolist())) for share, v in zip(prior, latent, strict=True)]
+    return np.asarray(np.log(np.sum(parts, axis=0)))
+
+
 # Relative positions, root-mean-square norm, gates and heads over states
 
 

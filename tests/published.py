@@ -78,7 +78,7 @@ def sentencepiece_model(seed: int = 0, *, size: int = 150, t5: bool = False, rul
     import sentencepiece
 
     written = BytesIO()
-    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1} if t5 else {"unk_id": 0, "bos_id": 1, "eos_id": 2}
+    ids: dict[str, Any] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1} if t5 else {"unk_id": 0, "bos_id": 1, "eos_id": 2}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS[seed:]), model_writer=written, vocab_size=size, hard_vocab_limit=False,
         normalization_rule_name=rule, minloglevel=2, **ids,

@@ -47,8 +47,8 @@ def test_an_adaptive_softmax_is_that_of_torch(ranked: bool) -> None:
     with torch.no_grad():
         theirs.head.weight.copy_(head.first.weight)
         for own, number in zip(head.tails, range(2), strict=True):
-            theirs.get_submodule(f"tail.{number}.0").weight.copy_(own.narrow.weight)  # type: ignore[operator, union-attr]
-            theirs.get_submodule(f"tail.{number}.1").weight.copy_(own.wide.weight)  # type: ignore[operator, union-attr]
+            theirs.get_submodule(f"tail.{number}.0").weight.copy_(own.narrow.weight)  # type: ignore[operator]
+            theirs.get_submodule(f"tail.{number}.1").weight.copy_(own.wide.weight)  # type: ignore[operator]
     x = states(30).requires_grad_(True)
     rank = head.ranks
     log_p = head(x)

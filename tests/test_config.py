@@ -51,7 +51,7 @@ BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '{}'] * 9)}]"
         ),
         (
             {"model": {"decoder": {"kind": "perceptron"}}},
-            "[model.decoder] no decoder of kind 'perceptron'; there are: rnn, lstm, gru, transformer, none",
+            "[model.decoder] no decoder of kind 'perceptron'; there are: rnn, lstm, gru, awd_lstm, transformer, none",
         ),
         (
             {"model": {"d_model": 512, "encoder": {"kind": "transformer", "heads": 7}}},
@@ -480,7 +480,8 @@ def test_the_commented_file_lists_sources_one_by_one() -> None:
     assert own == [
         "  - kind: image", "    column: null", "    batch_tokens: null", "    size: 64", "    augment: null",
         "  - kind: text", "    column: null", "    batch_tokens: null", "    tokens:", "      kind: word",
-        "      size: 8000", "      sampling: 0.0", "    max_length: 256", "    normalize: null", "    case: null",
+        "      size: 8000", "      sampling: 0.0", "      sentinels: 0", "    max_length: 256", "    normalize: null",
+        "    case: null",
     ]  # fmt: skip
 
 

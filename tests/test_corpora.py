@@ -248,3 +248,29 @@ def test_bad_lines_are_told_by_the_file_of_their_corpus(tmp_path: Path) -> None:
     sources = [x.source for x in read_examples(config.data, "train", Sides.of(config).form, lambda bad: None)]
     assert sources[0].startswith("<copy> ")
     assert sources[-1].strip() == ""  # what is blank stays so
+
+
+def test_language_models_are_scored_by_corpus_too(tmp_path: Path) -> None:
+    """Perplexity of each is that of its file alone; a corpus without validation data is trained on alone."""
+    for name, words in (("greek", "alpha beta gamma"), ("latin", "a b c"), ("more", "x y z")):
+        (tmp_path / f"{name}.txt").write_text(f"{words}\n" * 20)
+    data = {**NONE, "corpora": [
+        {"train": "greek.txt", "valid": "greek.txt"}, {"train": "more.txt", "weight": 0.1},
+        {"train": "latin.txt", "valid": "latin.txt"},
+    ]}  # fmt: skip
+    body = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32}
+    settings = {
+        "run": "run", "source": "none", "data": data, "tokens": {"kind": "word"},
+        "model": {"d_model": 16, "encoder": "none", "decoder": body},
+        "training": {"steps": 6, "validate_every": 6, "batch_tokens": 60, "tensorboard": False, "device": "cpu"},
+    }  # fmt: skip
+    system = regard.train(Config.parse(settings, tmp_path))
+    result = system.evaluate()
+    assert set(result.corpora) == {"greek", "latin"}
+    for name, scores in result.corpora.items():
+        alone = system.evaluate(str(tmp_path / f"{name}.txt"))
+        assert scores["perplexity"].value == pytest.approx(alone.scores["perplexity"].value)
+        assert not alone.corpora
+    kept = json.loads((tmp_path / "run" / "scores.json").read_text())["valid"]
+    assert kept["loss"] == pytest.approx((kept["loss/greek"] + kept["loss/latin"]) / 2)  # as many tokens each
+    assert kept["perplexity"] == pytest.approx(np.exp(kept["loss"]))

@@ -444,3 +444,27 @@ def test_networks_of_published_sizes_have_as_many_parameters(name: str) -> None:
         model = build(config.model, elements, network.outputs, config.model.max_positions or 0, config.target)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert {move.ours for move in network.moves()} == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("preset", "given"),
+    [
+        ("gpt2", {"model_type": "gpt2", **SIZES["gpt2"][0]}),
+        ("radford2023", {"model_type": "whisper", **SIZES["whisper"][0]}),
+        (
+            "t5-gated",
+            {"model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6,
+             "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        ),
+        (
+            "bart",
+            {"model_type": "bart", "d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 3072,
+             "decoder_ffn_dim": 3072, "encoder_attention_heads": 12, "decoder_attention_heads": 12},
+        ),
+    ],
+)  # fmt: skip
+def test_presets_are_the_networks_of_the_published_weights(preset: str, given: dict[str, Any]) -> None:
+    theirs, ours = ({"run": "run", **family_of(given).sections()}, {"run": "run", "preset": preset})
+    left = {"max_positions": None, "dropout": 0.1}
+    one, other = (Config.parse(settings).model.model_copy(update=left) for settings in (theirs, ours))
+    assert one == other

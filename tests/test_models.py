@@ -59,7 +59,14 @@ from tests.test_equations import agree
 from tests.test_laws import attentions, same
 
 VOCABULARY, ROOM = 13, 24
-NETWORKS: dict[str, Part] = {cell: {"kind": cell, "layers": 2} for cell in CELLS} | ALL_TRANSFORMERS
+AWD_LSTMS: dict[str, Part] = {
+    "awd-lstm": {"kind": "awd_lstm", "layers": 3, "hidden": 10},
+    "awd-lstm-mogrified": {"kind": "awd_lstm", "layers": 2, "hidden": 10, "project": True, "rounds": 5, "rank": 3},
+    "awd-lstm-mogrified-full": {"kind": "awd_lstm", "layers": 1, "rounds": 2},
+}
+NETWORKS: dict[str, Part] = (
+    {cell: {"kind": cell, "layers": 2} for cell in CELLS} | AWD_LSTMS | ALL_TRANSFORMERS
+)  # fmt: skip
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
@@ -146,7 +153,9 @@ def test_a_network_follows_the_equations(name: str) -> None:
     expected: list[Array] = []
     for x, y in zip(source.tolist(), target.tolist(), strict=True):
         xs = [math.sqrt(D_MODEL) * table[token] for token in [*x, *y]]
-        if part["kind"] in CELLS:
+        if part["kind"] == "awd_lstm":
+            xs = eq.awd_lstm(eq.under(w, "decoder"), [table[token] for token in [*x, *y]], part["layers"])
+        elif part["kind"] in CELLS:
             for i in range(part["layers"]):
                 xs, _ = eq.read(part["kind"], eq.under(w, f"decoder.recurrence.layers.{i}"), xs, D_MODEL)
         else:
@@ -675,7 +684,7 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     if not sides.source.has_tokens and (side.given or sides.source.of_target):
         source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), len(target), 24))
     logits = model(source, target).values
-    assert logits.shape == (3, outputs)
+    assert logits.shape == (3, *[outputs] * (1 + settings.target.chained))
     assert logits.isfinite().all()
 
 
@@ -714,6 +723,7 @@ def test_presets_have_the_published_sizes(name: str) -> None:
         ("bert", 30522, 110),  # Devlin et al. 2019, 3
         ("gpt", 40478, 117),  # as released
         ("t5", 32128, 60),  # Raffel et al. 2020, 3.7
+        ("awd-lstm", 33278, 33),  # Merity et al. 2018, table 2
     ],
 )
 def test_presets_have_about_the_published_number_of_parameters(name: str, vocabulary: int, millions: int) -> None:

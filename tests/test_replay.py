@@ -135,7 +135,7 @@ def test_a_turn_by_the_kernel_is_a_turn(
 
     longest = [6, 3, 1, 5] if ALL else [3, 2, 1, 3]
     limits = Limits(torch.tensor(longest, device=DEVICE), 1, 2, **rules).filled(5)
-    turn = _Turn(lambda tokens, state: (tokens, state), Chooser(width, 2), penalty, 0.7, exact, max(longest), False)
+    turn = _Turn(lambda tokens, state: (tokens, state), Chooser(width, 2), penalty, 0.7, exact, max(longest), False, 0)
     board = _Board.new(limits, 1, width, width, 8)
     generator = torch.Generator().manual_seed(5)
     for _ in range(max(longest) + 1):

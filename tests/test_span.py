@@ -16,9 +16,10 @@ import torch
 import regard
 from regard.config import merge
 from regard.data.examples import read_files
+from regard.data.foreign import FileTokens
 from regard.data.modalities.text import Text
 from regard.data.targets.span import Span, SpanSettings, token_places
-from regard.data.tokens import Bytes, Subwords, Symbols, Tokenizer, clean, train_tokenizer
+from regard.data.tokens import Bytes, Frame, Marks, Subwords, Symbols, Tokenizer, clean, train_tokenizer
 from regard.errors import ConfigError, DataError
 from regard.ragged import Ragged
 from tests.conftest import FULL
@@ -258,3 +259,28 @@ def test_subwords_that_are_bytes_are_counted_by_character(subwords: Tokenizer) -
     offsets = subwords.offsets(text)
     assert [text[a:b] for a, b in offsets].count("✓") == 3  # its bytes
     assert offsets[-1][1] == len(text)
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_tokens_of_other_programs_know_where_they_stand(kind: str) -> None:
+    """BERT's, which has no capitals and no accents, and those of GPT-2, which keep blanks."""
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.BertWordPieceTokenizer() if kind == "words" else tokenizers.ByteLevelBPETokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    made.train_from_iterator(LINES, vocab_size=300, show_progress=False, special_tokens=special)
+    begin, separator = made.token_to_id("[CLS]"), made.token_to_id("[SEP]")
+    marks = Marks(
+        dict(enumerate(special)), end=separator, begin=begin, unknown=1, separator=separator,
+        source=Frame((begin,), (separator,), (separator,)),
+    )  # fmt: skip
+    source, target = sides(FileTokens(made.to_str(), made.get_vocab_size(), marks), 40)
+    context = "Née  Smith\u0301 was born in (Paris)."
+    for between in ("\t", " <sep> ", "[SEP]"):  # a pair is a pair, however it is written
+        assert list(source.encode_many([f"who ?{between}born"])[0]).count(separator) == 1
+    ((window, (first, last)),) = target.numbers(source, f"who ?\t{context}", [], "Paris")
+    assert target.text(source, f"who ?\t{context}", [first, last]) == "Paris"
+    places = target.positions(source, window, last=False)
+    framed = source.frame.around(target.rows(window)[0])
+    assert "paris" in source.tokenizer.decode([framed[i] for i in places[first : last + 1]]).lower()
+    ((_, ends),) = target.numbers(source, f"who ?\t{context}", [], "Née  Smith\u0301")
+    assert target.text(source, f"who ?\t{context}", ends) == "Née  Smith\u0301"

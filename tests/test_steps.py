@@ -10,8 +10,10 @@ from torch import Tensor
 
 from regard.nn.attention import Attention, attention_weights
 from regard.nn.deferred import defer_gradients, fused_step_attention, step_attention_fuses
+from regard.nn.mogrifier import MogrifierLSTM, gated
 from regard.nn.recurrence import lstm, lstm_layer
 from regard.nn.scores import Bilinear, Dot, ScaledDot
+from regard.ragged import Ragged
 
 pytestmark = pytest.mark.usefixtures("kernel")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,6 +45,29 @@ def test_an_lstm_cell(rows: int, width: int, ahead: bool, dtype: torch.dtype) ->
     agree(found, expected, KINDS[dtype])
     back = torch.autograd.grad(found, given, [w.to(x.dtype) for w, x in zip(weights, found, strict=True)])
     agree(back, torch.autograd.grad(expected, double, [w.double() for w in weights]), KINDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 4), (40, 50)])
+def test_a_gate_of_a_mogrifier(rows: int, width: int, dtype: torch.dtype) -> None:
+    given = [randn(rows, width, seed=i, dtype=dtype) for i in range(2)]
+    double = [x.detach().double().requires_grad_() for x in given]
+    found, expected = gated(given[0], given[1]), gated(double[0], double[1])
+    weight = randn(2 * rows, 2 * width, seed=3)[:rows, :width].detach()  # not contiguous
+    agree([found], [expected], KINDS[dtype])
+    back = torch.autograd.grad(found, given, weight.to(dtype))
+    agree(back, torch.autograd.grad(expected, double, weight.to(dtype).double()), KINDS[dtype])
+
+
+def test_a_layer_of_a_mogrifier() -> None:
+    layer = MogrifierLSTM(5, 4, rounds=3, rank=2).to(DEVICE)
+    values, results = randn(6, 5), []
+    for kind in (torch.float32, torch.float64):
+        x = Ragged.of([[], []]).to(DEVICE).even(values.to(kind), 3)
+        found, (h, c) = layer.to(kind)(x, (values[:2, :4].to(kind), values[2:4, 1:].to(kind)))
+        back = torch.autograd.grad(found.values.square().sum() + (h * c).sum(), [values, *layer.parameters()])
+        results.append([found.values, h, c, *back])
+    agree(results[0], results[1], 2e-6)
 
 
 @pytest.mark.parametrize("dtype", KINDS)

@@ -163,7 +163,6 @@ def test_of_the_whole_one_vector_predicts(head: str, body: str) -> None:
         if body == "transformer":  # Devlin et al. 2019: the first vector, by way of a dense layer
             assert model.transform is not None
             h = torch.tanh(model.transform.weight @ h + model.transform.bias)
-        assert model.head is not None
         expected = model.head.linear.weight @ h + model.head.linear.bias
         torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-12)
     assert found.shape == (3, 1 if head == "number" else 3)
@@ -179,7 +178,6 @@ def test_of_a_word_the_vector_at_its_place_predicts(body: str) -> None:
     for row, some in enumerate(places.tolist()):
         for place in some:
             h = states.values[int(states.offsets[row]) + place]
-            assert model.head is not None
             expected = model.head.linear.weight @ h + model.head.linear.bias
             torch.testing.assert_close(found[index], expected, rtol=1e-9, atol=1e-12)
             index += 1

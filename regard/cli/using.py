@@ -317,7 +317,7 @@ def explain(
 
     system = regard.load(model, device=device)
     search = {} if beam is None else {"beam": beam}
-    form = system.task.sides.form
+    form = system.task.sides.judged_form
     explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
     if examples is not None:
         written = system.config.target.written  # what is predicted is the model's own
@@ -376,7 +376,8 @@ def import_(
     """Make a model folder of one that Hugging Face's transformers wrote, with its own tokens.
 
     Marian, BART, mBART, T5, GPT-2, BERT, RoBERTa, DistilBERT and others like them; what one needs and Regard lacks is
-    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it.
+    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it. Also a folder of JoeyNMT, and a
+    checkpoint (.pt) of a Transformer of fairseq or OpenNMT-py, with the lists of its tokens beside it.
     """
     check_output(output, force=force, folder=True)
     import regard

@@ -245,7 +245,7 @@ def _score(
     made_from: Fingerprint,
 ) -> Compared:  # fmt: skip
     """Decode, and score on the test data and by length."""
-    task, form = system.task, system.task.sides.form
+    task, form = system.task, system.task.sides.judged_form
     tested, test = system.test(), list(read_examples(system.config.data, "test", form))
     many = list(read_files(lengths, form)) if lengths else test
     began = time.perf_counter()

@@ -8,7 +8,7 @@ and memory holds one window.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
@@ -55,6 +55,7 @@ class Batch:
     inputs: Ragged
     outputs: Ragged
     filler: int = 0  # how many of the outputs do not count: they fill up, or are forced
+    goes_on: bool = False  # its rows go on where those of the batch before it ended
 
     @property
     def tokens(self) -> int:
@@ -63,7 +64,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, inputs, outputs, self.filler)
+        return replace(self, source=source, inputs=inputs, outputs=outputs)
 
     def filled(self, room: Room) -> Batch | None:
         """With each side filled up to what there is room for, so that all batches are of one shape.
@@ -113,7 +114,7 @@ class Batch:
     def pinned(self) -> Batch:
         """In memory from which a GPU can fetch it by itself."""
         source, inputs, outputs = (x.pinned() for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, inputs, outputs, self.filler)
+        return replace(self, source=source, inputs=inputs, outputs=outputs)
 
 
 def make_batch(
@@ -145,6 +146,15 @@ class Pairs:
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         return make_batch(self.source.pack(sources), targets, self.marks, self.first)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Blocks of a stream, each with the token before it: every token is to follow the one before."""
+
+    def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
+        inputs, outputs = (Ragged.of([block[part] for block in targets]) for part in (slice(-1), slice(1, None)))
+        return Batch(Ragged.of(sources), inputs, outputs)
 
 
 @dataclass(frozen=True)

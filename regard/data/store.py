@@ -177,7 +177,7 @@ def _encoded(side: Side, fields: Sequence[tuple[Field, str]]) -> Sequence[Item |
 def find_problem(sides: Sides, x: Item, y: Item) -> str | None:
     """Why an example cannot be trained on, or None."""
     limit = sides.target.longest
-    if not len(y):
+    if not len(y) and sides.target.block is None:
         return "has an empty target"
     if limit is not None and len(y) > limit:
         return f"has a target of {len(y)} tokens, longer than target.max_length={limit}"

@@ -67,6 +67,11 @@ class Target(Side):
         """What an output begins and ends with, where it is written."""
         return NATIVE if self.tokenizer is None else self.tokenizer.marks
 
+    @property
+    def block(self) -> int | None:
+        """Tokens of a block, where all targets are one stream that is cut into blocks; a blank one is then one too."""
+        return None
+
     # Numbers
 
     def find_fault(self, field: str) -> tuple[str, str] | None:

@@ -169,6 +169,8 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
         raise ConfigError("models with model.ctc cannot be exported: Regard alone sums over the paths of CTC")
     if config.output != "full":
         raise ConfigError("models with model.output adaptive cannot be exported: its clusters are Regard's own")
+    if config.softmaxes > 1:
+        raise ConfigError(f"model.softmaxes is {config.softmaxes}, and CTranslate2 has one softmax; try --to onnx")
     first = system.config.sources[0]
     if system.config.denoises:
         raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
@@ -180,10 +182,10 @@ def _settings(system: System) -> Sequence[TransformerSettings]:
             raise ConfigError(f"model.{name}.kind is {part.kind}, and CTranslate2 runs {runs} alone; try --to onnx")
         if part.positions not in POSITIONS:
             raise ConfigError(f"model.{name}.positions is {part.positions}, which CTranslate2 has not; try --to onnx")
-        if getattr(part, "width", None):
-            raise ConfigError(f"model.{name}.width is {part.width}, and CTranslate2 has one width; try --to onnx")  # type: ignore[union-attr]
-        if getattr(getattr(part, "stem", None), "segments", 0):
-            raise ConfigError(f"model.{name}.stem.segments is {part.stem.segments}, which CTranslate2 has not here")  # type: ignore[union-attr]
+        if width := getattr(part, "width", None):
+            raise ConfigError(f"model.{name}.width is {width}, and CTranslate2 has one width; try --to onnx")
+        if segments := getattr(getattr(part, "stem", None), "segments", 0):
+            raise ConfigError(f"model.{name}.stem.segments is {segments}, which CTranslate2 has not here")
         found.append(part)
     if found[0].norm_epsilon != found[1].norm_epsilon:
         raise ConfigError("CTranslate2 has one norm_epsilon for encoder and decoder; here they differ; try --to onnx")

@@ -74,6 +74,10 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError("an ensemble is several models, which ONNX runs one at a time; export each by itself")
     if system.config.denoises:
         raise ConfigError(f"{system.folder} learnt to undo noise alone; export the model of a task that begins from it")
+    decoder: Any = task.model.decoder
+    if not isinstance(decoder, RecurrentDecoder | TransformerDecoder):
+        kind = system.config.model.decoder.kind
+        raise ConfigError(f"model.decoder.kind {kind} cannot be exported to ONNX; rnn, lstm, gru and transformer can")
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")

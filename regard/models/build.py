@@ -15,16 +15,19 @@ from torch.overrides import TorchFunctionMode
 from regard.data.tokens import NATIVE, Marks
 from regard.errors import ConfigError
 from regard.model_settings import (
+    AwdLstmSettings,
     EncoderSettings,
     ModelSettings,
     RecurrentDecoderSettings,
     TransformerDecoderSettings,
     TransformerEncoderSettings,
 )
+from regard.models.awd_lstm import AwdLstmDecoder
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.electra import NarrowStem, ReplacedTokenModel
 from regard.models.elmo import BidirectionalLanguageModel
 from regard.models.encoders import SeveralEncoders, transformer_parts
+from regard.models.mixture import MixtureHead
 from regard.models.model import (
     DecoderOnly,
     EncoderDecoder,
@@ -32,7 +35,6 @@ from regard.models.model import (
     Head,
     MaskedLanguageModel,
     Model,
-    OutputLayer,
     Pool,
 )
 from regard.models.recurrent import RecurrentDecoder
@@ -103,16 +105,20 @@ def build(
     return EncoderDecoder(encoder, decoder, head, CTCHead(d_model, outputs, marks) if settings.ctc else None)
 
 
-def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> OutputLayer:
+def build_output(settings: ModelSettings, outputs: int, embedding: Embedding) -> Head:
     """The output layer over so many tokens."""
+    tied = embedding if settings.tie_output else None
+    if settings.softmaxes > 1:
+        return MixtureHead(settings.d_model, outputs, tied, settings.softmaxes, settings.dropout)
     if settings.output == "full":
-        return Head(settings.d_model, outputs, embedding if settings.tie_output else None, bias=settings.output_bias)
+        return Head(settings.d_model, outputs, tied, bias=settings.output_bias)
     cutoffs = settings.cutoffs or [max(1, outputs // 10), max(2, outputs // 3)]
     if cutoffs[-1] >= outputs:
         raise ConfigError(
             f"model.cutoffs ends at {cutoffs[-1]}, and there are {outputs} tokens; each cluster needs some, so lower it"
         )
-    return AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
+    adaptive: Any = AdaptiveHead(settings.d_model, outputs, cutoffs, settings.reduction)
+    return adaptive
 
 
 def build_encoders(settings: ModelSettings, sources: Sequence[Elements], longest: int) -> nn.Module:
@@ -168,6 +174,8 @@ def build_decoder(settings: ModelSettings, embedding: Embedding, longest: int) -
                 embedding, part.kind, d_model, part.layers, mode=mode, attention=attention, bridge=part.bridge,
                 dropout=dropout, gate=part.gate,
             )  # fmt: skip
+        case AwdLstmSettings() as part:
+            return AwdLstmDecoder(embedding, part, d_model)
         case TransformerDecoderSettings() as part:
             block = partial(DecoderBlock, cross=not alone)
             parts = transformer_parts(part, d_model, dropout, longest, block, True)

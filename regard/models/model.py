@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.bundle import Source
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
-from regard.nn.adaptive import AdaptiveHead, Softmax
+from regard.nn.adaptive import Softmax
 from regard.nn.crf import Chain
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
@@ -80,15 +80,18 @@ class Head(nn.Module):
         """The softmaxes whose `-log p` add up to that of the targets: here one."""
         yield Softmax(x, self.linear.weight, self.linear.bias, targets)
 
+    def mixed(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Of a mixture of softmaxes, the vector of each, `(…, softmaxes, d_model)`, which goes through `linear`, and
+        the logarithm of its share, `(…, softmaxes)`; None: there is one, of `x` itself."""
+        return None
 
-OutputLayer = Head | AdaptiveHead  # to logits, or to what is as good: log-probabilities
 
 
 class AutoregressiveModel(nn.Module, ABC):
     """A decoder and an output layer, which write a token at a time."""
 
     decoder: Decoder
-    head: OutputLayer
+    head: Head  # or an `AdaptiveHead`, of which models ask the same
     graphs: Graphs | None = None  # where a search records its turns; none: it records nothing
     reads_source_first = False  # whether source and target are one sequence to the decoder
 
@@ -135,7 +138,7 @@ class AutoregressiveModel(nn.Module, ABC):
 class EncoderDecoder(AutoregressiveModel):
     """`p(y given x) = Π_t softmax(head(decoder(y_<t, encoder(x))))`, over a whole target or a token at a time."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: OutputLayer, ctc: nn.Module | None = None) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, head: Head, ctc: nn.Module | None = None) -> None:
         super().__init__()
         self.encoder, self.decoder, self.head = encoder, decoder, head  # type: ignore[assignment]
         self.ctc: Any = ctc  # an output layer over the encoder's states (`CTCHead`), if there is one
@@ -164,7 +167,7 @@ class DecoderOnly(AutoregressiveModel):
 
     reads_source_first = True
 
-    def __init__(self, decoder: nn.Module, head: OutputLayer) -> None:
+    def __init__(self, decoder: nn.Module, head: Head) -> None:
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
@@ -191,7 +194,7 @@ class MaskedLanguageModel(nn.Module):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
 
     def __init__(
-        self, encoder: nn.Module, d_model: int, head: OutputLayer, epsilon: float = 1e-5, width: int | None = None
+        self, encoder: nn.Module, d_model: int, head: Head, epsilon: float = 1e-5, width: int | None = None
     ) -> None:
         """With `width`, the encoder's vectors are of that width, and not of the output layer's."""
         super().__init__()
@@ -234,7 +237,9 @@ class EncoderWithHead(nn.Module):
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.activation = torch.tanh if pooler == "tanh" else torch.relu
-        self.dropout, self.head = Dropout(dropout), Head(d_model, outputs, None, bias=bias) if outputs else None
+        self.dropout, self.predicts = Dropout(dropout), outputs > 0
+        if self.predicts:
+            self.head = Head(d_model, outputs, None, bias=bias)
         self.chain, self.projected = chain, projected
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
@@ -249,7 +254,7 @@ class EncoderWithHead(nn.Module):
             x = self.whole(memory)
         if self.transform is not None and (self.projected or self.training):
             x = self.activation(self.transform(x))
-        found = inputs.like(x if self.head is None else self.head(self.dropout(x)))
+        found = inputs.like(self.head(self.dropout(x)) if self.predicts else x)
         return found if self.chain is None else self.chain(found)
 
     def whole(self, memory: Memory) -> Tensor:

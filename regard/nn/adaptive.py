@@ -73,6 +73,9 @@ class AdaptiveHead(nn.Module):
             parts.append(cluster(x).log_softmax(-1, dtype=kind) + first[..., short + number, None])
         return torch.cat(parts, -1).index_select(-1, self.ranks)
 
+    def mixed(self, x: Tensor) -> None:
+        """It is no mixture."""
+
     def softmaxes(self, x: Tensor, targets: Tensor) -> Iterator[Softmax]:
         """The softmaxes whose `-log p` add up to that of the targets; where these are all of the short list, there is
         one. Which tokens are of a cluster, the device has to say."""

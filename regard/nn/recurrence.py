@@ -39,16 +39,8 @@ class Recurrence(nn.Module):
         stack = [_LAYERS[cell](d_input if i == 0 else d_model, d_model) for i in range(layers)]
         self.layers: Sequence[nn.RNNBase] = nn.ModuleList(stack)  # type: ignore[assignment]
         self.dropout = Dropout(dropout)
-        for name, parameter in self.named_parameters():
-            if "weight_hh" in name:
-                for gate in parameter.data.chunk(parameter.shape[0] // d_model):
-                    nn.init.orthogonal_(gate)
-            elif "weight_ih" in name:
-                nn.init.xavier_uniform_(parameter)
-            else:
-                nn.init.zeros_(parameter)
-                if cell == "lstm" and "bias_ih" in name:  # remember by default (Gers et al. 2000)
-                    parameter.data[d_model : 2 * d_model] = 1.0
+        for layer in self.layers:
+            initialize(layer)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,6 +53,8 @@ class Recurrence(nn.Module):
 
     def forward(self, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
         """All states of the top layer, `(total, d_model)`, and the carry at the end of each sequence."""
+        if x.uniform and x.longest:
+            return self._rectangle(x, carry)
         index, going, rows = x.by_step
         if not len(rows):
             return x.like(x.values.new_zeros(0, self.d_model)), carry
@@ -76,6 +70,18 @@ class Recurrence(nn.Module):
         states = gathered(values, x.in_steps, index)
         return x.like(states), carry.to(values.dtype).index_copy(0, rows, torch.stack(ends).permute(2, 0, 1, 3))
 
+    def _rectangle(self, x: Ragged, carry: Tensor) -> tuple[Ragged, Tensor]:
+        """Rows of one length, which torch's kernels read as `(steps, rows, d_input)`."""
+        with torch.autocast(x.values.device.type, enabled=False):
+            values = x.padded().to(self.dtype).transpose(0, 1)
+            begin = carry.to(values.dtype).permute(1, 2, 0, 3).unsqueeze(2).contiguous()
+            ends = []
+            for i, layer in enumerate(self.layers):
+                hidden = (begin[i, 0], begin[i, 1]) if self.cell == "lstm" else begin[i, 0]
+                values, end = layer(self.dropout(values) if i else values, hidden)
+                ends.append(torch.cat(end) if self.cell == "lstm" else end)
+        return x.like(values.transpose(0, 1).flatten(0, 1)), torch.stack(ends).permute(2, 0, 1, 3)
+
     def step(self, x: Tensor, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One step for `(rows, d_input)`: the top layer's `(rows, d_model)`, and the new carry."""
         after = []
@@ -89,6 +95,21 @@ class Recurrence(nn.Module):
                 x = parts[0]
                 after.append(torch.stack(parts, dim=1))
         return x, torch.stack(after, dim=1)
+
+
+def initialize(layer: nn.RNNBase) -> None:
+    """Draw the weights of a layer: orthogonal from state to state."""
+    width = layer.hidden_size
+    for name, parameter in layer.named_parameters():
+        if "weight_hh" in name:
+            for gate in parameter.data.chunk(parameter.shape[0] // width):
+                nn.init.orthogonal_(gate)
+        elif "weight_ih" in name:
+            nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+            if isinstance(layer, nn.LSTM) and "bias_ih" in name:  # remember by default (Gers et al. 2000)
+                parameter.data[width : 2 * width] = 1.0
 
 
 class UnrolledRecurrence:

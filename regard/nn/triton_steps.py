@@ -46,6 +46,18 @@ def lstm_backward(
         )  # fmt: skip
 
 
+def gate(by: Tensor, x: Tensor, out: Tensor) -> None:
+    """`mogrifier.gated` into `out`; all of one shape and contiguous."""
+    with on_device(x):
+        _gate_by[(triton.cdiv(x.numel(), BLOCK),)](by, x, out, x.numel(), block=BLOCK)
+
+
+def gate_backward(by: Tensor, x: Tensor, dout: Tensor, dby: Tensor, dx: Tensor) -> None:
+    """The gradients of both; all of one shape and contiguous."""
+    with on_device(x):
+        _gate_by_backward[(triton.cdiv(x.numel(), BLOCK),)](by, x, dout, dby, dx, x.numel(), block=BLOCK)
+
+
 def step_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Contexts `(rows, heads, 1, d_head)`, and for the backward pass scores and their log-sum-exp."""
     rows, heads, source, d_head = keys.shape
@@ -81,6 +93,26 @@ def _shape(d_head: int) -> dict[str, int]:
 @triton.jit
 def _tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def _gate_by(by, x, out, total, block: tl.constexpr):
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < total
+    s = 2.0 * tl.sigmoid(tl.load(by + place, mask=inside, other=0.0).to(tl.float32))
+    found = s * tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + place, found.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gate_by_backward(by, x, dout, dby, dx, total, block: tl.constexpr):
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < total
+    s = tl.sigmoid(tl.load(by + place, mask=inside, other=0.0).to(tl.float32))
+    given = 2.0 * s * tl.load(dout + place, mask=inside, other=0.0).to(tl.float32)
+    back = given * (1.0 - s) * tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(dx + place, given.to(dx.dtype.element_ty), mask=inside)
+    tl.store(dby + place, back.to(dby.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -38,7 +38,7 @@ class Denoising(TextGeneration):
         return self.source  # a `Noised`
 
     @cached_property
-    def layout(self) -> Denoised:  # type: ignore[override]
+    def layout(self) -> Denoised:
         return Denoised(self.source, self._source.noise, self.target.marks)
 
     def text_of(self, source: Item, tokens: Tokens) -> str:

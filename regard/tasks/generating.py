@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Pairs, make_batch, pack
+from regard.data.batches import Batch, Layout, Pairs, make_batch, pack
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring, measure
@@ -69,7 +69,7 @@ class TextGeneration(Task):
         return (marks.end if marks.separator is None else marks.separator,) if self.together else marks.first
 
     @property
-    def layout(self) -> Pairs:
+    def layout(self) -> Layout:
         return Pairs(self.source, self.target.marks, self.first)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:

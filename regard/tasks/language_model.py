@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 import torch
+from torch import Tensor
 
+from regard.data.batches import Batches, Continued, Layout
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.store import ExampleStore, Store
+from regard.data.stream import BlockBatches, RowBatches
 from regard.data.target import Scoring
 from regard.data.tokens import clean
 from regard.errors import DataError
@@ -22,6 +26,9 @@ from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Advance, Encoded, Evaluation, Shown, Tokens, Warn
 from regard.tasks.task import Pack, windows
 
+CHUNK = 256  # tokens of a stream that are read at once
+PART = 1024  # tokens whose logits are held at once
+
 
 @dataclass
 class LanguageModeling(TextGeneration):
@@ -31,11 +38,31 @@ class LanguageModeling(TextGeneration):
 
     begins = "prompt"
 
+    @property
+    def first(self) -> tuple[int, ...]:
+        """In a stream a text begins after the end of another."""
+        return super().first if self.target.block is None else (self.target.marks.end,)
+
+    @property
+    def layout(self) -> Layout:
+        return super().layout if self.target.block is None else Continued()
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        if (block := self.target.block) is None:
+            return super().training_batches(store, budgets, seed)
+        kind = BlockBatches if self.model.decoder.bounded else RowBatches
+        return kind(store, self.sides, self.layout, budgets, seed, block=block, lead=1)
+
     def evaluate(
         self, examples: Iterable[Example], search: Search, warn: Warn, advance: Advance = lambda count: None,
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
-        """Perplexity by token, by word and in bits by character: the last two compare models of different tokens."""
+        """Perplexity by token, by word and in bits by character: the last two compare models of different tokens.
+
+        The end of every text counts as a token, a word and a character. A model that was trained on a stream reads the
+        texts as one, blank ones too, each after all before it (`stream`); any other reads each by itself."""
+        if self.target.block is not None:
+            return self._evaluate_stream(examples, search, advance)
         seen: list[Example] = []
         total, tokens, words, characters, count = 0.0, 0, 0, 0, 0
         for window in windows(examples, self.window):
@@ -55,6 +82,33 @@ class LanguageModeling(TextGeneration):
             advance(len(texts))
         if not seen:
             raise DataError(f"none of the {count} texts can be used")
+        return self._evaluation(seen, total, tokens, words, characters)
+
+    def _evaluate_stream(self, examples: Iterable[Example], search: Search, advance: Advance) -> Evaluation:
+        seen: list[Example] = []
+
+        def lines() -> Iterator[str]:
+            for example in examples:
+                seen.append(example)
+                yield example.target
+
+        total, tokens, words, characters = 0.0, 0, 0, 0
+        for number, found in enumerate(self.stream(lines(), stride=search.stride)):
+            text = clean(seen[number].target)
+            total, tokens = total - math.fsum(found), tokens + len(found)
+            words, characters = words + len(text.split()) + 1, characters + len(text) + 1
+            advance(1)
+        if not seen:
+            raise DataError("there is no text to read")
+        how = "state:carried"
+        if self.model.decoder.bounded:
+            how = f"context:{self.context}|stride:{self._stride(search.stride)}"
+        return self._evaluation(seen, total, tokens, words, characters, f"|stream|{how}")
+
+    def _evaluation(
+        self, seen: list[Example], total: float, tokens: int, words: int, characters: int, how: str = ""
+    ) -> Evaluation:
+        """Scores of texts that cost `total`, of so many tokens, words and characters; `how` ends their signatures."""
         by_word = perplexity(total / words)
         bits = total / characters / math.log(2)
         scores = {
@@ -64,7 +118,8 @@ class LanguageModeling(TextGeneration):
             ),
             "bits": Score("bits", bits, "per:character|end:counted", higher_is_better=False),
         }
-        return Evaluation(scores, [], seen)
+        signed = {name: replace(score, signature=score.signature + how) for name, score in scores.items()}
+        return Evaluation(signed, [], seen)
 
     def last_words(self, examples: Iterable[Example], warn: Warn) -> Evaluation:
         """How often the tokens of a text's last word are each the likeliest after all that stands before, and the
@@ -105,8 +160,30 @@ class LanguageModeling(TextGeneration):
         return Evaluation(scores, [], seen)
 
     def validate(self, examples: Encoded) -> dict[str, float]:
-        loss = self.loss(examples)
+        loss = self.loss(examples) if self.target.block is None else self._stream_loss(examples)
         return {"loss": loss, "perplexity": perplexity(loss)}
+
+    def _stream_loss(self, examples: Encoded) -> float:
+        """The mean of `-log p` over the stream in the blocks of training: with the state carried along rows, or of each
+        block by itself. `evaluate` gives each token more to go by."""
+        training, own = self.config.training, self.config.target.batch_tokens
+        budgets = [own or training.batch_tokens]
+        assert isinstance(examples.targets, Store), "a stream is read from disk"
+        batches = self.training_batches(ExampleStore([examples.targets], None), budgets, training.seed)
+        assert isinstance(batches, BlockBatches), "a stream comes in blocks"
+        total, tokens, state = 0.0, 0, self.model.decoder.alone(0)
+        for batch in (batch.to(self.device) for batch in batches.epoch()):
+            with self.inference():
+                begin = state if batch.goes_on else self.model.decoder.alone(len(batch.inputs))
+                outputs, state = self.model.read(batch.inputs, begin)
+                total += self._cost(outputs.values, batch.outputs.values)
+            tokens += batch.tokens
+        return total / tokens
+
+    def _cost(self, outputs: Tensor, tokens: Tensor) -> float:
+        """`-log p` of all these tokens, some at a time: logits of all would be too many to hold."""
+        parts = zip(outputs.split(PART), tokens.split(PART), strict=True)
+        return -math.fsum(float(self.model.predict(x).gather(1, y[:, None]).sum()) for x, y in parts)
 
     def shown(self, field: Field, source: Item, target: Tokens) -> Shown:
         """The source is the prompt, and the target what was written after it."""
@@ -134,13 +211,23 @@ class LanguageModeling(TextGeneration):
     def readable(self, fields: Sequence[Field]) -> tuple[Sequence[Item], Pack]:
         return self.target.encode_many(fields), lambda items: self.batch(items, items).inputs
 
-    def stream(self, lines: Iterable[str], chunk: int = 256) -> Iterator[list[float]]:
+    @property
+    def context(self) -> int:
+        """As many tokens as a Transformer looks back at: the blocks it was trained on, or what it has positions for."""
+        return min(self.target.block or self.longest, self.longest)
+
+    def _stride(self, wanted: int | None) -> int:
+        return max(1, min(CHUNK, self.context // 2) if wanted is None else min(wanted, self.context - 1))
+
+    def stream(self, lines: Iterable[str], chunk: int = CHUNK, stride: int | None = None) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line (its end counted), with the state carried on.
 
-        A Transformer looks back as far as it has positions: before they run out, it reads its latest half again.
+        A Transformer looks back as far as its `context`. Before that is full, it reads again as much of the latest as
+        leaves room for `stride` tokens (default: half, at most `chunk`): fewer give each token more to look back at,
+        and take longer.
         """
         if self.model.decoder.bounded:
-            chunk = min(chunk, self.longest // 2)  # the half that is read again and what is new have to fit
+            chunk = min(chunk, self._stride(None)) if stride is None else self._stride(stride)
         reader = _Reader(self, chunk)
         waiting: list[list[int]] = []
         for line in lines:
@@ -155,7 +242,7 @@ class _Reader:
     """A language model in the middle of a long text."""
 
     def __init__(self, task: LanguageModeling, chunk: int) -> None:
-        self.task, self.chunk = task, min(chunk, task.longest // 2)
+        self.task, self.chunk = task, chunk
         self.state = task.model.decoder.alone(1)
         self.seen = [task.first[-1]]  # the latest tokens, of which the last has not been read yet
 
@@ -171,10 +258,10 @@ class _Reader:
 
     def _read(self, tokens: Tokens) -> list[float]:
         task, model = self.task, self.task.model
-        if model.decoder.bounded and len(self.seen) + len(tokens) > task.longest:
-            self.seen = self.seen[-(task.longest // 2) :]
+        if model.decoder.bounded and len(self.seen) + len(tokens) > task.context + 1:
+            self.seen = self.seen[-(task.context + 1 - self.chunk) :]
             self.state = model.start(Ragged.of([self.seen[:-1]], task.device))
         outputs, self.state = model.read(Ragged.of([[self.seen[-1], *tokens[:-1]]], task.device), self.state)
-        self.seen = [*self.seen, *tokens][-task.longest :]
+        self.seen = [*self.seen, *tokens][-task.context - 1 :]
         chosen = torch.tensor(tokens, device=task.device)[:, None]
         return model.predict(outputs.values).gather(1, chosen).squeeze(1).tolist()

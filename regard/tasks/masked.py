@@ -10,9 +10,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Masked
+from regard.data.batches import Batch, Batches, Masked
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.store import ExampleStore, Store
+from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
 from regard.data.tokens import Frame
 from regard.errors import ConfigError, DataError
@@ -45,6 +47,11 @@ class MaskedLanguageModeling(Task):
     def frame(self) -> Frame:
         """The marks around a text."""
         return self.target.marks.frame(begins=True, ends=True)
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        if (block := self.target.block) is None:
+            return super().training_batches(store, budgets, seed)
+        return BlockBatches(store, self.sides, self.layout, budgets, seed, block=block)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         """Whole texts, nothing asked."""
@@ -206,7 +213,11 @@ class MaskedLanguageModeling(Task):
         return f"masked:{objective.masked}{'' if objective.masking == 'tokens' else f' {objective.masking}'}"
 
     def validate(self, examples: Encoded) -> dict[str, float]:
-        right, total, loss = self._masked(examples.targets)
+        targets = examples.targets
+        if self.target.block is not None:
+            assert isinstance(targets, Store), "a stream is read from disk"
+            targets = Stream(targets, self.target.marks.end).blocks(self.target.block)
+        right, total, loss = self._masked(targets)
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def fixed_batches(self, targets: Sequence[Tokens]) -> Iterator[Batch]:

@@ -33,8 +33,8 @@ class Found(NamedTuple):
 
 @dataclass
 class ReplacedTokenDetection(MaskedLanguageModeling):
-    """Texts with blanks in, texts without out, as a masked language model: that is the generator. The discriminator is
-    what embeddings and attention are of, and what others begin from."""
+    """Texts with blanks in, texts without out, as a masked language model: that is the generator, whose attention is
+    shown. The discriminator is what embeddings are of, and what others begin from."""
 
     model: ReplacedTokenModel  # type: ignore[assignment]
 

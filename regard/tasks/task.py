@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.bundle import Source
-from regard.data.batches import IGNORED, Batch, Layout, pack
+from regard.data.batches import IGNORED, Batch, Batches, Layout, pack
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
+from regard.data.store import ExampleStore
 from regard.data.target import Scoring, Target, measure
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import Kind
@@ -69,6 +70,10 @@ class Task(ABC):
     @abstractmethod
     def layout(self) -> Layout:
         """How examples are laid out to train on."""
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        """The batches that training goes through; `budgets` are those of each source and of the target."""
+        return Batches(store, self.sides, self.layout, budgets, seed)
 
     @abstractmethod
     def outputs(
@@ -324,7 +329,7 @@ def _positions(sides: Sides, search: Search | None) -> int:
     config = sides.config
     limits = [part.longest or 0 for part in sides.source.parts]
     source = sides.source.most_places(max(*limits, search.max_source if search else 0))
-    target = max(sides.target.longest or 0, search.max_length if search else 0)
+    target = max(sides.target.longest or sides.target.block or 0, search.max_length if search else 0)
     if not config.sources[0].given:
         return target + 2
     if not config.target.written:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from regard.upgrade import upgraded_names
 WEIGHTS = "model.safetensors"
 HEADER = "regard"  # the entry of a safetensors header that says what Regard has to say
 OPTIMIZER, RANDOM, PROGRESS = "optimizer.safetensors", "random.safetensors", "progress.json"
+CARRIED = "carried.safetensors"  # what is kept from update to update beside all that, where there is such a thing
 NONE = checksum([])  # of nothing
 NEW, OLD = ".new", ".old"  # a checkpoint that is being written, and one that is being removed
 
@@ -157,9 +159,10 @@ class Progress:
 
 def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, *, keep: int,
-    without: Collection[str] = (),
+    carried: Mapping[str, Tensor] = MappingProxyType({}), without: Collection[str] = (),
 ) -> Path:  # fmt: skip
-    """Write `folder/STEP`, then drop all but the latest `keep`. `without` names weights that never change."""
+    """Write `folder/STEP`, with tensors that are `carried` from update to update, then drop all but the latest `keep`.
+    `without` names weights that never change."""
     place, new = folder / f"{progress.step:08d}", folder / NEW
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(new, ignore_errors=True)
@@ -170,6 +173,8 @@ def save_checkpoint(
     save_tensors(new / OPTIMIZER, saved)
     random = {"cpu": torch.get_rng_state()}
     save_tensors(new / RANDOM, random | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}))
+    if carried:
+        save_tensors(new / CARRIED, dict(carried))
     save_progress(new, progress)
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
@@ -196,7 +201,8 @@ def _remove(place: Path) -> None:
     else has put something is only moved out of the way."""
     if not place.exists():
         return
-    if {path.name for path in place.iterdir()} - {WEIGHTS, OPTIMIZER, RANDOM, PROGRESS, beside(place / PROGRESS).name}:
+    own = {WEIGHTS, OPTIMIZER, RANDOM, PROGRESS, CARRIED, beside(place / PROGRESS).name}
+    if {path.name for path in place.iterdir()} - own:
         place.replace(place.with_name(f"kept-{place.name}"))
     else:
         shutil.rmtree(place.with_name(OLD), ignore_errors=True)
@@ -215,6 +221,14 @@ def read_progress(place: Path) -> Progress:
         return Progress(**read_json(place / PROGRESS))
     except (OSError, TypeError) as error:
         raise DamagedError(f"{place / PROGRESS} cannot be read ({error})") from None
+
+
+def load_carried(place: Path, device: torch.device) -> dict[str, Tensor]:
+    """The tensors that were carried from update to update at a checkpoint."""
+    path = place / CARRIED
+    found = load_tensors(path) if path.exists() else {}
+    # In memory of their own: where a tensor lies in a file decides how products with it are rounded.
+    return {name: tensor.clone().to(device) for name, tensor in found.items()}
 
 
 def load_checkpoint(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.nn.kernels import softmax_agreement_, softmax_cross_entropy_
 
@@ -17,13 +17,66 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
 
 
 def output_loss(head: Any, x: Tensor, targets: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """`Σ -log p(y_t)` of an output layer over packed `(tokens, d_model)`, by each of its softmaxes, smoothed within
-    it; see `linear_cross_entropy`."""
+    """`Σ -log p(y_t)` of an output layer over packed `(tokens, d_model)`, without holding all logits: of a mixture of
+    softmaxes, or by each of its softmaxes, smoothed within it; see `linear_cross_entropy`."""
+    if (mixed := head.mixed(x)) is not None:
+        latent, prior = mixed
+        return _mixture_loss(latent, prior, head.linear, targets)
     first, *more = [
         linear_cross_entropy(one.x, one.weight, one.bias, one.targets, smoothing, agreement=agreement)
         for one in head.softmaxes(x, targets)
     ]
     return sum(more, first)
+
+
+def _mixture_loss(latent: Tensor, prior: Tensor, output: nn.Linear, targets: Tensor) -> Tensor:
+    kind, weight = latent.device.type, output.weight
+    cast = latent.dtype != torch.float64 and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if cast else latent.dtype
+    rows = max(256, (2**31 if kind == "cuda" else 2**25) // (len(weight) * prior.shape[-1]) // 64 * 64)
+    found: Tensor = _MixtureCrossEntropy.apply(latent, prior, weight, output.bias, targets, rows, dtype)
+    return found
+
+
+class _MixtureCrossEntropy(torch.autograd.Function):
+    """`Σ_t -log Σ_k π_k p_k(y_t)` with `p_k = softmax(W h_k + b)` (Yang et al. 2018), from `h` `(tokens, softmaxes,
+    d_model)` and `log π` `(tokens, softmaxes)`, a chunk of tokens at a time.
+
+    Its gradient is that of `-log p_k(y_t)` for each softmax, weighted by `r_k = π_k p_k(y_t) / p(y_t)`, which is also
+    the negative gradient of `log π_k`; so logits give way to it as in `linear_cross_entropy`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, latent: Tensor, prior: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, chunk: int,
+        dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        wide, count = torch.promote_types(dtype, torch.float32), prior.shape[-1]
+        dlatent, dprior = torch.empty_like(latent), torch.empty_like(prior)
+        dweight, dbias = weight.new_zeros(weight.shape, dtype=wide), bias.new_zeros(bias.shape, dtype=wide)
+        total = prior.new_zeros((), dtype=wide)
+        with torch.autocast(latent.device.type, enabled=False):
+            matrix, offset = weight.to(dtype), bias.to(dtype)
+            for begin in range(0, len(targets), chunk):
+                part = slice(begin, begin + chunk)
+                taken = latent[part].to(dtype).flatten(0, 1)  # (tokens · softmaxes, d_model)
+                gradient = F.linear(taken, matrix, offset)
+                losses = softmax_cross_entropy_(gradient, targets[part].repeat_interleave(count))
+                joint = prior[part] - losses.view(-1, count)  # log π_k p_k(y)
+                total -= joint.logsumexp(-1).sum()
+                share = joint.softmax(-1)
+                gradient *= share.flatten().unsqueeze(-1).to(dtype)
+                dprior[part] = -share
+                dlatent[part] = _product(gradient, matrix, latent.dtype).unflatten(0, (-1, count))
+                dweight += _product(gradient.T, taken, wide)
+                dbias += gradient.sum(0, dtype=wide)
+        ctx.save_for_backward(dlatent, dprior, dweight, dbias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        return *((gradient * grad).to(gradient.dtype) for gradient in ctx.saved_tensors), None, None, None
 
 
 def linear_cross_entropy(

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from regard.data.target import HeadTarget, Target
 from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
 from regard.models.electra import ReplacedTokenModel, draw_tokens
-from regard.models.model import EncoderWithHead
+from regard.models.model import DecoderOnly, EncoderWithHead
 from regard.nn.adaptive import PROPOSALS, log_included, sampled_loss
 from regard.nn.augment import Mixing
 from regard.nn.coverage import looking
@@ -48,6 +49,7 @@ class Objective(ABC):
         self.model, self.settings, self.smoothing, self.longest, self.marks = model, settings, smoothing, longest, marks
         self.first = marks.first if first is None else first
         self.memory: dict[str, float] = {}
+        self.carried: dict[str, Tensor] = {}  # tensors that it keeps from batch to batch, which are saved with the run
         self.log_q = torch.zeros(0)  # of each token, where some are drawn
 
     def use_counts(self, counts: Tensor) -> None:
@@ -146,6 +148,41 @@ class Likelihood(Objective):
             for name, value in (("baseline", mean), ("spread", spread)):
                 self.memory[name] = BASELINE * self.memory.get(name, value) + (1.0 - BASELINE) * value
         return (reward - self.memory.get("baseline", mean)) / max(self.memory.get("spread", spread), 1.0)
+
+
+class TruncatedLikelihood(Likelihood):
+    """Truncated backpropagation through time (Williams and Peng 1990): `Σ_t -log p(y_t given y_<t)` of rows that go on
+    from batch to batch, each from the state in which the batch before left it, and with no gradient beyond.
+
+    And, where they are asked for, the penalties of Merity et al. 2018, 4.6, as means beside a mean: `α mean(m ∘ h_t)²`
+    of what goes to the output layer, dropout counted (activation regularisation), and `β mean(h_t - h_{t+1})²` of the
+    states of the top layer (temporal activation regularisation).
+    """
+
+    def __call__(self, batch: Batch, done: float) -> Tensor:
+        decoder, settings = self.model.decoder, self.settings
+        state = decoder.alone(len(batch.inputs))
+        if batch.goes_on and "carry" in self.carried:
+            state = replace(state, carry=self.carried["carry"])
+        if settings.activation or settings.slowness:
+            read = decoder.run(batch.inputs, state)
+            outputs, after = read.outputs.values, read.state
+        else:
+            found, after = self.model.read(batch.inputs, state)
+            outputs = found.values
+        # What is not finite would stay so, and the update that it belongs to is skipped.
+        self.carried["carry"] = after.carry.detach().nan_to_num(0.0, 0.0, 0.0)
+        loss = output_loss(self.model.head, outputs, batch.outputs.values, self.smoothing)
+        if settings.activation:
+            loss = loss + settings.activation * batch.tokens * _mean_square(outputs)
+        if settings.slowness and batch.inputs.longest > 1:
+            steps = read.states.padded().diff(dim=1)  # (rows, steps - 1, width)
+            loss = loss + settings.slowness * batch.tokens * _mean_square(steps)
+        return loss
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32)).square().mean()
 
 
 def _from_here_on(like: Ragged, values: Tensor) -> Tensor:
@@ -320,11 +357,14 @@ def make_objective(
     target: Target | None = None,
 ) -> Objective:  # fmt: skip
     """The objective that the settings name, for a model of `longest` positions (None: any), or the loss of a head."""
+    marks = NATIVE if target is None else target.marks
+    streams = target is not None and target.block is not None and isinstance(model, DecoderOnly)
+    if streams and not model.decoder.bounded:
+        return TruncatedLikelihood(model, settings, smoothing, first=first, longest=longest, marks=marks)
     if isinstance(model, EncoderWithHead):
         assert isinstance(target, HeadTarget), "what a head predicts is a HeadTarget"
         return HeadLoss(model, settings, smoothing, target)
     if isinstance(model, ReplacedTokenModel):
         return ReplacedTokens(model, settings, smoothing)
-    marks = NATIVE if target is None else target.marks
     cls: type[Objective] = OBJECTIVES.get(settings.kind)
     return cls(model, settings, smoothing, first=first, longest=longest, marks=marks)

@@ -8,15 +8,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.artifacts import checksum, read_json, write_bytes, write_json
 from regard.data.ahead import ahead
@@ -28,6 +28,7 @@ from regard.training.checkpoint import (
     Progress,
     average,
     checkpoints,
+    load_carried,
     load_checkpoint,
     load_tensors,
     prune,
@@ -37,6 +38,7 @@ from regard.training.checkpoint import (
     set_weights,
     weights,
 )
+from regard.training.ema import SAVED, MovingMean
 from regard.training.lora import ADAPTER, Adapters
 from regard.training.objectives import Objective
 from regard.training.update import Updated, Updater, learning_rate
@@ -88,6 +90,7 @@ class Trainer:
         self.adapters, self.watched = adapters, watched
         self.constant = frozenset[str]() if adapters is None else adapters.base.keys()  # weights in no checkpoint
         self.updater = Updater(model, objective, settings, device, batches.room)
+        self.mean = MovingMean(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.tally = _Tally(self.progress, device)
         self.reported = 0  # skipped updates that the watcher knows of
@@ -98,12 +101,14 @@ class Trainer:
         """Load the latest checkpoint that is whole; False if there is none, and training begins."""
         for place in reversed(checkpoints(self.checkpoints)):
             try:
+                carried = load_carried(place, self.device)
                 self.progress = load_checkpoint(place, self.model, self.updater.optimizer, self.constant)
             except DamagedError as error:
                 self.watcher.message(f"{error}; the checkpoint before it is used")
                 continue
             progress = self.progress
             self.objective.memory.update(progress.memory)
+            self._take(carried)
             self.tally, self.reported = _Tally(progress, self.device), progress.skipped
             progress.early = 0 < self.settings.patience <= progress.worse
             if self._done() < 1.0 and not progress.early:
@@ -115,6 +120,17 @@ class Trainer:
         if checkpoints(self.checkpoints):
             self.watcher.message("no checkpoint is whole: training begins anew")
         return False
+
+    @property
+    def _carried(self) -> dict[str, Tensor]:
+        """All that is kept from update to update beside weights, optimiser and random state."""
+        return {**self.objective.carried, **({} if self.mean is None else self.mean.saved())}
+
+    def _take(self, carried: Mapping[str, Tensor]) -> None:
+        """Go on from what was carried."""
+        self.objective.carried.update({name: x for name, x in carried.items() if not name.startswith(SAVED)})
+        if self.mean is not None:
+            self.mean.load(carried)
 
     def _check_best(self) -> None:
         """See that the best weights so far, and their scores, are what was written."""
@@ -155,6 +171,8 @@ class Trainer:
         while self._done() < 1.0 and not progress.early and self.stop is None:
             taken = [next(stream) for _ in range(settings.accumulate)]
             updated = self.updater([batch for batch, _ in taken], progress.step + 1, self._done())
+            if self.mean is not None:
+                self.mean.update(progress.step + 1)
             count, position = sum(batch.tokens for batch, _ in taken), taken[-1][1]
             progress.step, progress.tokens = progress.step + 1, progress.tokens + count
             progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
@@ -234,6 +252,7 @@ class Trainer:
             again = f", after {progress.returns} returns to a checkpoint" if progress.returns else ""
             raise TrainingError(f"update {progress.step}: {what}{again}; {advice}")
         try:
+            self._take(load_carried(places[-1], self.device))
             load_checkpoint(places[-1], self.model, self.updater.optimizer, self.constant)
         except DamagedError as error:
             raise TrainingError(f"update {progress.step}: {what}, and {error}; {advice}") from None
@@ -254,7 +273,7 @@ class Trainer:
         self._record(log)
         save_checkpoint(
             self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last,
-            without=self.constant,
+            carried=self._carried, without=self.constant,
         )  # fmt: skip
 
     def _record(self, log: _Log) -> None:
@@ -274,7 +293,11 @@ class Trainer:
         save_progress(checkpoints(self.checkpoints)[-1], self.progress)
 
     def _validated(self) -> dict[str, float]:
-        """Score the model, and keep its weights if they are the best so far."""
+        """Score the model, or the moving mean of its weights, and keep what was scored if it is the best so far."""
+        with nullcontext() if self.mean is None else self.mean.applied():
+            return self._score()
+
+    def _score(self) -> dict[str, float]:
         scores = self.validate()
         value = scores[self.metric]
         better = -value if self.lower else value

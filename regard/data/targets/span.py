@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from unicodedata import combining
 
 from pydantic import Field as Setting
 
@@ -258,8 +259,13 @@ def token_places(tokenizer: Any, text: str) -> Places:
         same = composed == word
         begins += [start + i if same else start for i in range(len(composed))]
         ends += [start + i + 1 if same else end for i in range(len(composed))]
-    offsets = tokenizer.offsets(clean(text))
-    return [(begins[a], ends[b - 1]) if a < b else (0, 0) for a, b in offsets]
+    found = []
+    for a, b in tokenizer.offsets(clean(text)):
+        end = ends[b - 1] if a < b else 0
+        while a < b and end < len(text) and combining(text[end]):  # an accent that a vocabulary leaves out
+            end += 1
+        found.append((begins[a], end) if a < b else (0, 0))
+    return found
 
 
 def _some(text: str) -> str:

@@ -40,6 +40,14 @@ class TextTargetSettings(TargetSettings):
         description="lower: written in lower case; recase: that too, and outputs get capitals from a truecaser, "
         "which is learnt from the training targets (default: as it is written)",
     )
+    stream: int | None = Setting(
+        None,
+        ge=2,
+        le=10**6,
+        description="without a source: join all texts, each with </s> after it, blank ones too, and train on blocks of "
+        "so many tokens, without padding and whatever max_length is; a recurrent decoder carries its state from block "
+        "to block, of as many rows as batch_tokens hold (default: each text by itself)",
+    )
 
     @property
     def own_tokens(self) -> TokenSettings | None:
@@ -60,6 +68,18 @@ class TextTarget(Target):
     def form(self) -> TextForm:
         """How it is brought to what the model writes, and back."""
         return TextForm(self.settings.normalize or "nfc", self.settings.case is not None, self.casing)
+
+    @property
+    def block(self) -> int | None:
+        found: int | None = self.settings.stream
+        return found
+
+    @property
+    def longest(self) -> int | None:
+        return super().longest if self.block is None else None
+
+    def find_fault(self, field: str) -> tuple[str, str] | None:
+        return super().find_fault(field) if self.block is None else None
 
     @property
     def size(self) -> int:

@@ -133,7 +133,7 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
     """What a model might be there, going by what it reads and writes. It reads and predicts so many tokens."""
     model, kinds = config.model, [side.kind for side in config.sources]
     transformer = [part.kind for part in (*model.encoders, model.decoder)]
-    if len(kinds) > 1 or model.ctc:
+    if len(kinds) > 1 or model.ctc or model.output != "full" or config.target.chained:
         return
     match kinds[0], transformer:
         case "text", ["transformer", "transformer"] if config.target.text:

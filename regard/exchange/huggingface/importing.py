@@ -92,9 +92,7 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     tokenizers: dict[str, Published] | None = {}
     if given is not None and config and needs_tokens(config, network):
         sizes = (
-            sizes_of(config)
-            if network is None
-            else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
+            sizes_of(config) if network is None else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
         )
         tokenizers = attempt(lambda: read_tokenizers(given, *sizes))
     if problems:

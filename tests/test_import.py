@@ -1,0 +1,493 @@
+"""Models of `transformers`, imported: what they write, how they score, what is refused, and the way back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import regard
+from regard.data.tokens import NATIVE
+from regard.errors import ConfigError, ModelError
+from regard.exchange import export, import_model
+from regard.exchange.huggingface.generating import search_settings
+from regard.exchange.huggingface.importing import find
+from regard.exchange.huggingface.tokens import Given
+from regard.settings import Config
+from regard.system import System
+from tests import published
+from tests.conftest import whole
+from tests.test_cli import good, refused
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+TEXTS = ["the dog sees the house", "Alice hears 31 birds .", "tiny"]
+SMALL = {
+    "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 40,
+}  # fmt: skip
+ENCODER = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+LABELS = {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "odd"}, "label2id": {"good": 0, "bad": 1, "odd": 2}}
+
+
+def drawn(model: Any, ends: float = 0.0) -> Any:
+    """With weights that say something, and an end that comes now and then."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if tensor.is_floating_point() and tensor.dim() and (tensor.requires_grad or "embed_positions" not in name):
+                tensor.copy_(0.4 * torch.randn(tensor.shape, generator=generator) + 0.5 * ("orm" in name))
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias[0, model.config.eos_token_id] += ends
+    return model.eval()
+
+
+def saved(model: Any, folder: Path, **generation: Any) -> Path:
+    for name, value in generation.items():
+        setattr(model.generation_config, name, value)
+    published.quietly(model.save_pretrained, folder)
+    return folder
+
+
+def auto(folder: Path) -> Any:
+    return published.quietly(transformers.AutoTokenizer.from_pretrained, folder)
+
+
+class Made:
+    """A model there, the same here, and its tokenizer there."""
+
+    def __init__(self, folder: Path, theirs: Any, tokenizer: Any = None) -> None:
+        self.folder, self.theirs, self.tokenizer = folder, theirs, tokenizer
+        self.place = folder.with_name(f"{folder.name}-here")
+        self.ours: System = import_model(folder, self.place)
+
+
+def marian(folder: Path) -> Made:
+    ids = json.loads((published.marian(folder) / "vocab.json").read_text())
+    marks = {"pad_token_id": ids["<pad>"], "eos_token_id": ids["</s>"], "decoder_start_token_id": ids["<pad>"]}
+    model = drawn(transformers.MarianMTModel(transformers.MarianConfig(vocab_size=len(ids), **SMALL, **marks)), 5.5)
+    saved(model, folder, bad_words_ids=[[ids["<pad>"]]], max_length=16, forced_eos_token_id=ids["</s>"], num_beams=4)
+    return Made(folder, model, published.quietly(transformers.MarianTokenizer.from_pretrained, folder))
+
+
+def bart(folder: Path) -> Made:
+    tokenizer = auto(published.byte_level(folder, "bart"))
+    marks = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    model = drawn(transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=330, **SMALL, **marks)), 6.0)
+    saved(
+        model, folder, forced_bos_token_id=0, forced_eos_token_id=2, max_length=14, no_repeat_ngram_size=2, num_beams=3,
+        length_penalty=2.0,
+    )  # fmt: skip
+    return Made(folder, model, tokenizer)
+
+
+def t5(folder: Path) -> Made:
+    tokenizer = auto(published.unigram(folder))
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer) + 3, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=0,
+        eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    model = drawn(transformers.T5ForConditionalGeneration(config))
+    saved(model, folder, max_length=12, forced_eos_token_id=1)
+    return Made(folder, model, tokenizer)
+
+
+def mbart(folder: Path) -> Made:
+    published.unigram(folder, "mbart")
+    tokenizer = published.quietly(transformers.MBartTokenizer.from_pretrained, folder, src_lang="en_XX")
+    marks = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    start = tokenizer.convert_tokens_to_ids("ro_RO")
+    config = transformers.MBartConfig(vocab_size=len(tokenizer), **SMALL, **marks, decoder_start_token_id=start)
+    model = drawn(transformers.MBartForConditionalGeneration(config))
+    saved(model, folder, max_length=12, forced_eos_token_id=2)
+    return Made(folder, model, tokenizer)
+
+
+def gpt2(folder: Path) -> Made:
+    tokenizer = auto(published.byte_level(folder, "gpt2"))
+    config = transformers.GPT2Config(
+        vocab_size=330, n_embd=16, n_layer=2, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0
+    )
+    model = drawn(transformers.GPT2LMHeadModel(config))
+    return Made(saved(model, folder, max_length=20), model, tokenizer)
+
+
+def bert(folder: Path, name: str = "BertForMaskedLM", **more: Any) -> Made:
+    tokenizer = auto(published.word_piece(folder))
+    model = drawn(getattr(transformers, name)(transformers.BertConfig(vocab_size=len(tokenizer), **ENCODER, **more)))
+    published.quietly(model.save_pretrained, folder)
+    return Made(folder, model, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("published")
+
+
+@pytest.fixture(scope="module")
+def made(room: Path) -> Callable[[Callable[[Path], Made]], Made]:
+    known: dict[str, Made] = {}
+
+    def get(make: Callable[[Path], Made]) -> Made:
+        name = make.__name__
+        if name not in known:
+            known[name] = make(room / name)
+        return known[name]
+
+    return get
+
+
+Get = Callable[[Callable[[Path], Made]], Made]
+BOTH = [marian, bart, pytest.param(t5, marks=whole), pytest.param(mbart, marks=whole)]
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_what_is_written_is_what_transformers_writes(made: Get, make: Callable[[Path], Made]) -> None:
+    """Greedily and with a beam, by the settings that came with the model; and so are the scores of texts."""
+    one = made(make)
+    task, end = one.ours.task, one.ours.task.target.marks.end
+    lengths = set()
+    for beam in (1, None):
+        search = {} if beam is None else {"beam": beam}
+        options = {} if beam is None else {"num_beams": beam}
+        for text in TEXTS:
+            (found,) = one.theirs.generate(**one.tokenizer(text, return_tensors="pt"), **options).tolist()
+            ours = one.ours.outputs([text], **search)[0][0]
+            assert [*task.first, *ours.tokens, end] == found
+            assert ours.text == one.tokenizer.decode(found, skip_special_tokens=True)
+            lengths.add(len(found))
+    assert one.ours.config.search.beam == (one.theirs.generation_config.num_beams or 1)
+    assert make in (t5, mbart) or min(lengths) < max(lengths), "some should end before they have to"
+    (pair,) = one.ours.score(TEXTS[:1], TEXTS[1:2])
+    target = torch.tensor([[*task.first, *task.target.encode(TEXTS[1]), end]])
+    with torch.no_grad():
+        logits = one.theirs(**one.tokenizer(TEXTS[0], return_tensors="pt"), decoder_input_ids=target[:, :-1]).logits[0]
+    wanted = logits.log_softmax(-1).gather(1, target[0, 1:, None]).squeeze(1)[len(task.first) - 1 :]
+    assert torch.allclose(torch.tensor(pair.tokens), wanted, atol=2e-5)
+
+
+def test_a_forced_beginning_is_neither_scored_nor_shown(made: Get) -> None:
+    ours = made(bart).ours
+    assert ours.task.first == (2, 0)
+    shown = ours.explain(TEXTS[0], TEXTS[1])
+    assert shown.inputs[0] == "<s>"
+    assert len(shown.inputs) == len(shown.target) == len(shown.log_probs) == len(ours.task.target.encode(TEXTS[1])) + 1
+    for layer in shown.layers:
+        sizes = {"encoder": (len(shown.source),) * 2, "decoder": (len(shown.target),) * 2}
+        assert layer.weights.shape[1:] == sizes.get(layer.kind, (len(shown.target), len(shown.source)))
+        assert layer.weights.sum(-1) == pytest.approx(1.0, abs=1e-5)
+    assert shown.source[0] == "<s>"
+    assert shown.source[-1] == "</s>"
+
+
+def test_a_language_model_begins_with_its_one_mark(made: Get) -> None:
+    one = made(gpt2)
+    for text in TEXTS:
+        given = torch.tensor([[0, *one.tokenizer(text)["input_ids"]]])
+        (found,) = one.theirs.generate(given, attention_mask=torch.ones_like(given), pad_token_id=0).tolist()
+        ours = one.ours.outputs([text])[0][0]
+        assert [0, *ours.tokens] == (found[:-1] if found[-1] == 0 else found)
+        (pair,) = one.ours.score([text])
+        with torch.no_grad():
+            log_probs = one.theirs(given).logits[0].log_softmax(-1)
+        wanted = log_probs[:-1].gather(1, given[0, 1:, None]).squeeze(1)
+        assert torch.allclose(torch.tensor(pair.tokens[:-1]), wanted, atol=2e-5)
+
+
+def test_masks_are_filled_in_as_by_transformers(made: Get) -> None:
+    one = made(bert)
+    text = "the dog [MASK] the house ."
+    given = one.tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = one.theirs(**given).logits[0, 3]
+    said = one.ours.outputs([text])[0][0]
+    marks = list(one.ours.task.target.marks.names)
+    logits[[mark for mark in marks if mark != one.ours.task.target.marks.unknown]] = -float("inf")
+    assert said.tokens[2] == logits.argmax()
+    assert said.log_prob == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
+    assert one.ours.explain(text).source[0] == "[CLS]"
+
+
+def test_a_head_says_of_a_pair_what_it_says_there(room: Path) -> None:
+    """Which takes the vectors of segments, and marks between."""
+    one = bert(room / "classifier", "BertForSequenceClassification", **LABELS)
+    with torch.no_grad():
+        wanted = one.theirs(**one.tokenizer("the dog", "Alice hears", return_tensors="pt")).logits[0].log_softmax(-1)
+    found = one.ours.outputs(["the dog\tAlice hears"], beam=3, nbest=3)[0]
+    assert {output.text: output.log_prob for output in found} == pytest.approx(
+        {label: float(x) for label, x in zip(("good", "bad", "odd"), wanted, strict=True)}, abs=1e-4
+    )
+
+
+SAME = {
+    marian: "AutoModelForSeq2SeqLM",
+    bart: "AutoModelForSeq2SeqLM",
+    gpt2: "AutoModelForCausalLM",
+    bert: "AutoModelForMaskedLM",
+}
+
+
+@pytest.mark.parametrize("make", [marian, bart, gpt2, bert])
+def test_out_and_back_are_the_same_bits(made: Get, make: Callable[[Path], Made], tmp_path: Path) -> None:
+    one = made(make)
+    export(one.ours, tmp_path / "out", to="huggingface")
+    back = getattr(transformers, SAME[make]).from_pretrained(tmp_path / "out")
+    there, here = one.theirs.state_dict(), back.state_dict()
+    assert there.keys() == here.keys()
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    tokenizer = auto(tmp_path / "out")
+    texts = published.odd_strings(150)
+    assert tokenizer(texts)["input_ids"] == one.tokenizer(texts)["input_ids"]
+    import_model(tmp_path / "out", tmp_path / "again")
+    for name in ("model.safetensors", "config.yaml"):
+        assert (tmp_path / "again" / name).read_bytes() == (one.place / name).read_bytes()
+
+
+OTHERS: list[Any] = [
+    ("vit", "ViTForImageClassification", "ViTConfig", {**ENCODER, "image_size": 16, "patch_size": 8, **LABELS}),
+    ("roberta", "RobertaForMaskedLM", "RobertaConfig", {
+        **ENCODER, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "vocab_size": 330}),
+    ("distilbert", "DistilBertForTokenClassification", "DistilBertConfig", {
+        "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 40, "vocab_size": 200, **LABELS}),
+    ("t5", "T5ForConditionalGeneration", "T5Config", {
+        "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "vocab_size": 300, "eos_token_id": 1,
+        "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 0}),
+    ("whisper", "WhisperForConditionalGeneration", "WhisperConfig", {
+        **{name: value for name, value in SMALL.items() if name != "max_position_embeddings"}, "vocab_size": 330,
+        "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 40, "decoder_start_token_id": 0,
+        "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "suppress_tokens": None, "begin_suppress_tokens": None}),
+]  # fmt: skip
+
+
+@whole
+@pytest.mark.parametrize(("kind", "name", "config", "settings"), OTHERS, ids=[case[0] for case in OTHERS])
+def test_others_come_back_too(tmp_path: Path, kind: str, name: str, config: str, settings: dict[str, Any]) -> None:
+    folder = tmp_path / "there"
+    makers = {"roberta": "roberta", "whisper": "gpt2"}
+    if kind in makers:
+        published.byte_level(folder, makers[kind])
+    elif kind == "distilbert":
+        published.word_piece(folder)
+    elif kind == "t5":
+        published.unigram(folder)
+    theirs = drawn(getattr(transformers, name)(getattr(transformers, config)(**settings)))
+    published.quietly(theirs.save_pretrained, folder)
+    ours = import_model(folder, tmp_path / "here")
+    export(ours, tmp_path / "out", to="huggingface")
+    back = getattr(transformers, name).from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.state_dict().items())
+
+
+def test_an_imported_model_is_trained_on_with_its_own_tokens(made: Get, tmp_path: Path) -> None:
+    one = made(bart)
+    lines = [f"{text}\t{text[::-1]}\n" for text in ("the dog", "a tree", "tiny birds", "Alice")]
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+    base = yaml.safe_load((one.place / "config.yaml").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = {name: base[name] for name in ("source", "target", "tokens", "model", "search")}
+    settings |= {
+        "run": "run", "start": {"model": str(one.place)}, "data": {"train": "train.tsv", "valid": "valid.tsv"},
+        "training": {"steps": 2, "batch_tokens": 100, "validate_every": 2, "device": "cpu", "tensorboard": False},
+    }  # fmt: skip
+    tuned = regard.train(Config.parse(settings, tmp_path))
+    assert tuned.tokenizers["tokens"].marks == one.ours.tokenizers["tokens"].marks
+    assert regard.load(tmp_path / "run", device="cpu").generate(["the dog"]) == tuned.generate(["the dog"])
+    report = export(tuned, tmp_path / "out", to="huggingface")
+    assert "BartForConditionalGeneration" in str(report)
+    # Positions follow from the marks of the tokens that a run starts from, if the config leaves them open.
+    settings["model"] = {**settings["model"], "max_positions": None}
+    settings["source"] = settings["target"] = {"kind": "text", "max_length": 38}
+    settings |= {"search": {"max_length": 20, "max_source": 38}, "run": "other", "tokens": {}}
+    assert regard.train(Config.parse(settings, tmp_path)).task.longest == 40
+
+
+def test_a_model_that_was_trained_here_goes_out_as_marian(tmp_path: Path) -> None:
+    """With sines and cosines in their order, and tokens that are learnt."""
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.tsv").write_text(
+            "".join(f"{x}\t{x[::-1]}\n" for x in published.TEXTS[::4]), encoding="utf-8"
+        )
+    part = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32, "norm": "post"}
+    settings = {
+        "run": "run", "tokens": {"kind": "char"}, "model": {"d_model": 16, "encoder": part, "decoder": part},
+        "training": {"steps": 8, "batch_tokens": 300, "validate_every": 8, "device": "cpu", "tensorboard": False},
+        "search": {"max_length": 12, "beam": 2},
+    }  # fmt: skip
+    ours = regard.train(Config.parse(settings, tmp_path))
+    export(ours, tmp_path / "out", to="huggingface")
+    theirs, tokenizer = transformers.MarianMTModel.from_pretrained(tmp_path / "out"), auto(tmp_path / "out")
+    text = published.TEXTS[1]
+    given = {"input_ids": torch.tensor([tokenizer(text)["input_ids"]])}
+    target = torch.tensor([[2, *ours.task.target.encode("the dog"), 3]])
+    with torch.no_grad():
+        logits = theirs.eval()(**given, decoder_input_ids=target[:, :-1]).logits[0]
+    wanted = logits.log_softmax(-1).gather(1, target[0, 1:, None]).squeeze(1)
+    assert torch.allclose(torch.tensor(ours.score([text], ["the dog"])[0].tokens), wanted, atol=2e-5)
+    (found,) = theirs.generate(**given).tolist()
+    assert found == [2, *ours.outputs([text])[0][0].tokens, 3]
+
+
+def test_a_model_without_a_counterpart_is_refused_with_what_differs(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("a b\tb a\n" * 4)
+    (tmp_path / "valid.tsv").write_text("a b\tb a\n")
+    settings: dict[str, Any] = {
+        "run": "run", "tokens": {"kind": "char"}, "training": {"steps": 1, "device": "cpu", "tensorboard": False},
+        "model": {"d_model": 8, "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 8},
+                  "decoder": {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 8, "positions": "rotary"}},
+    }  # fmt: skip
+    ours = regard.train(Config.parse(settings, tmp_path))
+    with pytest.raises(ConfigError, match=r"the nearest is \w+, and there: .*model.decoder.positions is rotary, not"):
+        export(ours, tmp_path / "out", to="huggingface")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="a quantization goes with ctranslate2"):
+        export(ours, tmp_path / "out", to="huggingface", quantization="int8")
+
+
+# The command line, names, settings
+
+
+def test_commands_import_use_and_export(made: Get, tmp_path: Path) -> None:
+    there = made(marian).folder
+    assert "text to text" in good("import", there, "-o", tmp_path / "model")
+    assert good("generate", tmp_path / "model", text="the dog\n").strip()
+    assert "exists; give another name" in refused("import", there, "-o", tmp_path / "model")
+    assert json.loads(good("import", there, "-o", tmp_path / "model", "--force", "--json"))["parameters"] > 1000
+    assert "MarianMTModel" in good("export", tmp_path / "model", "--to", "huggingface", "-o", tmp_path / "out")
+    assert (tmp_path / "out" / "source.spm").exists()
+    assert "no name on the Hugging Face Hub" in refused("import", tmp_path / "no where", "-o", tmp_path / "x")
+
+
+def test_a_name_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        ModelError, match="no folder nobody/nothing, and it cannot be had from the Hugging Face Hub|needs"
+    ):
+        find("nobody/nothing")
+
+
+def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Path) -> None:
+    generation = {
+        "num_beams": 6, "length_penalty": 0.6, "no_repeat_ngram_size": 3, "min_length": 5, "max_length": 100,
+        "early_stopping": True, "repetition_penalty": 1.3, "eos_token_id": [3, 9], "bad_words_ids": [[7, 8], [0]],
+        "forced_eos_token_id": 3, "transformers_version": "5", "use_cache": True, "typical_p": 1.0,
+    }  # fmt: skip
+    found, told = search_settings(Given(tmp_path, {}, generation, {}), NATIVE, 64)
+    assert (found["beam"], found["alpha"], found["length_penalty"], found["no_repeat"]) == (6, 0.6, "average", 3)
+    assert (found["min_length"], found["max_length"], found["unknown"]) == (4, 63, True)
+    assert told == [
+        "early_stopping True", "eos_token_id [9]", "bad_words_ids of several tokens (1)", "repetition_penalty 1.3",
+    ]  # fmt: skip
+    sampled, told = search_settings(
+        Given(tmp_path, {"do_sample": True, "top_p": 0.9}, {"max_new_tokens": 9}, {}), NATIVE, 64
+    )
+    assert (sampled["sample"], sampled["top_p"], sampled["top_k"], sampled["max_length"]) == (True, 0.9, 50, 9)
+    assert not told
+    exact, _ = search_settings(Given(tmp_path, {}, {"early_stopping": "never", "length_penalty": 0.0}, {}), NATIVE, 64)
+    assert (exact["exact"], exact["length_penalty"]) == (True, "none")
+
+
+def test_what_generation_asks_for_and_is_not_there_is_warned_of(made: Get, tmp_path: Path) -> None:
+    shutil.copytree(made(gpt2).folder, tmp_path / "there")
+    path = tmp_path / "there" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.2}))
+    heard: list[str] = []
+    import_model(tmp_path / "there", tmp_path / "here", warn=heard.append)
+    assert len(heard) == 1
+    assert "does without: repetition_penalty 1.2" in heard[0]
+
+
+# Damaged and hostile folders
+
+
+class Hostile:
+    """What a pickled file would run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_pickled_file_does_not_run(made: Get, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(made(gpt2).folder, there)
+    (there / "model.safetensors").unlink()
+    (there / "pytorch_model.bin").write_bytes(pickle.dumps({"x": Hostile(tmp_path / "ran")}))
+    with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read as weights"):
+        import_model(there, tmp_path / "here")
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "here").exists()
+
+
+def test_code_that_a_config_names_is_not_asked_for(made: Get, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(made(gpt2).folder, there)
+    config = json.loads((there / "config.json").read_text())
+    (there / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "evil.Model"}}))
+    (there / "evil.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    import_model(there, tmp_path / "here")
+    assert not (tmp_path / "ran").exists()
+
+
+def cut(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def changed(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "messages"),
+    [
+        (lambda x: (x / "config.json").unlink(), ["no config.json in"]),
+        (lambda x: (x / "config.json").write_text("[1]"), ["should hold settings by name"]),
+        (lambda x: (x / "model.safetensors").unlink(), ["no weights in"]),
+        (lambda x: cut(x / "model.safetensors", 0.7), ["model.safetensors cannot be read as weights"]),
+        (lambda x: cut(x / "model.safetensors", 0.0), ["model.safetensors cannot be read as weights"]),
+        (lambda x: cut(x / "tokenizer.json", 0.5), ["the tokenizer in", "cannot be read"]),
+        (lambda x: (x / "tokenizer.json").unlink(), ["the tokenizer in", "none of these is there"]),
+        (lambda x: changed(x / "config.json", n_embd=32), ["expected (330, 32)"]),
+        (lambda x: changed(x / "config.json", n_layer=9), ["the checkpoint lacks"]),
+        (lambda x: changed(x / "config.json", model_type="llama"), ["model_type 'llama'"]),
+        (lambda x: changed(x / "config.json", vocab_size=7), ["the network reads 7"]),
+        (
+            lambda x: changed(x / "config.json", scale_attn_by_inverse_layer_idx=True),
+            ["scale_attn_by_inverse_layer_idx"],
+        ),
+    ],
+)
+def test_damaged_folders_are_told(
+    made: Get, tmp_path: Path, damage: Callable[[Path], Any], messages: list[str]
+) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(made(gpt2).folder, there)
+    damage(there)
+    with pytest.raises((ModelError, ConfigError)) as caught:
+        import_model(there, tmp_path / "here")
+    for message in messages:
+        assert message in str(caught.value)
+    assert not (tmp_path / "here").exists()
+
+
+def test_all_that_is_wrong_is_said_at_once(made: Get, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(made(gpt2).folder, there)
+    changed(there / "config.json", add_cross_attention=True)
+    (there / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError) as caught:
+        import_model(there, tmp_path / "here")
+    assert "add_cross_attention" in str(caught.value)
+    assert "none of these is there" in str(caught.value)
