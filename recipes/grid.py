@@ -9,7 +9,7 @@ The first argument is a file with
     seeds: [1, 2, 3]         # training.seed of each run of a cell
     score: exact             # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
     together: true           # also the score of all seeds of a cell as an ensemble (of models that write)
-    first:                   # trained once each, before the others
+    first:                   # trained once each, before the others, and not tested
       masked: {config: ../wikitext2-body.yaml, set: [training.steps=100]}
     columns: {simple: [data.train=scan/simple-train.tsv], …}
     rows: {lstm: [model.encoder.kind=lstm], rotary: […], masked: ["start.encoder={masked}"], …}
@@ -36,6 +36,7 @@ from typing import Any
 import yaml
 
 NEEDED = {"config", "columns", "rows", "score"}
+UNTESTED = "data.test=null"  # what is trained first: its own scores are not asked for
 CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
@@ -80,7 +81,13 @@ class Grid:
         """What `regard train` is called with: for what comes first, and for every run of every cell."""
         place = self.file.parent.resolve()
         before = [
-            [str((place / what["config"]).resolve()), *what.get("set", []), *self.more, f"run={self.firsts()[name]}"]
+            [
+                str((place / what["config"]).resolve()),
+                *what.get("set", []),
+                *self.more,
+                UNTESTED,
+                f"run={self.firsts()[name]}",
+            ]
             for name, what in self.given.get("first", {}).items()
         ]
         config, runs = str((place / self.given["config"]).resolve()), []
@@ -150,7 +157,7 @@ def train(settings: Iterable[str]) -> str | None:
     """What went wrong, if anything did; a run that is finished is left alone."""
     config, *changes = settings
     run = Path(changes[-1].removeprefix("run="))
-    if tested(run) is not None:
+    if tested(run) is not None or (UNTESTED in changes and (run / "scores.json").exists()):
         return None
     run.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "regard", "-q", "train", config, *changes]

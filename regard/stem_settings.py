@@ -20,6 +20,7 @@ class StemSettings(Section):
     """Settings of the first layer of an encoder, which makes vectors of a source's elements."""
 
     reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
+    of_ctc: ClassVar[bool] = False  # only CTC has a use for it
 
     kind: str
 
@@ -69,17 +70,13 @@ class SplitStemSettings(StemSettings):
     """Several vectors for each token."""
 
     reads = ("text",)
+    of_ctc = True
 
     kind: Literal["split"] = "split"
     times: int = Field(2, ge=1, le=64, description="vectors for each token, so that CTC can write more than it reads")
 
     def vectors(self, length: int) -> int:
         return length * self.times
-
-    def problem(self, side: SideSettings) -> str | None:
-        if not side.given:
-            return "model.encoder.stem.kind 'split' is for a source; without one, the stem is 'tokens'"
-        return None
 
 
 class CharacterStemSettings(StemSettings):

@@ -106,7 +106,7 @@ def test_grids_are_of_configs(path: Path, grid: dict[str, Any], tmp_path: Path) 
     for command in [*first, *(runs[i] for i in some)]:
         config = load(command[0], command[1:])
         assert config.run == command[-1].removeprefix("run=")
-        assert config.data.split("test")
+        assert config.data.split("train" if command in first else "test")
     assert {made.score(column) for column in made.given["columns"]}
 
 
@@ -131,7 +131,9 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     made = grid["Grid"](tmp_path / "grid.yaml", tmp_path / "runs", ["training.seed=5"])
     (tmp_path / "runs" / "together.json").write_text(json.dumps({"as it is/pairs": 25.0}))
     first, runs = made.commands()
-    assert [command[1:] for command in first] == [["training.seed=5", f"run={tmp_path / 'runs/first/before'}"]]
+    assert [command[1:] for command in first] == [
+        ["training.seed=5", "data.test=null", f"run={tmp_path / 'runs/first/before'}"]
+    ]
     assert runs[-1][1] == f"start.model={tmp_path / 'runs/first/before'}"
     assert [grid["train"](command) for command in runs[:3]] == [None] * 3  # they are there already
     made.write()
