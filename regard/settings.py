@@ -383,6 +383,11 @@ class Config(Section):
             yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
         if self.training.lora is not None and self.training.ema:
             yield "training.ema keeps a mean of all weights, of which training.lora changes few; set it to 0"
+        if self.training.lora is not None and self.training.average > 1:
+            yield (
+                "training.average takes means of weights, and with training.lora checkpoints hold two factors of what "
+                "is added to them: the product of two means is no mean of products; set it to 1"
+            )
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric
@@ -393,10 +398,9 @@ class Config(Section):
             return
         if not self.sources[0].given:
             yield f"training.metric {metric!r} needs a source; where there is none, use loss"
-        written, steering = self.target.written, self.steering_metrics
-        reported = self.usual_metrics if wanted is None else wanted
-        if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
-            taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
+        steering, reported = self.steering_metrics, self.usual_metrics if wanted is None else wanted
+        if metric not in (*reported, *steering):
+            taken = dict.fromkeys((*steering, *((wanted or ()) if self.target.written else reported), "loss"))
             yield (
                 f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
                 f"validation takes: {', '.join(taken)}"
