@@ -218,6 +218,9 @@ class Config(Section):
     def _noise_clashes(self) -> Iterator[str]:
         """An objective that makes the source needs both parts, and no other source."""
         objective, model = self.training.objective, self.model
+        masked = model.encoder_only and not self.sources[0].given and not self.spelled
+        if objective.masking != "tokens" and not masked:
+            yield f"training.objective.masking '{objective.masking}' is for masked language models; set it to tokens"
         if not objective.corrupts:
             return
         what = f"training.objective.kind '{objective.kind}' makes the source from the text itself"
@@ -265,6 +268,8 @@ class Config(Section):
             yield "training.objective.agreement compares softmaxes over all tokens: output full, sampled 0; set it to 0"
         if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
             yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
+        if objective.sampled and (model.generator is not None or (model.encoder_only and model.encoders[0].two_way)):
+            yield "training.objective.sampled is for one softmax over tokens; with what is learnt here, set it to 0"
         if objective.sampled and getattr(model.decoder, "hard", False):
             yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:

@@ -119,7 +119,10 @@ def test_a_metric_that_the_data_do_not_give_is_refused_before_training(tmp_path:
 
 
 SPAN = ("question\t{}\t{a}", {"target": {"kind": "span"}})
-CHOICE = ("{a}\t{b}\t{}\t0", {"source": {"column": [1, 2, 3]}, "target": {"kind": "choice", "column": 4}})
+CHOICE = (
+    "x\t{a}\t{}\t{a}",
+    {"source": {"column": [1, 2, 3]}, "target": {"kind": "choice", "column": 4, "answer": "text"}},
+)
 
 
 @pytest.mark.parametrize(("form", "sections"), [SPAN, CHOICE], ids=["span", "choice"])
@@ -137,6 +140,24 @@ def test_models_are_compared_on_what_depends_on_its_source(form: str, sections: 
 def test_adapters_are_not_averaged() -> None:
     with pytest.raises(ConfigError, match=r"training\.average takes means of weights, and with training\.lora"):
         parse({"start": {"model": "trained"}, "training": {"lora": {"rank": 2}, "average": 2}})
+
+
+# What would do nothing
+
+
+@pytest.mark.parametrize(
+    ("preset", "objective", "what"),
+    [
+        ("gpt-mini", {"masking": "spans"}, "masking 'spans' is for masked language models"),
+        ("bert-mini-label", {"masking": "words"}, "masking 'words' is for masked language models"),
+        ("elmo-mini", {"masking": "words"}, "masking 'words' is for masked language models"),
+        ("electra-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
+        ("elmo-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(preset: str, objective: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"training.objective.{what}"):
+        parse({"preset": preset, "training": {"objective": objective}})
 
 
 # Masks in a stream
