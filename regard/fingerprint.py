@@ -6,9 +6,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from regard.artifacts import file_digest
 from regard.section import Section
@@ -20,9 +22,11 @@ CONTENT = "content of "
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The parts that decide, by name: `training.seed` to its value, `content of data.train` to a digest."""
+    """The parts that decide, by name: `training.seed` to its value, `content of data.train` to a digest. What a setting
+    is by default (`defaults`) is also what it was for an earlier Regard, which did not know it."""
 
     parts: Mapping[str, Value]
+    defaults: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -33,7 +37,8 @@ class Fingerprint:
         found = []
         for name in dict.fromkeys([*before, *self.parts]):
             old, new = before.get(name), self.parts.get(name)
-            if old != new and not _is_free(name, free):
+            unknown = name not in before and name in self.defaults and self.defaults[name] == new
+            if old != new and not unknown and not _is_free(name, free):
                 values = f"{name} ({_show(old)} before, {_show(new)} now)"
                 found.append(f"the {name}" if name.startswith(CONTENT) else values)
         return found
@@ -58,6 +63,26 @@ def settings_of(section: Section, *, without: Collection[str] = ()) -> dict[str,
             found[name] = value
 
     collect(section.model_dump(mode="json"), "")
+    return found
+
+
+def defaults_of(section: Section) -> dict[str, Value]:
+    """What every setting of `settings_of` is by default, in a section of this kind."""
+    found: dict[str, Value] = {}
+
+    def collect(section: Section, name: str) -> None:
+        for key, setting in type(section).model_fields.items():
+            value, full = getattr(section, key), f"{name}.{key}" if name else key
+            several = value if isinstance(value, list) else ()
+            if isinstance(value, Section):
+                collect(value, full)
+            elif several and all(isinstance(inner, Section) for inner in several):
+                for number, inner in enumerate(several):
+                    collect(inner, f"{full}[{number}]")
+            elif not setting.is_required():
+                found[full] = to_jsonable_python(setting.get_default(call_default_factory=True))
+
+    collect(section, "")
     return found
 
 

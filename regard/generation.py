@@ -23,7 +23,7 @@ from regard.data.tokens import clean
 from regard.display import counting
 from regard.errors import DataError, OutputError, require
 from regard.evaluation.alignment import pharaoh
-from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
+from regard.fingerprint import CONTENT, Fingerprint, content_of, defaults_of, settings_of
 from regard.output import LineFile, Sink
 from regard.system import CONFIG, System, load, token_files
 from regard.tasks.results import Output, PairScore, Warn
@@ -80,7 +80,8 @@ def generate_lines(
     made_from = Fingerprint(
         _models(folders) | settings_of(settings) | asdict(form)
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
-        | ({} if pictures is None else {"pictures": str(pictures)})
+        | ({} if pictures is None else {"pictures": str(pictures)}),
+        defaults_of(settings),
     )  # fmt: skip
     album = None
     if pictures is not None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from regard.data.examples import Example, data_content
 from regard.data.lines import BadLine
 from regard.data.scan import Report, file_names, scan_each, split_names, usable_examples
 from regard.data.sides import Sides
-from regard.data.store import ExampleStore, usable, write_examples
+from regard.data.store import ExampleStore, HeldStore, usable, write_examples
 from regard.data.tokens import Tokenizer
 from regard.data_settings import SPLITS
 from regard.errors import ConfigError, DamagedError, DataError, OutputError, RegardError
 from regard.evaluation.metrics import perplexity
-from regard.fingerprint import CONTENT, Fingerprint, settings_of
+from regard.fingerprint import CONTENT, Fingerprint, defaults_of, settings_of
 from regard.model_settings import EncoderSettings
 from regard.models.encoders import Body
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
@@ -96,7 +97,7 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     trainer = Trainer(
         task.model, objective, batches, settings, folder, task.device,
         lambda: {**validate_each(task, names, valid), **_validate_watched(task, watched)}, config.metric, watcher,
-        lower=task.lower_is_better(config.metric), adapters=adapters, watched=[*watched],
+        lower=task.lower_is_better(config.metric, valid[0].some), adapters=adapters, watched=[*watched],
     )  # fmt: skip
     if not trainer.resume() and adapters is None:
         _start_from(task, watcher)
@@ -185,7 +186,7 @@ def run_fingerprint(config: Config) -> Fingerprint:
     if start.weights is not None:
         given = Path(start.weights)
         parts[f"{CONTENT}start.weights"] = file_digest(given) if given.is_file() else None
-    return Fingerprint(parts)
+    return Fingerprint(parts, defaults_of(config))
 
 
 @contextmanager
@@ -194,7 +195,8 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     config with its positions, which are the model's once training has begun, and its fingerprint."""
     folder = Path(config.run)
     # What is wrong with the data is said before anything is written.
-    parts = dict(run_fingerprint(config).parts)
+    made_from = run_fingerprint(config)
+    parts = dict(made_from.parts)
     if _marked(folder).get("tokens") is None:
         for split in ("train", "valid"):
             for report in scan_each(config.data, split, Sides.of(config)):
@@ -208,7 +210,7 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
         parts["model.max_positions"] = positions or longest_sequence(_with_tokens(config))
         model = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
-        config, now = config.model_copy(update={"model": model}), Fingerprint(parts)
+        config, now = config.model_copy(update={"model": model}), replace(made_from, parts=parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
         named = ", ".join(clash or changed)
         if before and clash and trained:
@@ -411,7 +413,10 @@ def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
         if what := report.describe():
             watcher.message(what)
         some = [example for example, _, _ in rows[: config.training.validate_sentences]]
-        found[name] = Encoded([source for _, source, _ in rows], [target for *_, target in rows], some)
+        targets: Sequence[Any] = [target for *_, target in rows]
+        if task.target.block is not None:
+            targets = HeldStore(targets)
+        found[name] = Encoded([source for _, source, _ in rows], targets, some)
     return found
 
 

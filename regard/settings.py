@@ -218,6 +218,9 @@ class Config(Section):
     def _noise_clashes(self) -> Iterator[str]:
         """An objective that makes the source needs both parts, and no other source."""
         objective, model = self.training.objective, self.model
+        masked = model.encoder_only and not self.sources[0].given and not self.spelled
+        if objective.masking != "tokens" and not masked:
+            yield f"training.objective.masking '{objective.masking}' is for masked language models; set it to tokens"
         if not objective.corrupts:
             return
         what = f"training.objective.kind '{objective.kind}' makes the source from the text itself"
@@ -265,6 +268,8 @@ class Config(Section):
             yield "training.objective.agreement compares softmaxes over all tokens: output full, sampled 0; set it to 0"
         if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
             yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
+        if objective.sampled and (model.generator is not None or (model.encoder_only and model.encoders[0].two_way)):
+            yield "training.objective.sampled is for one softmax over tokens; with what is learnt here, set it to 0"
         if objective.sampled and getattr(model.decoder, "hard", False):
             yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:
@@ -383,6 +388,11 @@ class Config(Section):
             yield "training.lora adapts trained weights, and [start] names none; set start.model, or leave lora out"
         if self.training.lora is not None and self.training.ema:
             yield "training.ema keeps a mean of all weights, of which training.lora changes few; set it to 0"
+        if self.training.lora is not None and self.training.average > 1:
+            yield (
+                "training.average takes means of weights, and with training.lora checkpoints hold two factors of what "
+                "is added to them: the product of two means is no mean of products; set it to 1"
+            )
 
     def _metric_clashes(self) -> Iterator[str]:
         wanted, metric = self.target.metrics, self.training.metric
@@ -393,10 +403,9 @@ class Config(Section):
             return
         if not self.sources[0].given:
             yield f"training.metric {metric!r} needs a source; where there is none, use loss"
-        written, steering = self.target.written, self.steering_metrics
-        reported = self.usual_metrics if wanted is None else wanted
-        if metric not in (*(reported if written else ()), *steering):  # of a head, a validation takes those alone
-            taken = dict.fromkeys((*steering, *((wanted or ()) if written else ()), "loss"))
+        steering, reported = self.steering_metrics, self.usual_metrics if wanted is None else wanted
+        if metric not in (*reported, *steering):
+            taken = dict.fromkeys((*steering, *((wanted or ()) if self.target.written else reported), "loss"))
             yield (
                 f"training.metric {metric!r} is not among the metrics of target.kind '{self.target.kind}' that a "
                 f"validation takes: {', '.join(taken)}"

@@ -242,7 +242,7 @@ class Notes(Watcher):
         self.messages.append(text)
 
 
-LORA = {"training": {"lora": {"rank": 2, "dropout": 0.2}, "average": 2}}
+LORA = {"training": {"lora": {"rank": 2, "dropout": 0.2}}}
 
 
 def test_a_run_with_adapters_leaves_a_plain_model_and_a_small_adapter(begun: Path) -> None:
@@ -292,7 +292,7 @@ def test_an_adapter_is_merged_into_its_own_base_alone(begun: Path, tmp_path: Pat
     assert "holds no adapter" in str(result.exception)
     result = CliRunner().invoke(app, ["average", str(begun / "to-merge"), "-o", str(tmp_path / "other")])
     assert isinstance(result.exception, ConfigError)
-    assert "training.average" in str(result.exception)
+    assert "mean of adapters is no adapter" in str(result.exception)
 
 
 @whole

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 import yaml
@@ -42,7 +43,11 @@ ENCODER = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": 40,
 }  # fmt: skip
-LABELS = {"num_labels": 3, "id2label": {0: "good", 1: "bad", 2: "odd"}, "label2id": {"good": 0, "bad": 1, "odd": 2}}
+LABELS: dict[str, Any] = {
+    "num_labels": 3,
+    "id2label": {0: "good", 1: "bad", 2: "odd"},
+    "label2id": {"good": 0, "bad": 1, "odd": 2},
+}
 
 
 def drawn(model: Any, ends: float = 0.0) -> Any:
@@ -592,12 +597,13 @@ def test_labels_that_cannot_be_told_apart_are_refused(labels: Any, message: str)
 
 
 def test_ids_that_a_network_has_not_are_refused_in_a_list_of_pieces(made: Get, tmp_path: Path) -> None:
-    for i, (file, given, message) in enumerate([
+    damages: list[tuple[str, dict[str, Any], str]] = [
         ("vocab.json", {"odd": 10**6}, "vocab.json has 'odd' as 1000000, and the network has"),
         ("vocab.json", {"</s>": "0"}, "vocab.json has '</s>' as '0'"),
         ("tokenizer_config.json", {"separate_vocabs": True}, "target_vocab.json is not there"),
         ("tokenizer_config.json", {"eos_token": "<end>"}, "its vocabulary has no <end>"),
-    ]):  # fmt: skip
+    ]
+    for i, (file, given, message) in enumerate(damages):
         there = shutil.copytree(made(marian).folder, tmp_path / str(i))
         changed(there / file, **given)
         with pytest.raises(ModelError, match=message):
@@ -607,6 +613,27 @@ def test_ids_that_a_network_has_not_are_refused_in_a_list_of_pieces(made: Get, t
     with pytest.raises(ModelError, match=r"source.spm or target.spm is empty"):
         import_model(there, tmp_path / "here")
     assert not (tmp_path / "here").exists()
+
+
+def test_pictures_of_another_size_are_resampled_as_there(tmp_path: Path) -> None:
+    settings = {**OTHERS[0][3], "num_hidden_layers": 1}
+    theirs = drawn(transformers.ViTForImageClassification(transformers.ViTConfig(**settings)))
+    published.quietly(theirs.save_pretrained, tmp_path / "there")
+    picture = PIL.Image.fromarray(np.random.default_rng(1).integers(0, 256, (30, 20, 3), dtype=np.uint8))
+    picture.save(tmp_path / "a.png")
+    for number, name in ((2, "bilinear"), (3, "bicubic")):
+        given = {"size": {"height": 16, "width": 16}, "resample": number}
+        (tmp_path / "there" / "preprocessor_config.json").write_text(json.dumps(given))
+        ours = import_model(tmp_path / "there", tmp_path / name)
+        pixels = np.asarray(picture.resize((16, 16), number), np.float32) / 127.5 - 1
+        with torch.no_grad():
+            wanted = theirs(pixel_values=torch.tensor(pixels).permute(2, 0, 1)[None]).logits[0].log_softmax(-1)
+        found = {output.text: output.log_prob for output in ours.outputs([str(tmp_path / "a.png")], beam=3, nbest=3)[0]}
+        assert found == pytest.approx({LABELS["id2label"][i]: float(x) for i, x in enumerate(wanted)}, abs=1e-4)
+        export(ours, tmp_path / f"{name}-out", to="huggingface")
+        assert json.loads((tmp_path / f"{name}-out" / "preprocessor_config.json").read_text())["resample"] == number
+    with pytest.raises(ConfigError, match=r"resample: 0; Regard has 1 \(lanczos\), 2 \(bilinear\)"):
+        family_of({"model_type": "vit", "image_size": 16, "patch_size": 8, **ENCODER}, {}, {"resample": 0}).sections()
 
 
 @pytest.mark.parametrize(

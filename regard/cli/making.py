@@ -139,7 +139,7 @@ def train(
         show(score_table(result.scores, f"{len(result.examples)} test examples"))
         for name, own in result.corpora.items():
             show(score_table(own, name))
-    say(f"next: regard generate {system.folder} FILE")
+    say(f"next: regard {'generate' if system.task.generates else 'evaluate'} {system.folder} FILE")
 
 
 @app.command(short_help="Train several models under the same budget, and compare them.")
@@ -239,8 +239,8 @@ def average(
     system = regard.load(run, device="cpu")
     if system.config.training.lora is not None:
         raise ConfigError(
-            f"{run} was trained with training.lora, so its checkpoints hold adapters and not weights; "
-            "training.average=N tries their mean at the end of training"
+            f"{run} was trained with training.lora, so its checkpoints hold adapters and not weights, and the mean of "
+            "adapters is no adapter; give a run that trained all weights"
         )
     set_weights(system.task.model, mean(path / WEIGHTS for path in found), run)
     with writing(output):

@@ -31,7 +31,7 @@ from regard.data.tokens import clean
 from regard.errors import ConfigError, DamagedError, OutputError
 from regard.evaluation.bootstrap import BOOTSTRAPPED, RESAMPLES, scorer, statistics
 from regard.evaluation.metrics import Numbers
-from regard.fingerprint import CONTENT, Fingerprint, content_of, settings_of
+from regard.fingerprint import CONTENT, Fingerprint, content_of, defaults_of, settings_of
 from regard.runs import prepare
 from regard.settings import Config
 from regard.system import System
@@ -205,7 +205,8 @@ def _made_from(config: Config, budget: Budget, groups: Sequence[Group], contents
         if (start := getattr(config.start, part)) is not None:
             parts[f"{CONTENT}start.{part}"] = content_of([Path(start) / WEIGHTS])
     limits = {f"budget.{name}": value for name, value in asdict(budget).items() if value}
-    return Fingerprint({**parts, **contents, **limits, "groups": [list(group) for group in groups]})
+    parts |= {**contents, **limits, "groups": [list(group) for group in groups]}
+    return Fingerprint(parts, defaults_of(config))
 
 
 def _contents(config: Config, lengths: str | None) -> dict[str, str]:
@@ -255,26 +256,29 @@ def _score(
 
     def rows(metric: str, outputs: Sequence[str], references: Iterable[Sequence[str]]) -> Numbers:
         first, more = columns([clean(text) for text in own] for own in references)
-        return statistics(metric, outputs, [first, *more], task.target.encode)
+        return statistics(metric, outputs, [first, *more], task.target.counted)
 
     sentences, by_length = [], []
     if metric in BOOTSTRAPPED:
         # An example that was left out counts for nothing, so that those of all models still go together.
         scored = rows(metric, tested.outputs, tested.references).tolist()
         known = {x.place: row for x, row in zip(tested.examples, scored, strict=True)}
-        inputs = Inputs(test, together=task.source.several_references).examples
+        inputs = Inputs(test, together=task.several_references).examples
         everything = [known.get(x.place, [0.0] * len(scored[0])) for x in inputs]
         sentences.append(Sentences(group=None, rows=everything))
     for low, high in (groups or _even_groups(many)) if task.source.tokenizer is not None else ():  # lengths of texts
         members = [(output, x) for output, x in zip(outputs, many, strict=True) if low <= _words(x) <= high]
         names = [x for x in dict.fromkeys((metric, "bleu", "chrf", "exact")) if x in BOOTSTRAPPED and members]
-        here = {name: rows(name, [output for output, _ in members], [[x.target] for _, x in members]) for name in names}
+        here = {
+            name: rows(name, [output for output, _ in members], [[task.reference(x)] for _, x in members])
+            for name in names
+        }
         scores = {x: scorer(x)(here[x].sum(0)) for x in names}
         by_length.append(Length(shortest=low, longest=high, sentences=len(members), scores=scores))
         if metric in names:
             sentences.append(Sentences(group=(low, high), rows=here[metric].tolist()))
     progress = read_progress(checkpoints(system.folder / "checkpoints")[-1])
-    written = sum(len(tokens) + 1 for tokens in task.target.encode_many(outputs))
+    written = sum(len(task.target.counted(text)) + 1 for text in outputs)
     log = map(json.loads, (system.folder / "log.jsonl").read_text().splitlines())
     run = Run(
         model=name, seed=system.config.training.seed, parameters=cost.parameters, tokens=progress.tokens,

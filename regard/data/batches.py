@@ -184,7 +184,11 @@ class Masked:
         count = max(1, round(self.share * len(target)))
         words = word_spans(self.words(target)) if self.masking != "tokens" else []
         if not words:
-            return np.sort(draw.choice(len(target), count, replace=False)), draw.random(count)
+            inside = np.flatnonzero(np.asarray(target) != self.marks.end)  # in a stream texts end within a block
+            if not len(inside):
+                return inside, np.zeros(0)
+            count = min(count, len(inside))
+            return inside[np.sort(draw.choice(len(inside), count, replace=False))], draw.random(count)
         spans = (choose_words if self.masking == "words" else choose_spans)(words, count, draw)
         places = np.concatenate([np.arange(*span) for span in spans])
         if self.masking == "words":

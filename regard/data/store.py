@@ -61,6 +61,14 @@ class Store(Sequence[Ids]):
         return Slices(self.values, self.offsets[index], self.offsets[index + 1])
 
 
+class HeldStore(Store):
+    """Sequences of numbers that are in memory already, as a store."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self.offsets = np.cumsum([0, *(len(one) for one in sequences)], dtype=np.int64)
+        self.values = np.fromiter((x for one in sequences for x in one), np.int64, int(self.offsets[-1]))
+
+
 @dataclass(frozen=True)
 class ExampleStore:
     """Examples on disk, a store for each source and one for the target; text whose tokens are drawn anew each time is

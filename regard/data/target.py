@@ -89,6 +89,10 @@ class Target(Side):
     def decode(self, values: Sequence[Any]) -> str:
         """The text of numbers."""
 
+    def counted(self, text: str) -> Sequence[Any]:
+        """What an output or a reference is counted in, for accuracy and for speed."""
+        return self.encode(text)
+
     def pieces(self, values: Sequence[Any]) -> list[str]:
         """Each number as it should be shown."""
         return [self.decode([value]) for value in values]
@@ -155,7 +159,7 @@ class Target(Side):
         usual = self.usual_scores(outputs, references, scoring)
         if wanted is None:
             return usual
-        there = [name for name in wanted if name in usual or name not in self.settings.usual]
+        there = [name for name in wanted if name in usual or name in METRICS.kinds]
         return {name: usual[name] if name in usual else measure(name, outputs, references, scoring) for name in there}
 
     def usual_scores(self, outputs: Sequence[str], references: Sequence[str], scoring: Scoring) -> dict[str, Score]:
@@ -170,6 +174,9 @@ class HeadTarget(Target):
     ranked = 1  # how many answers its scores look at
     wrapped = False  # an item holds more than a model reads of it (`rows`)
     several_references = False  # examples of one source are one input with several references, when evaluated
+
+    def counted(self, text: str) -> Sequence[Any]:
+        return [text]
 
     def positions(self, source: Modality, item: Item, *, last: bool) -> list[int]:
         """Which vectors of the body it is predicted from; [0] stands for the whole."""

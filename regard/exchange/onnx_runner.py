@@ -92,7 +92,7 @@ class Runner:
         """A text as a source, and how its output has to begin: to a language model, a text is its prompt."""
         match self.source["kind"]:
             case "image":
-                return read_picture(text, self.source["side"]), []
+                return read_picture(text, self.source["side"], self.source.get("resample", "lanczos")), []
             case "text":
                 return self.source_tokens.encode(text), []
             case _:

@@ -31,6 +31,8 @@ class BidirectionalLanguageModeling(Task):
 
     model: BidirectionalLanguageModel  # type: ignore[assignment]
 
+    generates = False
+
     @property
     def layout(self) -> BothWays:
         return BothWays(self.source, self.target.marks)

@@ -161,13 +161,14 @@ class MaskedLanguageModeling(Task):
         """Pseudo-log-likelihood (Salazar et al. 2020): each token given all the others, a blank at a time."""
         results, mask, before = [], self._mask[0], len(self.frame.before)
         for target in targets:
-            rows = [[*target[:k], mask, *target[k + 1 :]] for k in range(len(target))]
+            asked = [k for k, token in enumerate(target) if token != self.target.marks.end]
             found: list[float] = []
             size = max(1, self.config.training.batch_tokens // (len(target) + len(self.frame)))
-            for start in range(0, len(rows), size):
-                places = range(start, min(start + size, len(rows)))
+            for start in range(0, len(asked), size):
+                places = asked[start : start + size]
+                rows = [[*target[:k], mask, *target[k + 1 :]] for k in places]
                 batch = Batch(
-                    self._framed([rows[k] for k in places]), Ragged.of([[k + before] for k in places]),
+                    self._framed(rows), Ragged.of([[k + before] for k in places]),
                     Ragged.of([[target[k]] for k in places]),
                 ).to(self.device)  # fmt: skip
                 with self.inference():
@@ -187,9 +188,9 @@ class MaskedLanguageModeling(Task):
         right, total, count, log_prob, tokens = 0, 0, 0, 0.0, 0
         for window in windows(examples, self.window):
             targets = self.target.encode_many([x.target for x in window])
-            usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - len(self.frame)]
-            hits, asked, _ = self._masked([targets[i] for i in usable])
-            for pair in self.score_items([[]] * len(usable), [targets[i] for i in usable]):
+            usable, texts = self.as_read(targets)
+            hits, asked, _ = self._masked(texts)
+            for pair in self.score_items([[]] * len(texts), texts):
                 log_prob, tokens = log_prob + pair.log_prob, tokens + len(pair.tokens)
             seen, count = seen + [window[i] for i in usable], count + len(window)
             right, total = right + hits, total + asked
@@ -206,6 +207,14 @@ class MaskedLanguageModeling(Task):
         )  # fmt: skip
         return Evaluation({"accuracy": accuracy, "pseudo_perplexity": pseudo}, [], seen)
 
+    def as_read(self, targets: Sequence[Tokens]) -> tuple[Sequence[int], list[Tokens]]:
+        """Which texts can be used, and what is read of them: each by itself or, of a stream, its blocks."""
+        if (block := self.target.block) is None:
+            usable = [i for i, target in enumerate(targets) if 0 < len(target) <= self.longest - len(self.frame)]
+            return usable, [targets[i] for i in usable]
+        ids = [token for target in targets for token in (*target, self.target.marks.end)]
+        return range(len(targets)), [ids[start : start + block] for start in range(0, len(ids), block)]
+
     @property
     def drawn(self) -> str:
         """Which tokens are predicted, as scores sign it."""
@@ -213,12 +222,15 @@ class MaskedLanguageModeling(Task):
         return f"masked:{objective.masked}{'' if objective.masking == 'tokens' else f' {objective.masking}'}"
 
     def validate(self, examples: Encoded) -> dict[str, float]:
-        targets = examples.targets
-        if self.target.block is not None:
-            assert isinstance(targets, Store), "a stream is read from disk"
-            targets = Stream(targets, self.target.marks.end).blocks(self.target.block)
-        right, total, loss = self._masked(targets)
+        right, total, loss = self._masked(self.validated(examples))
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
+
+    def validated(self, examples: Encoded) -> Sequence[Tokens]:
+        """What is read in a validation: all texts or, of a stream, its blocks."""
+        if self.target.block is None:
+            return examples.targets
+        assert isinstance(examples.targets, Store), "a stream is cut into blocks as a whole"
+        return Stream(examples.targets, self.target.marks.end).blocks(self.target.block)
 
     def fixed_batches(self, targets: Sequence[Tokens]) -> Iterator[Batch]:
         """Batches of all texts, with masks from a fixed seed."""

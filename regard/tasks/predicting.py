@@ -205,14 +205,14 @@ class HeadPrediction(Task):
         scoring: Scoring | None = None,
     ) -> Evaluation:  # fmt: skip
         """The target's scores. An example that cannot be used is left out, and `warn` hears of it."""
-        inputs = Inputs(together=self.source.several_references or self.target.several_references)
+        inputs = Inputs(together=self.several_references)
         answers: dict[int, list[str]] = {}  # of each input, best first
         count = 0
         search = search.model_copy(update={"nbest": max(search.nbest, self.target.ranked)})
         for window in windows(self.checked(examples), self.window):
             count += len(window)
             before = len(inputs.examples)
-            inputs.add(self._judged(x) for x in window if not self.target.is_missing(x.target))
+            inputs.add(replace(x, target=self.reference(x)) for x in window if not self.target.is_missing(x.target))
             new = inputs.examples[before:]
 
             def left_out(index: int, what: str, new: Sequence[Example] = new) -> None:
@@ -237,8 +237,26 @@ class HeadPrediction(Task):
             classes=self.target.class_scores(predicted, right), references=given,
         )  # fmt: skip
 
-    def _judged(self, example: Example) -> Example:
-        return replace(example, target=self.target.reference(self.source, example.source, example.target))
+    @property
+    def several_references(self) -> bool:
+        return self.source.several_references or self.target.several_references
+
+    def reference(self, example: Example) -> str:
+        return self.target.reference(self.source, example.source, example.target)
+
+    def lower_is_better(self, metric: str, examples: Sequence[Example] = ()) -> bool:
+        """Of a metric that depends on the data (F1 needs a label to be of), answers that are right say whether there
+        is one."""
+        if metric == "loss" or metric in self.config.target.steering:
+            return super().lower_is_better(metric)
+        right = [self.reference(x) for x in examples]
+        found = self.target.scores(right, right, Scoring(ranked=[[x] for x in right]))
+        if metric not in found:
+            raise ConfigError(
+                f"training.metric {metric!r} cannot be had of these data, which give {', '.join(['loss', *found])}; "
+                f"set it to one of them, or name {metric} in target.metrics as well"
+            )
+        return not found[metric].higher_is_better
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         """Over all examples: a label that training did not meet is predicted wrong, and costs nothing. Metrics that
@@ -255,7 +273,8 @@ class HeadPrediction(Task):
             "loss": loss / count,
             **({} if hits is None else {"accuracy": 100.0 * right / count}),
         }
-        if wanted := [name for name in self.config.target.steering if name not in steering]:
+        names = dict.fromkeys([*self.config.target.steering, self.config.metric])
+        if wanted := [name for name in names if name not in steering]:
             scores = self.evaluate(examples.some, self.config.search, lambda text: None).scores
             steering |= {name: scores[name].value for name in wanted}
         return steering

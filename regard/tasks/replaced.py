@@ -42,7 +42,7 @@ class ReplacedTokenDetection(MaskedLanguageModeling):
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         """`loss` is that of training, with tokens drawn from a fixed seed."""
-        generator, found = super().validate(examples), self._detected(examples.targets)
+        generator, found = super().validate(examples), self._detected(self.validated(examples))
         loss = generator["loss"] + self.config.training.objective.detection * found.loss / found.tokens
         return {"loss": loss, "accuracy": generator["accuracy"], "detection": 100.0 * found.right / found.tokens}
 
@@ -70,7 +70,7 @@ class ReplacedTokenDetection(MaskedLanguageModeling):
     ) -> Evaluation:  # fmt: skip
         """The generator's scores, and how well the discriminator tells its tokens apart."""
         result = super().evaluate(examples, search, warn, advance, scoring)
-        found = self._detected(self.target.encode_many([x.target for x in result.examples]))
+        found = self._detected(self.as_read(self.target.encode_many([x.target for x in result.examples]))[1])
         how = f"{self.drawn}|seed:0"
         f1 = 200.0 * found.hits / max(found.said + found.replaced, 1)
         scores = {

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, islice, pairwise
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class Task(ABC):
     sides: Sides
     model: Model
     device: torch.device
+
+    generates: ClassVar[bool] = True  # there is an output to `generate` for an input
 
     def __post_init__(self) -> None:
         self.config: Config = self.sides.config
@@ -148,8 +150,17 @@ class Task(ABC):
         items, tokens = self.source.encode_many(sources), self.target.encode_many(targets)
         return [self.unfit(item, own) for item, own in zip(items, tokens, strict=True)]
 
-    def lower_is_better(self, metric: str) -> bool:
-        """Whether less of what `validate` gives under this name is better."""
+    @property
+    def several_references(self) -> bool:
+        """Examples of one source are one input with several references, when evaluated."""
+        return self.source.several_references
+
+    def reference(self, example: Example) -> str:
+        """The target of an example, as what outputs are held against."""
+        return example.target
+
+    def lower_is_better(self, metric: str, examples: Sequence[Example] = ()) -> bool:
+        """Whether less of what `validate` gives under this name, of such examples, is better."""
         if metric in ("loss", "perplexity"):
             return True
         return metric in METRICS.kinds and not measure(metric, ["a"], ["a"]).higher_is_better

@@ -341,8 +341,8 @@ class ReplacedTokens(Objective):
         model, right = self.model, batch.outputs.values
         source = batch.source
         assert isinstance(source, Ragged), "a generator reads one text"
-        states, output = model.states(source, batch.inputs).values, model.head.linear
-        loss = linear_cross_entropy(states, output.weight, output.bias, right, self.smoothing)
+        states = model.states(source, batch.inputs).values
+        loss = output_loss(model.head, states, right, self.smoothing)
         with torch.no_grad():
             drawn = draw_tokens(model.head(states))
         text = model.replaced(source, batch.inputs, drawn)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.pixels import check_picture, read_picture
+from regard.data.modalities.pixels import Filter, check_picture, read_picture
 from regard.data.modality import Canvas, Modality
 from regard.data.readers.members import RACY, field_digest
 from regard.data.side import Field, Item
@@ -76,6 +76,9 @@ class ImageSettings(SideSettings):
     scored_by = CAPTIONED
 
     size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
+    resample: Filter = Setting(
+        "lanczos", description="the filter by which those of another size are brought to it (ViT: bilinear)"
+    )
     augment: AugmentSettings | None = Setting(
         None, description="how they are altered in training (default: not at all)"
     )
@@ -115,7 +118,7 @@ class Image(Modality):
         return ("unreadable", f"names what is no picture: {what}") if what else None
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[NDArray[np.uint8]]:
-        return [read_picture(field, self.settings.size) for field in fields]
+        return [read_picture(field, self.settings.size, self.settings.resample) for field in fields]
 
     def problem(self, item: Item, limit: int) -> str | None:
         return None
@@ -160,7 +163,7 @@ class Image(Modality):
         return PictureAugmentation(self.settings.augment, self.settings.size)
 
     def export(self) -> dict[str, Any] | None:
-        return {"kind": "image", "side": self.settings.size}
+        return {"kind": "image", "side": self.settings.size, "resample": self.settings.resample}
 
     def made_up(self, draw: np.random.Generator, count: int, longest: int) -> list[NDArray[np.uint8]]:
         side = self.settings.size

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 # What Pillow opens by itself; for others it starts a program that the picture can give orders to.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA")
+Filter = Literal["lanczos", "bilinear", "bicubic"]
 PIXELS = 100_000_000  # more are refused before they are decoded
 
 
-def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
+def read_picture(path: str | Path, side: int, resample: Filter = "lanczos") -> NDArray[np.uint8]:
     """A picture as `side` scanlines of `side` pixels, `(side, 3 side)`, the way up that its EXIF data say."""
     require("PIL")
     from PIL import ImageOps
@@ -34,15 +35,15 @@ def read_picture(path: str | Path, side: int) -> NDArray[np.uint8]:
         image.load()
         with suppress(Exception):  # of EXIF data that cannot be read, which say nothing
             ImageOps.exif_transpose(image, in_place=True)
-        return fit_picture(_in_colour(image), side)
+        return fit_picture(_in_colour(image), side, resample)
 
 
-def fit_picture(picture: Image, side: int) -> NDArray[np.uint8]:
+def fit_picture(picture: Image, side: int, resample: Filter = "lanczos") -> NDArray[np.uint8]:
     """An open picture in red, green and blue as `side` scanlines of `side` pixels, `(side, 3 side)`."""
     from PIL.Image import Resampling
 
     if picture.size != (side, side):
-        picture = picture.resize((side, side), Resampling.LANCZOS)
+        picture = picture.resize((side, side), Resampling[resample.upper()])
     return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
 
 

@@ -36,7 +36,7 @@ class LabelSettings(TargetSettings):
     """A label of the whole source."""
 
     best = "accuracy"
-    usual = ("accuracy", "macro_f1", "span_f1", "top5", "f1")
+    usual = ("accuracy", "macro_f1", "span_f1", "top5", "f1", "matthews")
     steering = ("accuracy",)
 
     positive: str | None = Setting(
@@ -74,6 +74,9 @@ class Label(HeadTarget):
         """The labels in a target."""
         cleaned = clean(text)
         return [cleaned] if cleaned else []
+
+    def counted(self, text: str) -> Sequence[Any]:
+        return self.cut(text)
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         ids = {label: i for i, label in enumerate(self.labels)}

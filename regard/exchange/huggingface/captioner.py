@@ -61,7 +61,7 @@ class Captioner(Family):
         if self.projected:
             encoder["width"] = self.reads.config["hidden_size"]
         return {
-            "source": {"kind": "image", "size": self.reads.size},
+            "source": {"kind": "image", "size": self.reads.size, "resample": self.reads.resample},
             "target": {"kind": "text"},
             "model": {**self.writes.network(), "encoder": encoder},
         }

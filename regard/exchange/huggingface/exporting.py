@@ -24,6 +24,7 @@ from regard.exchange.huggingface.forms import form_of, with_marks
 from regard.exchange.huggingface.generating import generation_settings
 from regard.exchange.huggingface.native import tokenizer_of
 from regard.exchange.huggingface.tokens import SETTINGS, write_tokenizer
+from regard.exchange.huggingface.vit import FILTERS
 from regard.models.vision import DEVIATIONS, MEANS
 from regard.settings import Config
 from regard.system import System
@@ -122,7 +123,7 @@ def _preprocessor(config: Config) -> dict[str, Any]:
         return {
             "image_processor_type": "ViTImageProcessor", "do_normalize": True, "do_rescale": True, "do_resize": True,
             "image_mean": list(means), "image_std": list(spread), "size": {"height": size, "width": size},
-            "resample": 2, "rescale_factor": 1 / 255,
+            "resample": FILTERS[getattr(side, "resample", "bilinear")], "rescale_factor": 1 / 255,
         }  # fmt: skip
     if side.kind == "audio":
         stem = config.model.encoders[0].stem

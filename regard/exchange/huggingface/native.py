@@ -40,9 +40,9 @@ def tokenizer_of(tokenizer: Tokenizer, frame: Frame) -> Published:
 
 
 def _backend(tokenizer: Tokenizer) -> Any:
-    library, marks = require("tokenizers"), list(tokenizer.marks.names.values())
-    assert tokenizer.marks.unknown is not None, "as Regard's own have"
-    unknown = tokenizer.marks.names[tokenizer.marks.unknown]
+    library, marks = require("tokenizers"), tokenizer.marks
+    assert marks.unknown is not None, "it has a mark for what it does not know"
+    unknown = marks.names[marks.unknown]
     models, before, after, norm = library.models, library.pre_tokenizers, library.decoders, library.normalizers
     cleaned = [norm.NFC(), norm.Replace(library.Regex(BLANKS), " "), norm.Replace(library.Regex(r"^ | $"), "")]
     match tokenizer:
@@ -54,16 +54,16 @@ def _backend(tokenizer: Tokenizer) -> Any:
             made.pre_tokenizer = before.Split(library.Regex(r"[\s\S]"), "isolated")
             made.decoder = after.Fuse()
         case Bytes():
-            letters = {letter: byte + len(marks) for letter, byte in BYTE_OF.items()}
-            names = {name: i for i, name in enumerate(marks)}
+            letters = {letter: byte + tokenizer.first for letter, byte in BYTE_OF.items()}
+            names = {name: i for i, name in marks.names.items()}
             made = library.Tokenizer(models.BPE({**names, **letters}, []))
             made.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
             made.decoder = after.ByteLevel()
         case Subwords() if _is_unigram(tokenizer):
             processor = tokenizer.processor
             pieces = [(str(processor.id_to_piece(i)), float(processor.get_score(i))) for i in range(tokenizer.size)]
-            pieces = [(piece, NEVER if i < len(marks) else score) for i, (piece, score) in enumerate(pieces)]
-            made = library.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
+            pieces = [(piece, NEVER if i in marks.names else score) for i, (piece, score) in enumerate(pieces)]
+            made = library.Tokenizer(models.Unigram(pieces, unk_id=marks.unknown, byte_fallback=True))
             made.pre_tokenizer = before.Metaspace(replacement="▁", prepend_scheme="always", split=True)
             made.decoder = after.Sequence(
                 [after.ByteFallback(), after.Metaspace(replacement="▁", prepend_scheme="always")]
@@ -77,7 +77,7 @@ def _backend(tokenizer: Tokenizer) -> Any:
                 "tokens.kind bpe has no exact counterpart in a tokenizer.json; unigram, word, char and byte have"
             )
     made.normalizer = norm.Sequence(cleaned)
-    made.add_special_tokens(marks)
+    made.add_special_tokens(list(marks.names.values()))
     return made
 
 

@@ -10,6 +10,7 @@ from regard.exchange.huggingface.bart import BOTH, both
 from regard.exchange.huggingface.family import PATCHES, ROW, VECTOR, Family, Move
 from regard.models.vision import DEVIATIONS, MEANS
 
+FILTERS = {"lanczos": 1, "bilinear": 2, "bicubic": 3}  # as Pillow numbers them
 # Names since 2026, and those that checkpoints have.
 RENAMED = (
     (r"\blayers\.(\d+)\.attention\.([qkv])_proj\.", r"encoder.layer.\1.attention.attention.\2."),
@@ -66,7 +67,7 @@ class ViT(Family):
     def sections(self) -> dict[str, Any]:
         config = self.config
         return {
-            "source": {"kind": "image", "size": self.size},
+            "source": {"kind": "image", "size": self.size, "resample": self.resample},
             "target": {"kind": "label"},
             "model": {
                 "d_model": config["hidden_size"], "dropout": config.get("hidden_dropout_prob", 0.0),
@@ -105,6 +106,14 @@ class ViT(Family):
         if len(set(sides)) > 1:
             self.refuse(name, "Regard reads square pictures in square patches")
         return int(sides[0])
+
+    @property
+    def resample(self) -> str:
+        """The filter by which pictures of another size are brought to this one."""
+        number = self.preprocessor.get("resample", 2)
+        if number not in FILTERS.values():
+            self.refuse_preprocessor("resample", f"Regard has {', '.join(f'{i} ({x})' for x, i in FILTERS.items())}")
+        return next(name for name, i in FILTERS.items() if i == number)
 
     @property
     def colours(self) -> str:
