@@ -302,3 +302,13 @@ def test_pieces_of_words_are_joined_again(tmp_path: Path) -> None:
     (tmp_path / "dict.de.txt").write_text("".join(f"{piece} 1\n" for piece in pieces))
     system = regard.import_model(place, tmp_path / "imported")
     assert system.task.target.decode([4, 5, 6]) == "word w2"
+
+
+def test_a_file_out_of_a_folder_and_one_that_is_cut_off_are_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"config.json is one file of a model; give the folder"):
+        regard.import_model(tmp_path / "config.json", tmp_path / "here")
+    (tmp_path / "a.pt").write_bytes(b"{")
+    with pytest.raises(ModelError) as told:
+        regard.import_model(tmp_path / "a.pt", tmp_path / "here")
+    assert "weights_only" not in str(told.value), "nobody is told to run it"

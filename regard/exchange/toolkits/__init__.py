@@ -34,6 +34,8 @@ def read_toolkit(place: Path) -> Toolkit:
 
     if place.is_dir():
         return joeynmt.read(place)
+    if place.suffix in (".json", ".safetensors", ".bin", ".model", ".spm"):
+        raise ModelError(f"{place} is one file of a model; give the folder that it lies in")
     found = read_torch(place, "fairseq or OpenNMT-py")
     if {"model", "vocab", "opt"} <= found.keys():
         return opennmt.read(found, place)

@@ -104,6 +104,8 @@ def read_torch(path: Path, program: str) -> dict[str, Any]:
     except Exception as error:  # pickled files fail in every way
         lines = str(error).strip().splitlines() or [type(error).__name__]
         what = next((line.strip() for line in lines if "GLOBAL" in line), lines[0])[:300]
+        if what.startswith("Weights only load failed"):  # and torch goes on to say how to run what is in it
+            what = "it holds more than tensors and plain values, or is cut off"
         raise ModelError(
             f"{path} cannot be read without running what is in it ({what}); in {program}, torch.load it and torch.save "
             "its weights and options alone, as tensors and plain values"
