@@ -583,7 +583,7 @@ def test_damaged_folders_are_told(
     ("labels", "message"),
     [
         (["a", "b"], "it should number labels from 0 on"),
-        ({"0": "a", "1": "a"}, "each another"),
+        ({"0": "a", "1": "a", "2": "a (0)"}, "each another"),
         ({"0": "", "1": "a"}, "it should number labels"),
         ({"0": "a", "x": "b"}, "it should number labels"),
         ({"0": "a\nb", "1": "c"}, "labels are written in a line each"),
@@ -594,6 +594,11 @@ def test_labels_that_cannot_be_told_apart_are_refused(labels: Any, message: str)
     config = {"model_type": "bert", "architectures": ["BertForTokenClassification"], "id2label": labels}
     with pytest.raises(ConfigError, match=message):
         family_of(config)
+
+
+def test_labels_of_one_name_are_told_apart_by_their_numbers() -> None:
+    config = {"model_type": "vit", **ENCODER, "id2label": {"0": "crane", "1": "stork", "2": "crane"}}
+    assert family_of(config).labels == ["crane (0)", "stork", "crane (2)"]
 
 
 def test_ids_that_a_network_has_not_are_refused_in_a_list_of_pieces(made: Get, tmp_path: Path) -> None:

@@ -182,6 +182,10 @@ class Family(ABC):
         named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
         numbered = dict(named) if isinstance(named, dict) else {}
         labels = [str(numbered.get(str(i), numbered.get(i, ""))) for i in range(len(numbered))]
+        twice = {
+            label for label in labels if labels.count(label) > 1
+        }  # of ImageNet's, both a bird and a machine: crane
+        labels = [f"{label} ({i})" if label and label in twice else label for i, label in enumerate(labels)]
         if not all(labels) or len(set(labels)) < len(labels) or not labels:
             self.refuse("id2label", "it should number labels from 0 on, each another")
         if any(character in label for label in labels for character in "\t\r\n"):
