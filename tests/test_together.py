@@ -17,7 +17,7 @@ from regard.compare import Budget, compare
 from regard.config import merge, parse
 from regard.data.batches import Masked
 from regard.data.tokens import NATIVE
-from regard.errors import ConfigError, OutputError
+from regard.errors import ConfigError, DataError, OutputError
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.presets import PRESETS
 from regard.settings import Config
@@ -215,3 +215,26 @@ def test_what_writes_nothing_is_not_said_to(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml")])
     assert result.exit_code == 0
     assert f"next: regard evaluate {tmp_path / 'run'} FILE" in result.output
+
+
+# What is wrong is said early
+
+
+def test_watched_data_are_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("one column\n" * 4)
+    config = tiny(tmp_path, lines(12, "{}\t{label}"), target={"kind": "label"}, data={"watch": {"old": "other.tsv"}})
+    with pytest.raises(DataError, match="other"):
+        regard.train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_of_another_kind_does_not_fit(tmp_path: Path) -> None:
+    recurrent = {"encoder": NONE, "decoder": {"kind": "lstm"}}
+    regard.train(tiny(tmp_path, lines(12), "data.txt", run="lm", source=NONE, model=recurrent))
+    settings = {
+        "run": "run", "data": {"train": "pairs.tsv", "valid": "pairs.tsv"}, "start": {"decoder": "lm"},
+        "model": {"d_model": 8, "encoder": NONE, "decoder": BODY}, "training": TRAINING, "tokens": {"kind": "word"},
+    }  # fmt: skip
+    (tmp_path / "pairs.tsv").write_text(lines(12, "{}\t{a}"))
+    with pytest.raises(ConfigError, match=r"start\.decoder: .*lm does not fit .*: here is no decoder"):
+        regard.train(Config.parse(settings, tmp_path))
