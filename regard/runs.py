@@ -497,10 +497,11 @@ def _adapters(task: Task, watcher: Watcher) -> Adapters | None:
     taken = _start_from(task, watcher)
     adapters = Adapters(task.model, settings)
     names = {id(weight): name for name, weight in task.model.named_parameters(remove_duplicate=False) if name in taken}
-    if new := next((name for name, weight in adapters.base.items() if id(weight) not in names), None):
+    if new := [name for name, weight in adapters.base.items() if id(weight) not in names]:
+        parts = dict.fromkeys([*settings.also, *(name.partition(".")[0] for name in new)])
         raise ConfigError(
-            f"training.lora: {new} begins anew, for [start] has none, and would never learn; name its part in "
-            f"training.lora.also, such as [{new.partition('.')[0]}]"
+            f"training.lora: {new[0]} begins anew, for [start] has none, and would never learn; name its part in "
+            f"training.lora.also: [{', '.join(parts)}]"
         )
     watcher.message(
         f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"

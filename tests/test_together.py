@@ -18,6 +18,7 @@ from regard.config import merge, parse
 from regard.data.batches import Masked
 from regard.data.tokens import NATIVE
 from regard.errors import ConfigError, DataError, OutputError
+from regard.exchange.huggingface.exporting import export
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.presets import PRESETS
 from regard.settings import Config
@@ -134,6 +135,41 @@ def test_models_are_compared_on_what_depends_on_its_source(form: str, sections: 
     assert by_length == pytest.approx(run.scores[metric])
 
 
+# Prefixes and forms
+
+
+def test_a_prefix_is_no_word() -> None:
+    corpora = [{"train": "tags.tsv", "valid": "valid.tsv", "prefix": "<a>"}]
+    with pytest.raises(ConfigError, match=r"prefix \(<a>\), which stands before a source of text"):
+        parse({"preset": "elmo-mini-tags", "data": {"corpora": corpora}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"source": {"case": "lower"}}, "source.case are Regard's own"),
+        ({"target": {"case": "recase"}}, "target.case are Regard's own"),
+        ({"data": {"corpora": [{"train": "data.tsv", "valid": "data.tsv", "prefix": "<a>"}]}}, "have prefixes"),
+    ],
+)
+def test_what_others_would_read_otherwise_is_not_exported(changes: Any, what: str, tmp_path: Path) -> None:
+    (tmp_path / "data.tsv").write_text(lines(8, "{}\t{a} {b}"))
+    body = {**BODY, "norm": "post", "positions": "learned", "first_position": 2, "embedding_norm": True}
+    settings: dict[str, Any] = {
+        "run": "run", "data": {"train": "data.tsv", "valid": "data.tsv"}, "tokens": {"kind": "word"},
+        "model": {
+            "d_model": 8, "share_embeddings": True, "scale_embeddings": False, "encoder": body, "decoder": body,
+        },
+        "training": {**TRAINING, "steps": 1},
+    }  # fmt: skip
+    if "data" in changes:
+        del settings["data"]
+    system = regard.train(Config.parse(merge(settings, changes), tmp_path))
+    with pytest.raises(ConfigError, match=what):
+        export(system, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
 # Adapters
 
 
@@ -151,8 +187,8 @@ def test_adapters_are_not_averaged() -> None:
         ("gpt-mini", {"masking": "spans"}, "masking 'spans' is for masked language models"),
         ("bert-mini-label", {"masking": "words"}, "masking 'words' is for masked language models"),
         ("elmo-mini", {"masking": "words"}, "masking 'words' is for masked language models"),
-        ("electra-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
-        ("elmo-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
+        ("electra-mini", {"sampled": 5}, "sampled has no part in what model.generator is for"),
+        ("electra-mini", {"agreement": 5}, "agreement has no part in what model.generator is for"),
     ],
 )
 def test_what_would_change_nothing_is_refused(preset: str, objective: Any, what: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.artifacts import new_folder, write_text
 from regard.data.targets.label import Label
-from regard.errors import ModelError
+from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import PREPROCESSOR, read_network
 from regard.exchange.huggingface.forms import form_of, with_marks
 from regard.exchange.huggingface.generating import generation_settings
@@ -48,6 +48,12 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
     config, target = system.config, system.task.target
     own = {name: tensor.detach().cpu().contiguous() for name, tensor in weights(system.task.model).items()}
     config, own = _halved(config, own)
+    for name, side in system.task.sides.texts.items():
+        if not side.form.plain or side.form.casing is not None:
+            raise ConfigError(
+                f"{name}.normalize and {name}.case are Regard's own, and transformers would read and write otherwise; "
+                "ONNX and CTranslate2 exports take them"
+            )
     tokenizers = {name: tokenizer_of(made) for name, made in system.tokenizers.items()}
     labels = list(target.labels) if isinstance(target, Label) else []
     preprocessor = _preprocessor(config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.data.foreign import BYTE_OF, FileTokens, Published
-from regard.data.tokens import MARKS, NATIVE, Bytes, Subwords, Symbols, Tokenizer
+from regard.data.tokens import MARKS, NATIVE, Bytes, Prefixed, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, require
 
 BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
@@ -62,6 +62,11 @@ def _backend(tokenizer: Tokenizer) -> Any:
             made.pre_tokenizer = before.Metaspace(replacement="▁", prepend_scheme="always", split=True)
             made.decoder = after.Sequence(
                 [after.ByteFallback(), after.Metaspace(replacement="▁", prepend_scheme="always")]
+            )
+        case Prefixed():
+            raise ConfigError(
+                f"these tokens have prefixes ({tokenizer.prefixes[0]}), which a tokenizer.json would not keep together "
+                "as they do; ONNX and CTranslate2 exports take them"
             )
         case _:
             raise ConfigError(
