@@ -1,4 +1,4 @@
-"""Pretraining throughput on plain text: Regard's language models and those of Hugging Face in turns, on the same texts."""
+"""Pretraining throughput on plain text: Regard and Hugging Face in turns, on the same texts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from regard.memory import retain_memory
 
 UNIT = "tokens/s"
 WORKLOAD = (
-    "A step is forward, cross-entropy, backward, clipping, AdamW (fused) and clearing of gradients. Tokens are drawn at "
-    "random and lie on the device already. All tokens of a text are counted, its marks too; of a masked language model "
-    f"{MASKED:.0%} are predicted, and Regard computes logits of those alone. No attention has dropout. Each side trains "
-    "on the same texts, and has as many weights."
+    "A step is forward, cross-entropy, backward, clipping, AdamW (fused) and clearing of gradients. Tokens are drawn "
+    "at random and lie on the device already. All tokens of a text are counted, its marks too; of a masked language "
+    f"model {MASKED:.0%} are predicted, and Regard computes logits of those alone. No attention has dropout. Each side "
+    "trains on the same texts, and has as many weights."
 )
 SHAPES = {
     shape.name: shape
@@ -38,8 +38,8 @@ SHAPES = {
 def add_options(parser: ArgumentParser, command: str) -> None:
     """The options of the benchmark of pretraining."""
     parser.add_argument("--models", nargs="+", choices=SHAPES, help="sizes of model")
-    parser.add_argument("--mean", type=float, nargs="+", help="mean length of texts, log-normal, each a case; 0: all are "
-                        "blocks of the longest (0 and 128)")  # fmt: skip
+    parser.add_argument("--mean", type=float, nargs="+", help="mean length of texts, log-normal, each a case; 0: all "
+                        "are blocks of the longest (0 and 128)")  # fmt: skip
     parser.add_argument("--batch-tokens", type=int, help="tokens in a batch (on a GPU 32,768)")
     parser.add_argument("--batches", type=int, help="different batches in a turn (on a GPU 8)")
     parser.add_argument("--dropout", type=float, default=DROPOUT, help=f"everywhere but in attention ({DROPOUT})")

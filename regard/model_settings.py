@@ -410,6 +410,8 @@ class ModelSettings(Section):
         for part in self.encoders:
             if part.stem is not None and (what := part.stem.check(getattr(part, "width", None) or self.d_model)):
                 yield what
+            if part.stem is not None and part.stem.of_ctc and not self.ctc:
+                yield f"encoder.stem.kind '{part.stem.kind}' is for CTC; set ctc: true, or take another stem"
             if getattr(part, "width", None) and (self.share_embeddings or self.encoder_only or self.share_layers):
                 yield (
                     "encoder.width is for an encoder and a decoder that share neither embeddings nor layers; leave it "

@@ -77,7 +77,7 @@ TARGETS = Family(
 )
 STEMS = Family(
     "stem",
-    dict.fromkeys(("tokens", "convolution"), "regard.models.stems")
+    dict.fromkeys(("tokens", "split", "convolution"), "regard.models.stems")
     | dict.fromkeys(("log_mel", "subsampling", "pyramid", "whisper"), "regard.models.speech")
     | dict.fromkeys(("patches", "resnet", "frames"), "regard.models.vision")
     | {"characters": "regard.models.elmo"},

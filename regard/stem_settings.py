@@ -20,6 +20,7 @@ class StemSettings(Section):
     """Settings of the first layer of an encoder, which makes vectors of a source's elements."""
 
     reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
+    of_ctc: ClassVar[bool] = False  # only CTC has a use for it
 
     kind: str
 
@@ -63,6 +64,19 @@ class TokenStemSettings(StemSettings):
         description="texts of a source that have a vector of their own, added to those of their tokens (BERT: 2); the "
         "next begins behind each separator (default 0: none)",
     )
+
+
+class SplitStemSettings(StemSettings):
+    """Several vectors for each token."""
+
+    reads = ("text",)
+    of_ctc = True
+
+    kind: Literal["split"] = "split"
+    times: int = Field(2, ge=1, le=64, description="vectors for each token, so that CTC can write more than it reads")
+
+    def vectors(self, length: int) -> int:
+        return length * self.times
 
 
 class CharacterStemSettings(StemSettings):
@@ -309,6 +323,7 @@ class FrameStemSettings(StemSettings):
 
 
 STEMS.describe(["tokens"], TokenStemSettings)
+STEMS.describe(["split"], SplitStemSettings)
 STEMS.describe(["characters"], CharacterStemSettings)
 STEMS.describe(["convolution"], ConvolutionStemSettings)
 STEMS.describe(["log_mel"], LogMelSettings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
+import regard
 from regard.config import parse
 from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError
 from regard.models.build import build
 from regard.models.ctc import CTCHead, CTCModel, JointStepper, occupancy
 from regard.models.model import EncoderDecoder
-from regard.models.stems import Elements
+from regard.models.stems import Elements, SplitStem
 from regard.nn.attention import capture
 from regard.ragged import Ragged
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
+from regard.stem_settings import SplitStemSettings
 from tests.conftest import HOP, draw, recordings, redrawn, settings
 
 MARKS = 1 + max(PAD, UNK, BOS, EOS, SEP, MASK)
@@ -477,3 +480,44 @@ def test_several_sources_are_read_as_one_long_one() -> None:
     found, _ = model.step(torch.full((2,), BOS), model.start(source))
     assert model.encode(source).states.lengths.tolist() == [4 + 2, 2 + 4]
     np.testing.assert_allclose(found.detach().double().exp().sum(1).numpy(), 1.0, atol=1e-6)
+
+
+def test_a_token_is_split_into_several_vectors() -> None:
+    """Libovický and Helcl 2018: parts of `W x + b`, where `x` is the token's embedding times `√d_model`."""
+    stem = redrawn(SplitStem(SplitStemSettings(times=3), Elements(WORDS), WIDTH, 0.0).double(), 1)
+    found = stem(Ragged.of([[A, B], [], [C]]))
+    weight, bias = stem.linear.weight.detach().numpy(), stem.linear.bias.detach().numpy()
+    table = stem.embedding.table.weight.detach().numpy()
+    right = [weight @ (table[token] * math.sqrt(WIDTH)) + bias for token in (A, B, C)]
+    assert found.lengths.tolist() == found.known.tolist() == [6, 0, 3]
+    assert found.longest == 6
+    np.testing.assert_allclose(found.values.detach().numpy(), np.reshape(right, (9, WIDTH)), atol=1e-12)
+
+
+def test_a_text_is_read_as_more_tokens_than_it_has(tmp_path: Path) -> None:
+    """Each letter becomes two: more than a path over letters could name."""
+    words = ["ab", "ba", "aab", "bb", "a", "b", "abab", "bab"]
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"{word}\t{' '.join(f'{letter}1 {letter}2' for letter in word)}\n" for word in words), encoding="utf-8"
+    )
+    given = {
+        "run": str(tmp_path / "run"),
+        "data": dict.fromkeys(("train", "valid", "test"), str(tmp_path / "pairs.tsv")),
+        "source": {"tokens": {"kind": "char"}},
+        "target": {"tokens": {"kind": "word"}},
+        "model": {
+            "d_model": 16, "dropout": 0, "ctc": True, "decoder": {"kind": "none"},
+            "encoder": {"kind": "lstm", "stem": {"kind": "split", "times": 3}},
+        },
+        "training": {"steps": 40, "warmup": 5, "learning_rate": 0.05, "schedule": "constant", "validate_every": 40},
+    }  # fmt: skip
+    system = regard.train(parse(given))
+    assert system.generate(["abba", "ab"]) == ["a1 a2 b1 b2 b1 b2 a1 a2", "a1 a2 b1 b2"]
+    explanation = system.explain("ab")
+    assert len(explanation.source) == 3 * len(["a", "b", "</s>"])
+    assert regard.load(tmp_path / "run").generate(["ba"]) == ["b1 b2 a1 a2"]
+
+
+def test_a_split_stem_is_for_ctc() -> None:
+    with pytest.raises(ConfigError, match=r"encoder\.stem\.kind 'split' is for CTC; set ctc: true, or take another"):
+        parse({"model": {"encoder": {"kind": "transformer", "stem": "split"}}})

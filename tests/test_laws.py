@@ -39,6 +39,7 @@ from tests.conftest import (
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     VIT,
+    WORD_ENCODERS,
     Pair,
     batch_of,
     draw,
@@ -121,7 +122,7 @@ def test_the_models_under_test_are_all_there() -> None:
     kind = {name: (part.get("place") or part.get("context") or "transformer") for name, part in DECODERS.items()}
     met = {(encoder, kind[decoder]) for encoder, decoder in PAIRS}
     assert met == {(encoder, k) for encoder in ENCODERS for k in set(kind.values())}
-    more_encoders = {*IMAGE_ENCODERS, *AUDIO_ENCODERS, *SEVERAL, *READ_AS_PUBLISHED}
+    more_encoders = {*IMAGE_ENCODERS, *AUDIO_ENCODERS, *WORD_ENCODERS, *SEVERAL, *READ_AS_PUBLISHED}
     assert {encoder for encoder, _ in MORE_PAIRS} == more_encoders
     assert len(IMAGE_ENCODERS) == len(ENCODERS) + len(VIT)
     for more in (IMAGE_ENCODERS, AUDIO_ENCODERS, SEVERAL):

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from regard.cli import choosing, making, using
+from regard.cli import making, using
 from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError, RegardError
+
+# isort: split
+from regard.cli import choosing  # commands are listed in the order of these imports
 
 __all__ = ["app", "choosing", "making", "run", "say_what", "using"]
 

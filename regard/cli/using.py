@@ -376,8 +376,8 @@ def import_(
     """Make a model folder of one that Hugging Face's transformers wrote, with its own tokens.
 
     Marian, BART, mBART, T5, GPT-2, BERT, RoBERTa, DistilBERT and others like them; what one needs and Regard lacks is
-    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it. Also a folder of JoeyNMT, and a
-    checkpoint (.pt) of a Transformer of fairseq or OpenNMT-py, with the lists of its tokens beside it.
+    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it. Also a folder of JoeyNMT, and
+    a checkpoint (.pt) of a Transformer of fairseq or OpenNMT-py, with the lists of its tokens beside it.
     """
     check_output(output, force=force, folder=True)
     import regard

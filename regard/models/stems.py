@@ -17,7 +17,7 @@ from regard.nn.kernels import usable
 from regard.nn.positions import Sinusoidal
 from regard.ragged import Ragged
 from regard.registry import STEMS, Family, register
-from regard.stem_settings import StemSettings
+from regard.stem_settings import SplitStemSettings, StemSettings
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,26 @@ class TokenStem(Stem):
         before = F.pad((source.values == self.separator).cumsum(0), (1, 0))  # separators before each token
         number = before[:-1] - source.spread(before[source.offsets[:-1].long()])
         return self.segments(number.clamp(0, self.segments.num_embeddings - 1))
+
+
+@register("split")
+class SplitStem(Stem):
+    """State splitting (Libovický and Helcl 2018, 3): `h_{k i + j} = (W x_i + b)_j` for `j` in `0 … k - 1`, so that CTC,
+    which writes a token at most for each vector, can write more tokens than it reads. They split what the encoder
+    makes, here the embedding is split: the body, recurrent or not, then works on all of the vectors."""
+
+    def __init__(self, settings: SplitStemSettings, elements: Elements, d_model: int, dropout: float) -> None:
+        super().__init__(settings, elements, d_model, dropout)
+        self.times, self.embedding = settings.times, elements.embedding or Embedding(elements.vocabulary, d_model, 0.0)
+        self.linear = nn.Linear(d_model, settings.times * d_model)
+
+    def vectors(self, source: Ragged) -> Ragged:
+        x = self.linear(self.embedding(source.values))  # (total, times · d_model)
+        values = x.view(x.shape[0] * self.times, -1)
+        made = Ragged(values, source.offsets * self.times, source.longest * self.times, source.uniform)
+        if "known" in source.__dict__:
+            made.__dict__["known"] = source.known * self.times
+        return made
 
 
 @register("convolution")

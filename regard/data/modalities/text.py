@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -19,6 +19,9 @@ from regard.section import SideSettings, TokenSettings
 
 if TYPE_CHECKING:
     from regard.ragged import Ragged
+
+
+T = TypeVar("T")
 
 
 class TextSettings(SideSettings):
@@ -120,13 +123,13 @@ class Text(Modality):
         return None
 
     def places(self, item: Item) -> int:
-        return len(item) + len(self.frame)
+        return int(self.stem.vectors(len(item) + len(self.frame)))
 
     def most_places(self, limit: int) -> int:
-        return limit + len(self.frame)
+        return int(self.stem.vectors(limit + len(self.frame)))
 
     def pieces(self, item: Item) -> list[str]:
-        return self.tokenizer.pieces(self.frame.around(item))
+        return self._each_vector(self.tokenizer.pieces(self.frame.around(item)))
 
     def words(self, item: Item) -> list[int]:
         frame, separator = self.frame, self.tokenizer.marks.separator
@@ -137,7 +140,12 @@ class Text(Modality):
             own = self.tokenizer.words(ids[:end])
             numbers += [before + word if word >= 0 else -1 for word in own] + [-1] * (end < len(ids))
             before, ids = before + max(own, default=-1) + 1, ids[end + 1 :]
-        return [*numbers, *[-1] * len(frame.after)]
+        return self._each_vector([*numbers, *[-1] * len(frame.after)])
+
+    def _each_vector(self, of_tokens: list[T]) -> list[T]:
+        """What is said of each token, for each of the vectors that the stem makes of it."""
+        times = self.stem.vectors(1)
+        return [one for one in of_tokens for _ in range(times)]
 
     def room(self, item: Item, ratio: float) -> int:
         return int((len(item) + len(self.frame.after)) * ratio) + 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.data.foreign import BYTE_OF, FileTokens, Published
-from regard.data.tokens import MARKS, NATIVE, Bytes, Prefixed, Subwords, Symbols, Tokenizer
+from regard.data.tokens import Bytes, Prefixed, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, require
 
 BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
@@ -27,7 +27,7 @@ def tokenizer_of(tokenizer: Tokenizer) -> Published:
     """A tokenizer as one that `transformers` reads; what has no exact counterpart there is refused."""
     if isinstance(tokenizer, Published):
         return tokenizer
-    made = FileTokens(_backend(tokenizer).to_str(), tokenizer.size, NATIVE)
+    made = FileTokens(_backend(tokenizer).to_str(), tokenizer.size, tokenizer.marks)
     for text in TRIED:
         if made.encode(text) != tokenizer.encode(text):
             raise ConfigError(
@@ -37,28 +37,31 @@ def tokenizer_of(tokenizer: Tokenizer) -> Published:
 
 
 def _backend(tokenizer: Tokenizer) -> Any:
-    library = require("tokenizers")
+    library, marks = require("tokenizers"), tokenizer.marks
+    assert marks.unknown is not None, "it has a mark for what it does not know"
+    assert marks.separator is not None, "it has a mark between texts"
+    unknown, end, between = (marks.names[i] for i in (marks.unknown, marks.end, marks.separator))
     models, before, after, norm = library.models, library.pre_tokenizers, library.decoders, library.normalizers
     cleaned = [norm.NFC(), norm.Replace(library.Regex(BLANKS), " "), norm.Replace(library.Regex(r"^ | $"), "")]
     match tokenizer:
         case Symbols(kind="word"):
-            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=unknown))
             made.pre_tokenizer = before.Split(library.Regex(SPLITS), "removed")
         case Symbols():
-            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=MARKS[1]))
+            made = library.Tokenizer(models.WordLevel(tokenizer.ids, unk_token=unknown))
             made.pre_tokenizer = before.Split(library.Regex(r"[\s\S]"), "isolated")
             made.decoder = after.Fuse()
         case Bytes():
-            letters = {letter: byte + len(MARKS) for letter, byte in BYTE_OF.items()}
-            names = {name: i for i, name in enumerate(MARKS)}
+            letters = {letter: byte + tokenizer.first for letter, byte in BYTE_OF.items()}
+            names = {name: i for i, name in marks.names.items()}
             made = library.Tokenizer(models.BPE({**names, **letters}, []))
             made.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
             made.decoder = after.ByteLevel()
         case Subwords() if _is_unigram(tokenizer):
             processor = tokenizer.processor
             pieces = [(str(processor.id_to_piece(i)), float(processor.get_score(i))) for i in range(tokenizer.size)]
-            pieces = [(piece, NEVER if i < len(MARKS) else score) for i, (piece, score) in enumerate(pieces)]
-            made = library.Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
+            pieces = [(piece, NEVER if i in marks.names else score) for i, (piece, score) in enumerate(pieces)]
+            made = library.Tokenizer(models.Unigram(pieces, unk_id=marks.unknown, byte_fallback=True))
             made.pre_tokenizer = before.Metaspace(replacement="▁", prepend_scheme="always", split=True)
             made.decoder = after.Sequence(
                 [after.ByteFallback(), after.Metaspace(replacement="▁", prepend_scheme="always")]
@@ -73,10 +76,11 @@ def _backend(tokenizer: Tokenizer) -> Any:
                 "tokens.kind bpe has no exact counterpart in a tokenizer.json; unigram, word, char and byte have"
             )
     made.normalizer = norm.Sequence(cleaned)
-    made.add_special_tokens(list(MARKS))
+    made.add_special_tokens(list(marks.names.values()))
     made.post_processor = library.processors.TemplateProcessing(
-        single=["$A", MARKS[3]], pair=["$A", MARKS[4], "$B", MARKS[3]], special_tokens=[(MARKS[3], 3), (MARKS[4], 4)]
-    )
+        single=["$A", end], pair=["$A", between, "$B", end],
+        special_tokens=[(end, marks.end), (between, marks.separator)],
+    )  # fmt: skip
     return made
 
 

@@ -1,0 +1,191 @@
+"""Train one recipe in many ways, and lay out their scores as a table: languages, tasks or splits across, models down.
+
+    python recipes/grid.py recipes/grids/scan.yaml runs/scan
+    python recipes/grid.py recipes/grids/scan.yaml runs/scan --jobs 8 training.steps=2000
+
+The first argument is a file with
+
+    config: ../scan.yaml     # what every run starts from; the path is relative to this file
+    seeds: [1, 2, 3]         # training.seed of each run of a cell
+    score: exact             # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
+    together: true           # also the score of all seeds of a cell as an ensemble (of models that write)
+    first:                   # trained once each, before the others, and not tested
+      masked: {config: ../wikitext2-body.yaml, set: [training.steps=100]}
+    columns: {simple: [data.train=scan/simple-train.tsv], …}
+    rows: {lstm: [model.encoder.kind=lstm], rotary: […], masked: ["start.encoder={masked}"], …}
+
+where lists are settings as `regard train` takes them, those of a row after those of a column, with paths relative to
+the recipe; `{masked}` stands for the folder of what was trained first. Settings at the end of the command apply to all
+runs. A run is a folder, ROW/COLUMN/SEED, of the one that the second argument names: the same command resumes there, and
+what is finished is not trained again. With `--jobs`, so many runs go at once. Writes table.md and table.json each time
+one more run is finished. Correlations are shown times 100, as is usual.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import yaml
+
+NEEDED = {"config", "columns", "rows", "score"}
+UNTESTED = "data.test=null"  # what is trained first: its own scores are not asked for
+CORRELATIONS = ("matthews", "pearson", "spearman")
+
+
+@dataclass
+class Grid:
+    """What a file says, and where its runs go."""
+
+    file: Path
+    folder: Path
+    more: Sequence[str] = ()  # settings of all runs
+    given: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.given = yaml.safe_load(self.file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            sys.exit(f"cannot read {self.file} ({error})")
+        if not isinstance(self.given, dict) or not NEEDED <= set(self.given) <= NEEDED | {"seeds", "together", "first"}:
+            sys.exit(f"{self.file} should have config, columns, rows and score, and may have seeds, together and first")
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Every row in every column."""
+        return [(row, column) for row in self.given["rows"] for column in self.given["columns"]]
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(self.given.get("seeds", [1]))
+
+    def score(self, column: str) -> str:
+        """What is shown in a column."""
+        wanted = self.given["score"]
+        return str(wanted if isinstance(wanted, str) else wanted[column])
+
+    def run(self, row: str, column: str, seed: int) -> Path:
+        return (self.folder / row / column / str(seed)).resolve()
+
+    def firsts(self) -> dict[str, Path]:
+        return {name: (self.folder / "first" / name).resolve() for name in self.given.get("first", {})}
+
+    def commands(self) -> tuple[list[list[str]], list[list[str]]]:
+        """What `regard train` is called with: for what comes first, and for every run of every cell."""
+        place = self.file.parent.resolve()
+        before = [
+            [
+                str((place / what["config"]).resolve()),
+                *what.get("set", []),
+                *self.more,
+                UNTESTED,
+                f"run={self.firsts()[name]}",
+            ]
+            for name, what in self.given.get("first", {}).items()
+        ]
+        config, runs = str((place / self.given["config"]).resolve()), []
+        for row, column in self.cells:
+            own = [*self.given["columns"][column], *self.given["rows"][row]]
+            for name, folder in self.firsts().items():
+                own = [setting.replace(f"{{{name}}}", str(folder)) for setting in own]
+            for seed in self.seeds:
+                run = self.run(row, column, seed)
+                runs.append([config, *own, *self.more, f"training.seed={seed}", f"run={run}"])
+        return before, runs
+
+    def found(self, row: str, column: str) -> dict[int, float]:
+        """The scores there are of a cell, by seed."""
+        name, scores = self.score(column), {seed: tested(self.run(row, column, seed)) for seed in self.seeds}
+        scale = 100 if name in CORRELATIONS else 1
+        return {seed: scale * one[name]["score"] for seed, one in scores.items() if one is not None}
+
+    def write(self) -> None:
+        """The table so far: the mean of each cell, and how far seeds are apart."""
+        together = self.folder / "together.json"
+        ensembles = json.loads(together.read_text()) if together.exists() else {}
+        columns, table = list(self.given["columns"]), []
+        head = [f"{column} ({self.score(column)})" for column in columns]
+        lines = ["| | " + " | ".join([*head, *["mean"] * (len(columns) > 1)]) + " |", "|---" * (len(head) + 2) + "|"]
+        if len(columns) == 1:
+            lines[1] = "|---|---|"
+        for row in self.given["rows"]:
+            found = {column: self.found(row, column) for column in columns}
+            lines.append(_line(row, [list(scores.values()) for scores in found.values()]))
+            whole = {column: ensembles.get(f"{row}/{column}") for column in columns}
+            if any(value is not None for value in whole.values()):
+                lines.append(_line(f"{row}, ensemble", [[] if value is None else [value] for value in whole.values()]))
+            table.append({"row": row, "scores": found, "ensemble": whole})
+        (self.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        content = {"grid": self.file.name, "settings": list(self.more), "table": table}
+        (self.folder / "table.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def join(self) -> None:
+        """Evaluate the seeds of each cell as one, where that has not been done."""
+        import regard
+
+        path = self.folder / "together.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        for row, column in self.cells:
+            if f"{row}/{column}" not in known and len(self.found(row, column)) == len(self.seeds) > 1:
+                first, *others = (self.run(row, column, seed) for seed in self.seeds)
+                scores = regard.load(first, *others).evaluate().scores
+                known[f"{row}/{column}"] = scores[self.score(column)].value
+                path.write_text(json.dumps(known, indent=1), encoding="utf-8")
+
+
+def _line(name: str, cells: Sequence[Sequence[float]]) -> str:
+    shown = ["" if not one else f"{mean(one):.2f}" + (f" ± {stdev(one):.2f}" if len(one) > 1 else "") for one in cells]
+    if len(cells) > 1:
+        shown.append(f"{mean(mean(one) for one in cells):.2f}" if all(cells) else "")
+    return f"| {name} | " + " | ".join(shown) + " |"
+
+
+def tested(run: Path) -> Any:
+    """The scores of a run on its test data; None, if it is not finished."""
+    path = run / "scores.json"
+    return json.loads(path.read_text(encoding="utf-8")).get("test") if path.exists() else None
+
+
+def train(settings: Iterable[str]) -> str | None:
+    """What went wrong, if anything did; a run that is finished is left alone."""
+    config, *changes = settings
+    run = Path(changes[-1].removeprefix("run="))
+    if tested(run) is not None or (UNTESTED in changes and (run / "scores.json").exists()):
+        return None
+    run.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "regard", "-q", "train", config, *changes]
+    done = subprocess.run(command, cwd=Path(config).parent, capture_output=True, text=True, check=False)
+    return f"{run}: {done.stderr.strip() or done.stdout.strip()}" if done.returncode else None
+
+
+def main(arguments: list[str]) -> None:
+    jobs = 1
+    if "--jobs" in arguments:
+        place = arguments.index("--jobs")
+        jobs = int(arguments[place + 1])
+        del arguments[place : place + 2]
+    if len(arguments) < 2 or any("=" not in setting for setting in arguments[2:]):
+        sys.exit(__doc__)
+    grid = Grid(Path(arguments[0]), Path(arguments[1]), arguments[2:])
+    grid.folder.mkdir(parents=True, exist_ok=True)
+    for commands in grid.commands():
+        with ThreadPoolExecutor(jobs) as pool:
+            for problem in pool.map(train, commands):
+                if problem is not None:
+                    print(problem, file=sys.stderr)
+                grid.write()
+    if grid.given.get("together"):
+        grid.join()
+    grid.write()
+    print((grid.folder / "table.md").read_text(encoding="utf-8"), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

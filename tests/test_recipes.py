@@ -1,0 +1,150 @@
+"""What prepares the corpora of recipes, and what trains one of them in many ways."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regard.config import load
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+GRIDS = sorted((RECIPES / "grids").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> dict[str, Any]:
+    return runpy.run_path(str(RECIPES / "tasks.py"))
+
+
+@pytest.fixture(scope="module")
+def grid() -> dict[str, Any]:
+    return runpy.run_path(str(RECIPES / "grid.py"))
+
+
+def rows(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_commands_and_actions_of_scan_are_told_apart(tasks: dict[str, Any], tmp_path: Path) -> None:
+    one = "IN: jump twice OUT: I_JUMP I_JUMP\n"
+    (tmp_path / "tasks_train_simple.txt").write_text(one * 19 + "IN: run OUT: I_RUN\n")
+    (tmp_path / "tasks_test_simple.txt").write_text("IN: walk left OUT: I_TURN_LEFT I_WALK\n")
+    tasks["scan"](tmp_path, tmp_path / "made")
+    assert rows(tmp_path / "made" / "simple-train.tsv") == [["jump twice", "I_JUMP I_JUMP"]] * 19
+    assert rows(tmp_path / "made" / "simple-valid.tsv") == [["run", "I_RUN"]]
+    assert rows(tmp_path / "made" / "simple-test.tsv") == [["walk left", "I_TURN_LEFT I_WALK"]]
+    (tmp_path / "tasks_test_simple.txt").write_text("IN: walk OUT: I_WALK\nwalk left\n")
+    with pytest.raises(SystemExit, match=r"tasks_test_simple\.txt, line 2: should be IN: … OUT: …"):
+        tasks["scan"](tmp_path, tmp_path / "made")
+
+
+def test_every_way_to_pronounce_a_word_is_right(tasks: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("train-dev-20-21", "train-dev-1-21"):
+        (tmp_path / f"cmudict-0.7b.{name}").write_text("GO  G OW\n")
+    (tmp_path / "cmudict-0.7b.test").write_text("A  AH\nA(1)  EY\n'EM  AH M\n")
+    tasks["cmudict"](tmp_path, tmp_path / "made")
+    assert rows(tmp_path / "made" / "test.tsv") == [["a", "AH"], ["'em", "AH M"]]
+    assert rows(tmp_path / "made" / "test.also-1.txt") == [["EY"], ["AH M"]]
+    assert not (tmp_path / "made" / "valid.also-1.txt").exists()
+
+
+def test_what_a_person_wrote_of_a_question_comes_first(tasks: dict[str, Any], tmp_path: Path) -> None:
+    record = {"intent": "How to sort?", "rewritten_intent": "sort list `x`", "snippet": "x.sort()"}
+    for part in ("train", "test"):
+        found = [record, {**record, "rewritten_intent": None}]
+        (tmp_path / f"conala-{part}.json").write_text(json.dumps(found))
+    tasks["conala"](tmp_path, tmp_path / "made")
+    lines = (tmp_path / "made" / "test.jsonl").read_text().splitlines()
+    assert [json.loads(line)["intent"] for line in lines] == ["sort list `x`", "How to sort?"]
+
+
+def test_a_reply_follows_the_turns_before_it(tasks: dict[str, Any]) -> None:
+    line = " A ? __eou__ B . __eou__ C __eou__ D __eou__ E __eou__\t1\t2 2 1 1"
+    assert list(tasks["replies"]([line, "", "alone"])) == [
+        ("A ?", "B ."), ("A ? __eou__ B .", "C"), ("A ? __eou__ B . __eou__ C", "D"), ("B . __eou__ C __eou__ D", "E")
+    ]  # fmt: skip
+
+
+def test_words_and_tags_are_read_from_columns(tasks: dict[str, Any], tmp_path: Path) -> None:
+    table = tmp_path / "a.conllu"
+    table.write_text("# text = It's\n1-2\tIt's\t_\t_\n1\tIt\tit\tPRON\n2\t's\tbe\tAUX\n2.1\tx\tx\tX\n\n1\t#\t#\tSYM\n")
+    assert tasks["sentences"](table) == [("It 's", "PRON AUX"), ("#", "SYM")]
+    table = tmp_path / "a.conll"
+    table.write_text("in\tO\nNew\tB-location\nYork\tI-location\n\t\n\n#\tO\n")
+    assert tasks["sentences"](table) == [("in New York", "O B-location I-location"), ("#", "O")]
+
+
+def test_questions_are_split_by_paragraph(tasks: dict[str, Any], tmp_path: Path) -> None:
+    articles = [{"paragraphs": [{"context": f"{i}{j}", "qas": [{}] * j} for j in range(5)]} for i in range(2)]
+    (tmp_path / "xquad.en.json").write_text(json.dumps({"data": articles}))
+    tasks["xquad"](tmp_path, tmp_path / "made")
+    found = {
+        part: json.loads((tmp_path / "made" / f"{part}.en.json").read_text()) for part in ("train", "valid", "test")
+    }
+    contexts = {part: [one["context"] for one in given["data"][0]["paragraphs"]] for part, given in found.items()}
+    assert contexts == {"train": ["00", "01", "02", "13", "10", "11", "12"], "valid": ["03"], "test": ["04", "14"]}
+
+
+def test_a_corpus_that_is_not_there_is_named(tasks: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"cannot read .*en_dev\.txt .*; see the head of tasks\.py"):
+        tasks["dialogue"](tmp_path, tmp_path / "made")
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_grids_are_of_configs(path: Path, grid: dict[str, Any], tmp_path: Path) -> None:
+    """Every row and every column, each in one of the runs."""
+    made = grid["Grid"](path, tmp_path)
+    first, runs = made.commands()
+    assert len(runs) == len(made.cells) * len(made.seeds)
+    columns, step = len(made.given["columns"]), len(made.seeds)
+    some = {*range(0, columns * step, step), *range(0, len(runs), columns * step)}
+    for command in [*first, *(runs[i] for i in some)]:
+        config = load(command[0], command[1:])
+        assert config.run == command[-1].removeprefix("run=")
+        assert config.data.split("train" if command in first else "test")
+    assert {made.score(column) for column in made.given["columns"]}
+
+
+def test_a_grid_trains_what_is_missing_and_lays_out_scores(
+    grid: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pairs.tsv").write_text("a b\tx y\nb a\ty x\n" * 4)
+    small = {"d_model": 8, "encoder": "gru", "decoder": "gru"}
+    data = dict.fromkeys(("train", "valid", "test"), "pairs.tsv")
+    given = {"data": data, "tokens": {"kind": "word"}, "model": small, "training": {"steps": 2, "warmup": 1}}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(given))
+    table = {
+        "config": "one.yaml", "seeds": [1, 2], "score": "exact", "together": True, "columns": {"pairs": []},
+        "first": {"before": {"config": "one.yaml"}}, "rows": {"as it is": [], "later": ["start.model={before}"]},
+    }  # fmt: skip
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
+    done = {("as it is", 1): 10.0, ("as it is", 2): 20.0, ("later", 1): 50.0}
+    for (row, seed), score in done.items():
+        run = tmp_path / "runs" / row / "pairs" / str(seed)
+        run.mkdir(parents=True)
+        (run / "scores.json").write_text(json.dumps({"test": {"exact": {"score": score}}}))
+    made = grid["Grid"](tmp_path / "grid.yaml", tmp_path / "runs", ["training.seed=5"])
+    (tmp_path / "runs" / "together.json").write_text(json.dumps({"as it is/pairs": 25.0}))
+    first, runs = made.commands()
+    assert [command[1:] for command in first] == [
+        ["training.seed=5", "data.test=null", f"run={tmp_path / 'runs/first/before'}"]
+    ]
+    assert runs[-1][1] == f"start.model={tmp_path / 'runs/first/before'}"
+    assert [grid["train"](command) for command in runs[:3]] == [None] * 3  # they are there already
+    made.write()
+    assert (tmp_path / "runs" / "table.md").read_text().splitlines() == [
+        "| | pairs (exact) |", "|---|---|", "| as it is | 15.00 ± 7.07 |", "| as it is, ensemble | 25.00 |",
+        "| later | 50.00 |",
+    ]  # fmt: skip
+    problem = grid["train"]([*runs[3][:-1], "training.steps=none", runs[3][-1]])
+    assert "'steps' in [training] is 'none'" in problem
+    with pytest.raises(SystemExit, match="Train one recipe in many ways"):
+        grid["main"](["grid.yaml"])
+    (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
+    with pytest.raises(SystemExit, match="should have config, columns, rows and score, and may have seeds"):
+        grid["Grid"](tmp_path / "grid.yaml", tmp_path)
