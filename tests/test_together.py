@@ -22,6 +22,8 @@ from regard.exchange.huggingface.exporting import export
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.presets import PRESETS
 from regard.settings import Config
+from regard.tasks.replaced import ReplacedTokenDetection
+from regard.training.objectives import make_objective
 from regard.training.trainer import Watcher
 from tests.toy import WORDS
 
@@ -234,6 +236,24 @@ def test_a_stream_of_a_language_model_is_watched_too(tmp_path: Path) -> None:
     regard.train(config)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())["valid"]
     assert scores["loss"] == scores["loss/same"]
+
+
+@pytest.mark.parametrize(
+    "model", [{"softmaxes": 2}, {"output": "adaptive", "tie_output": False}], ids=["mixture", "adaptive"]
+)
+def test_a_generator_learns_by_the_output_layer_that_it_has(model: dict[str, Any], tmp_path: Path) -> None:
+    config = tiny(
+        tmp_path, lines(12), "data.txt", source=NONE, model={"generator": 0.5, "dropout": 0.0, **model},
+        training={"label_smoothing": 0.0, "objective": {"detection": 0.0}},
+    )  # fmt: skip
+    task = regard.train(config).task
+    assert isinstance(task, ReplacedTokenDetection)
+    (batch,) = task.fixed_batches(task.target.encode_many(["alpha beta gamma delta", "eta theta"]))
+    objective = make_objective(task.model, config.training.objective, 0.0, None, None, task.target)
+    with task.inference():
+        log_p = task.model(batch.source, batch.inputs).values.log_softmax(-1)
+        found = objective(batch, 0.0)
+    assert float(found) == pytest.approx(-float(log_p.gather(1, batch.outputs.values[:, None]).sum()), rel=1e-5)
 
 
 # What comes after training
