@@ -137,6 +137,21 @@ def test_models_are_compared_on_what_depends_on_its_source(form: str, sections: 
     assert by_length == pytest.approx(run.scores[metric])
 
 
+def test_models_that_learn_from_drawn_tokens_and_watch_other_data_are_compared(tmp_path: Path) -> None:
+    model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn", "context": "last", "score": None, "place": None}}
+    (tmp_path / "data.tsv").write_text(lines(12, "{}\t{a} {b}"))
+    config = Config.parse(
+        {
+            "data": {**dict.fromkeys(("train", "valid", "test"), "data.tsv"), "watch": {"old": "data.tsv"}},
+            "tokens": {"kind": "word"}, "model": {"d_model": 8, **model},
+            "training": {**TRAINING, "objective": {"sampled": 3}},
+        },
+        tmp_path,
+    )  # fmt: skip
+    run = compare({"one": config}, tmp_path / "compared", Budget(tokens=30), seeds=(1,)).runs[0]
+    assert [point.step for point in run.curve] == list(range(1, run.steps + 1))
+
+
 # Prefixes and forms
 
 
