@@ -23,7 +23,7 @@ from regard.data.scan import Report, file_names, scan_each, split_names, usable_
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, HeldStore, usable, write_examples
 from regard.data.tokens import Tokenizer
-from regard.data_settings import SPLITS
+from regard.data_settings import SPLITS, Data
 from regard.errors import ConfigError, DamagedError, DataError, OutputError, RegardError
 from regard.evaluation.metrics import perplexity
 from regard.fingerprint import CONTENT, Fingerprint, defaults_of, settings_of
@@ -200,6 +200,9 @@ def _claimed(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerp
     if _marked(folder).get("tokens") is None:
         for split in ("train", "valid"):
             for report in scan_each(config.data, split, Sides.of(config)):
+                report.check(config.data)
+        for files in config.data.watch.values():
+            for report in scan_each(_watched_data(config.data, files), "valid", Sides.of(config)):
                 report.check(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, folder):
@@ -401,11 +404,16 @@ def _validation(task: Task, made_from: Fingerprint, watcher: Watcher) -> list[En
     ]
 
 
+def _watched_data(data: Data, files: str | list[str]) -> Data:
+    """The data with these files to validate on."""
+    return data.model_copy(update={"valid": files, "corpora": None})
+
+
 def _watched(task: Task, watcher: Watcher) -> dict[str, Encoded]:
     """The examples of `data.watch` that can be used; messages say what cannot."""
     config, found = task.config, dict[str, Encoded]()
     for name, files in config.data.watch.items():
-        data, report = config.data.model_copy(update={"valid": files, "corpora": None}), Report(file_names(files))
+        data, report = _watched_data(config.data, files), Report(file_names(files))
         examples = task.checked(usable_examples(data, "valid", task.sides, report.add), report.add)
         rows = list(usable(examples, task.sides, report.add))
         report.lines = len(rows) + report.bad
@@ -464,8 +472,10 @@ def _start_from(task: Task, watcher: Watcher) -> set[str]:
         odd = [name for name in shared if name in own and name not in fitting]
         new = [name for name in own if name.startswith(begins) and name not in shared]
         lacking = [name for name in new if name.removeprefix(begins).startswith(_begun(task.model, part))]
-        if odd or not fitting or (lacking and part != "decoder"):  # a decoder may have learnt without a source
+        extra = [name for name in shared if name not in own] if part == "decoder" else []
+        if odd or not fitting or extra or (lacking and part != "decoder"):  # it may have learnt without a source
             what = f"it has no {lacking[0]}" if lacking else "no part of it does"
+            what = f"here is no {extra[0]}" if extra else what
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
@@ -487,10 +497,11 @@ def _adapters(task: Task, watcher: Watcher) -> Adapters | None:
     taken = _start_from(task, watcher)
     adapters = Adapters(task.model, settings)
     names = {id(weight): name for name, weight in task.model.named_parameters(remove_duplicate=False) if name in taken}
-    if new := next((name for name, weight in adapters.base.items() if id(weight) not in names), None):
+    if new := [name for name, weight in adapters.base.items() if id(weight) not in names]:
+        parts = dict.fromkeys([*settings.also, *(name.partition(".")[0] for name in new)])
         raise ConfigError(
-            f"training.lora: {new} begins anew, for [start] has none, and would never learn; name its part in "
-            f"training.lora.also, such as [{new.partition('.')[0]}]"
+            f"training.lora: {new[0]} begins anew, for [start] has none, and would never learn; name its part in "
+            f"training.lora.also: [{', '.join(parts)}]"
         )
     watcher.message(
         f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"

@@ -142,7 +142,7 @@ class Config(Section):
     def _source_clashes(self) -> Iterator[str]:
         """Each source needs an encoder whose stem can read it."""
         model, sources = self.model, self.sources
-        if self.data.prefixes and sources and not sources[0].text:
+        if self.data.prefixes and sources and (not sources[0].text or sources[0].spelled):
             yield (
                 f"data.corpora has a prefix ({self.data.prefixes[0]}), which stands before a source of text, and "
                 f"source.kind is '{sources[0].kind}'; leave it out"
@@ -268,8 +268,9 @@ class Config(Section):
             yield "training.objective.agreement compares softmaxes over all tokens: output full, sampled 0; set it to 0"
         if objective.sampled and (model.output != "full" or objective.kind == "minimum_risk" or model.ctc):
             yield "training.objective.sampled is for model.output full, without ctc or minimum_risk; set it to 0"
-        if objective.sampled and (model.generator is not None or (model.encoder_only and model.encoders[0].two_way)):
-            yield "training.objective.sampled is for one softmax over tokens; with what is learnt here, set it to 0"
+        for name in ("sampled", "agreement"):
+            if model.generator is not None and getattr(objective, name):
+                yield f"training.objective.{name} has no part in what model.generator is for; set it to 0"
         if objective.sampled and getattr(model.decoder, "hard", False):
             yield "training.objective.sampled has no place in what decoder.hard is credited with; set it to 0"
         if objective.agreement and model.ctc:

@@ -361,7 +361,7 @@ def test_settings_that_clash_are_refused(begun: Path, changes: dict[str, Any], m
         ({"training": {"lora": {"also": ["haed"]}}}, "training.lora.also: this model has no part 'haed'"),
         ({"training": {"lora": {"also": ["encoder"]}}}, "has an adapter and learns in full"),
         ({"start": {"model": None, "encoder": "base"}, "training": {"lora": {"parts": ["encoder.*"]}}},
-         r"begins anew, for \[start\] has none, and would never learn"),
+         r"begins anew, for \[start\] has none, and would never learn; name its part in training.lora.also: \[decoder"),
     ],
 )  # fmt: skip
 def test_parts_that_are_not_there_are_named(begun: Path, changes: dict[str, Any], message: str) -> None:

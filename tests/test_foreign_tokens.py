@@ -251,7 +251,7 @@ def test_tokens_of_word_pieces_are_told_apart_in_another_form_and_behind_prefixe
 def test_tokens_without_a_counterpart_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"tokens\.kind bpe has no exact counterpart"):
         tokenizer_of(train_tokenizer(published.TEXTS, "bpe", 350), Frame())
-    with pytest.raises(ConfigError, match=r"the prefixes of corpora \(<2de>\) have no counterpart"):
+    with pytest.raises(ConfigError, match=r"these tokens have prefixes \(<2de>\)"):
         tokenizer_of(Prefixed(train_tokenizer([], "byte", 350), ["<2de>"]), Frame())
     with pytest.raises(ConfigError, match=r"tokens.kind imported is a vocabulary that came with a model"):
         train_tokenizer(published.TEXTS, "imported", 350)

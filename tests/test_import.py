@@ -401,7 +401,7 @@ def test_a_classifier_that_was_trained_here_reads_the_same_marks_there(tmp_path:
         found = {output.text: output.log_prob for output in ours.outputs([text], beam=2, nbest=2)[0]}
         assert found == pytest.approx({theirs.config.id2label[i]: float(x) for i, x in enumerate(wanted)}, abs=1e-5)
     settings |= {"run": "lower", "source": {"max_length": 30, "case": "lower"}}
-    with pytest.raises(ConfigError, match=r"source.normalize or source.case prepares texts in a way that"):
+    with pytest.raises(ConfigError, match=r"source.normalize and source.case are Regard's own"):
         export(regard.train(Config.parse(settings, tmp_path)), tmp_path / "other", to="huggingface")
 
 

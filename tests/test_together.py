@@ -17,10 +17,13 @@ from regard.compare import Budget, compare
 from regard.config import merge, parse
 from regard.data.batches import Masked
 from regard.data.tokens import NATIVE
-from regard.errors import ConfigError, OutputError
+from regard.errors import ConfigError, DataError, OutputError
+from regard.exchange.huggingface.exporting import export
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.presets import PRESETS
 from regard.settings import Config
+from regard.tasks.replaced import ReplacedTokenDetection
+from regard.training.objectives import make_objective
 from regard.training.trainer import Watcher
 from tests.toy import WORDS
 
@@ -134,6 +137,56 @@ def test_models_are_compared_on_what_depends_on_its_source(form: str, sections: 
     assert by_length == pytest.approx(run.scores[metric])
 
 
+def test_models_that_learn_from_drawn_tokens_and_watch_other_data_are_compared(tmp_path: Path) -> None:
+    model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn", "context": "last", "score": None, "place": None}}
+    (tmp_path / "data.tsv").write_text(lines(12, "{}\t{a} {b}"))
+    config = Config.parse(
+        {
+            "data": {**dict.fromkeys(("train", "valid", "test"), "data.tsv"), "watch": {"old": "data.tsv"}},
+            "tokens": {"kind": "word"}, "model": {"d_model": 8, **model},
+            "training": {**TRAINING, "objective": {"sampled": 3}},
+        },
+        tmp_path,
+    )  # fmt: skip
+    run = compare({"one": config}, tmp_path / "compared", Budget(tokens=30), seeds=(1,)).runs[0]
+    assert [point.step for point in run.curve] == list(range(1, run.steps + 1))
+
+
+# Prefixes and forms
+
+
+def test_a_prefix_is_no_word() -> None:
+    corpora = [{"train": "tags.tsv", "valid": "valid.tsv", "prefix": "<a>"}]
+    with pytest.raises(ConfigError, match=r"prefix \(<a>\), which stands before a source of text"):
+        parse({"preset": "elmo-mini-tags", "data": {"corpora": corpora}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"source": {"case": "lower"}}, "source.case are Regard's own"),
+        ({"target": {"case": "recase"}}, "target.case are Regard's own"),
+        ({"data": {"corpora": [{"train": "data.tsv", "valid": "data.tsv", "prefix": "<a>"}]}}, "have prefixes"),
+    ],
+)
+def test_what_others_would_read_otherwise_is_not_exported(changes: Any, what: str, tmp_path: Path) -> None:
+    (tmp_path / "data.tsv").write_text(lines(8, "{}\t{a} {b}"))
+    body = {**BODY, "norm": "post", "positions": "learned", "first_position": 2, "embedding_norm": True}
+    settings: dict[str, Any] = {
+        "run": "run", "data": {"train": "data.tsv", "valid": "data.tsv"}, "tokens": {"kind": "word"},
+        "model": {
+            "d_model": 8, "share_embeddings": True, "scale_embeddings": False, "encoder": body, "decoder": body,
+        },
+        "training": {**TRAINING, "steps": 1},
+    }  # fmt: skip
+    if "data" in changes:
+        del settings["data"]
+    system = regard.train(Config.parse(merge(settings, changes), tmp_path))
+    with pytest.raises(ConfigError, match=what):
+        export(system, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
 # Adapters
 
 
@@ -151,8 +204,8 @@ def test_adapters_are_not_averaged() -> None:
         ("gpt-mini", {"masking": "spans"}, "masking 'spans' is for masked language models"),
         ("bert-mini-label", {"masking": "words"}, "masking 'words' is for masked language models"),
         ("elmo-mini", {"masking": "words"}, "masking 'words' is for masked language models"),
-        ("electra-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
-        ("elmo-mini", {"sampled": 5}, "sampled is for one softmax over tokens"),
+        ("electra-mini", {"sampled": 5}, "sampled has no part in what model.generator is for"),
+        ("electra-mini", {"agreement": 5}, "agreement has no part in what model.generator is for"),
     ],
 )
 def test_what_would_change_nothing_is_refused(preset: str, objective: Any, what: str) -> None:
@@ -200,6 +253,24 @@ def test_a_stream_of_a_language_model_is_watched_too(tmp_path: Path) -> None:
     assert scores["loss"] == scores["loss/same"]
 
 
+@pytest.mark.parametrize(
+    "model", [{"softmaxes": 2}, {"output": "adaptive", "tie_output": False}], ids=["mixture", "adaptive"]
+)
+def test_a_generator_learns_by_the_output_layer_that_it_has(model: dict[str, Any], tmp_path: Path) -> None:
+    config = tiny(
+        tmp_path, lines(12), "data.txt", source=NONE, model={"generator": 0.5, "dropout": 0.0, **model},
+        training={"label_smoothing": 0.0, "objective": {"detection": 0.0}},
+    )  # fmt: skip
+    task = regard.train(config).task
+    assert isinstance(task, ReplacedTokenDetection)
+    (batch,) = task.fixed_batches(task.target.encode_many(["alpha beta gamma delta", "eta theta"]))
+    objective = make_objective(task.model, config.training.objective, 0.0, None, None, task.target)
+    with task.inference():
+        log_p = task.model(batch.source, batch.inputs).values.log_softmax(-1)
+        found = objective(batch, 0.0)
+    assert float(found) == pytest.approx(-float(log_p.gather(1, batch.outputs.values[:, None]).sum()), rel=1e-5)
+
+
 # What comes after training
 
 
@@ -215,3 +286,26 @@ def test_what_writes_nothing_is_not_said_to(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml")])
     assert result.exit_code == 0
     assert f"next: regard evaluate {tmp_path / 'run'} FILE" in result.output
+
+
+# What is wrong is said early
+
+
+def test_watched_data_are_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("one column\n" * 4)
+    config = tiny(tmp_path, lines(12, "{}\t{label}"), target={"kind": "label"}, data={"watch": {"old": "other.tsv"}})
+    with pytest.raises(DataError, match="other"):
+        regard.train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_of_another_kind_does_not_fit(tmp_path: Path) -> None:
+    recurrent = {"encoder": NONE, "decoder": {"kind": "lstm"}}
+    regard.train(tiny(tmp_path, lines(12), "data.txt", run="lm", source=NONE, model=recurrent))
+    settings = {
+        "run": "run", "data": {"train": "pairs.tsv", "valid": "pairs.tsv"}, "start": {"decoder": "lm"},
+        "model": {"d_model": 8, "encoder": NONE, "decoder": BODY}, "training": TRAINING, "tokens": {"kind": "word"},
+    }  # fmt: skip
+    (tmp_path / "pairs.tsv").write_text(lines(12, "{}\t{a}"))
+    with pytest.raises(ConfigError, match=r"start\.decoder: .*lm does not fit .*: here is no decoder"):
+        regard.train(Config.parse(settings, tmp_path))

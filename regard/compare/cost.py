@@ -41,6 +41,9 @@ def count_cost(task: Task, batches: Sequence[Batch], settings: Training) -> Cost
     model = copy.deepcopy(task.model).cpu().train()
     smoothing = settings.label_smoothing
     objective = make_objective(model, settings.objective, smoothing, task.first, task.longest, task.target)
+    if settings.objective.sampled:  # which tokens are drawn bears little on what they cost
+        written = torch.cat([batch.outputs.values for batch in batches])
+        objective.use_counts(1 + torch.bincount(written[written >= 0], minlength=task.target.size))
     tokens, flops, saved = 0, 0, 0
     for batch in batches:
         saved = max(saved, _saved_bytes(model, objective, batch))

@@ -287,7 +287,7 @@ def _score(
         lengths=tuple(by_length), curve=tuple(
             Point(step=x["step"], tokens=x["tokens"], flops=x["tokens"] * cost.flops_per_token, seconds=x["seconds"],
                   loss=x["valid_loss"], quality=x[f"valid_{metric}"])
-            for x in log if f"valid_{metric}" in x
+            for x in log if f"valid_{metric}" in x and x["step"]  # what is watched is also scored before
         ),
     )  # fmt: skip
     return Compared(

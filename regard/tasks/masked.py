@@ -225,7 +225,7 @@ class MaskedLanguageModeling(Task):
         right, total, loss = self._masked(self.validated(examples))
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
-    def validated(self, examples: Encoded) -> Sequence[Tokens]:
+    def validated(self, examples: Encoded) -> Sequence[Item]:
         """What is read in a validation: all texts or, of a stream, its blocks."""
         if self.target.block is None:
             return examples.targets

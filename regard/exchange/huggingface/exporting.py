@@ -51,11 +51,11 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
     config, target = system.config, system.task.target
     own = {name: tensor.detach().cpu().contiguous() for name, tensor in weights(system.task.model).items()}
     config, own = _halved(config, own)
-    for side, text in system.task.sides.texts.items():
-        if text is not None and not text.form.plain:
+    for name, side in system.task.sides.texts.items():
+        if not side.form.plain or side.form.casing is not None:
             raise ConfigError(
-                f"{side}.normalize or {side}.case prepares texts in a way that the tokenizers of transformers do not, "
-                "so this model is not exported"
+                f"{name}.normalize and {name}.case are Regard's own, and transformers would read and write otherwise; "
+                "ONNX and CTranslate2 exports take them"
             )
     frame = _frame(system)
     tokenizers = {name: tokenizer_of(made, frame) for name, made in system.tokenizers.items()}

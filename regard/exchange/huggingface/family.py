@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -182,10 +183,8 @@ class Family(ABC):
         named = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
         numbered = dict(named) if isinstance(named, dict) else {}
         labels = [str(numbered.get(str(i), numbered.get(i, ""))) for i in range(len(numbered))]
-        twice = {
-            label for label in labels if labels.count(label) > 1
-        }  # of ImageNet's, both a bird and a machine: crane
-        labels = [f"{label} ({i})" if label and label in twice else label for i, label in enumerate(labels)]
+        counts = Counter(labels)  # ImageNet has a crane that is a bird, and one that lifts
+        labels = [f"{label} ({i})" if label and counts[label] > 1 else label for i, label in enumerate(labels)]
         if not all(labels) or len(set(labels)) < len(labels) or not labels:
             self.refuse("id2label", "it should number labels from 0 on, each another")
         if any(character in label for label in labels for character in "\t\r\n"):

@@ -70,7 +70,8 @@ def _backend(tokenizer: Tokenizer) -> Any:
             )
         case Prefixed():
             raise ConfigError(
-                f"the prefixes of corpora ({', '.join(tokenizer.prefixes)}) have no counterpart in a tokenizer.json"
+                f"these tokens have prefixes ({tokenizer.prefixes[0]}), which a tokenizer.json would not keep together "
+                "as they do; ONNX and CTranslate2 exports take them"
             )
         case _:
             raise ConfigError(
