@@ -472,10 +472,10 @@ def _start_from(task: Task, watcher: Watcher) -> set[str]:
         odd = [name for name in shared if name in own and name not in fitting]
         new = [name for name in own if name.startswith(begins) and name not in shared]
         lacking = [name for name in new if name.removeprefix(begins).startswith(_begun(task.model, part))]
-        extra = [name for name in shared if name not in own] if part == "decoder" else []
-        if odd or not fitting or extra or (lacking and part != "decoder"):  # it may have learnt without a source
+        # A decoder may have learnt with a source or without; but of another kind it would bring its embedding alone.
+        lacks = part != "decoder" or all(name.startswith(f"{begins}embedding.") for name in fitting)
+        if odd or not fitting or (lacking and lacks):
             what = f"it has no {lacking[0]}" if lacking else "no part of it does"
-            what = f"here is no {extra[0]}" if extra else what
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")

@@ -307,5 +307,5 @@ def test_a_decoder_of_another_kind_does_not_fit(tmp_path: Path) -> None:
         "model": {"d_model": 8, "encoder": NONE, "decoder": BODY}, "training": TRAINING, "tokens": {"kind": "word"},
     }  # fmt: skip
     (tmp_path / "pairs.tsv").write_text(lines(12, "{}\t{a}"))
-    with pytest.raises(ConfigError, match=r"start\.decoder: .*lm does not fit .*: here is no decoder"):
+    with pytest.raises(ConfigError, match=r"start\.decoder: .*lm does not fit .*: it has no decoder"):
         regard.train(Config.parse(settings, tmp_path))
