@@ -378,7 +378,7 @@ def rows_of(x: Ragged) -> list[Tensor]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need a GPU are skipped without one; with one, those of kernels run there, and are marked too. In the
-    interpreter, without `FULL`, kernels meet every other case of a test."""
+    interpreter, without `FULL`, kernels meet every fourth case of a test."""
     cases: Counter[str] = Counter()
     for item in items:
         kernels = "kernel" in getattr(item, "fixturenames", ())
@@ -389,7 +389,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         elif kernels and not FULL:
             test = item.nodeid.partition("[")[0]
-            if cases[test] % 2:
+            if cases[test] % 4:
                 item.add_marker(pytest.mark.skip(reason="takes long; make test-all"))
             cases[test] += 1
 

@@ -188,6 +188,7 @@ def test_the_time_limit_ends_after_a_whole_round(monkeypatch: pytest.MonkeyPatch
     assert race.run(Case("z", "y", case.contenders)).notes == ["not begun: the time limit was reached before"]
 
 
+@whole
 def test_a_peer_that_breaks_is_named_and_the_others_go_on() -> None:
     heard, case = taking_turns("a", "b")
 
@@ -481,6 +482,7 @@ def test_the_package_imports_nothing_from_the_benchmarks() -> None:
 # Peers, where they are installed
 
 
+@whole
 @pytest.mark.skipif(not has("transformers"), reason="transformers is not installed")
 def test_marian_with_regards_weights_is_the_same_model(tmp_path: Path) -> None:
     from benchmarks.peers.marian import give_weights, make_marian
@@ -531,6 +533,7 @@ def test_batches_of_a_search_change_neither_outputs_nor_their_order(tmp_path: Pa
     assert [x.tokens for x in found] == [x.tokens for x in expected]
 
 
+@whole
 @pytest.mark.parametrize(
     ("package", "command"),
     [
@@ -548,6 +551,7 @@ def test_peers_that_are_installed_take_part(package: str, command: list[str]) ->
     assert all(case.best_peer is not None for case in report.cases)
 
 
+@whole
 def test_the_loop_in_plain_torch_trains() -> None:
     report = report_of("train-cpu", "--quick", "--models", "tiny-lstm", "--rounds", "1", "--peers", "torch", "marian")
     assert report.cases[0].best_peer is not None

@@ -28,6 +28,7 @@ from regard.__main__ import main
 from regard.cli import app, say_what
 from regard.demo import TASKS
 from regard.errors import DataError
+from tests.conftest import whole
 from tests.toy import toy_config, toy_settings, write_corpus
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -201,6 +202,7 @@ def test_text_that_is_no_text_is_refused(model: Path, tmp_path: Path) -> None:
         regard.load(model).generate(["alpha", "a\ud800b"])
 
 
+@whole
 def test_a_killed_job_goes_on_where_it_was(model: Path, tmp_path: Path) -> None:
     """SIGKILL while lines are being written: the same command adds the rest, and the file is the whole."""
     sentences = ["alpha beta gamma", "delta", "epsilon zeta", "eta theta alpha beta"] * 5000

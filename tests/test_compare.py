@@ -190,6 +190,7 @@ def test_a_budget_of_operations(corpus: Path, tmp_path: Path) -> None:
     assert [x.steps for x in least.runs] == [1, 1]  # not for ever
 
 
+@whole
 def test_a_budget_of_seconds(corpus: Path, tmp_path: Path) -> None:
     results = compared(corpus, tmp_path / "runs", seconds=0.25)
     assert all(0.25 <= x.seconds < 5 and x.steps > 1 for x in results.runs)
@@ -507,6 +508,7 @@ def test_every_model_of_the_lecture_can_be_built(tmp_path: Path) -> None:
     assert max(lengths) > 25 > 10 > min(lengths)
 
 
+@whole
 @pytest.mark.usefixtures("small_lecture")
 def test_a_very_small_lecture(tmp_path: Path) -> None:
     shown = good(

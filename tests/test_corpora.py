@@ -27,6 +27,7 @@ from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint
 from regard.runs import Stopped
 from regard.settings import Config
+from tests.conftest import whole
 from tests.test_batches import epoch
 from tests.test_training import StopAt, final, records
 from tests.toy import toy_config
@@ -205,6 +206,7 @@ def two_tasks(folder: Path, **changes: Any) -> Config:
     return toy_config(folder, data=data, training={**training, **changes}, model={"d_model": 32})
 
 
+@whole
 def test_two_tasks_in_one_model(tmp_path: Path) -> None:
     write(tmp_path)
     watcher = StopAt(-1)

@@ -29,6 +29,7 @@ from regard.cli.shared import brought_forward
 from regard.config import parse
 from regard.presets import PRESETS
 from regard.section import Kind, Section
+from tests.conftest import whole
 from tests.test_cli import good
 
 ROOT = Path(__file__).parents[1]
@@ -330,6 +331,7 @@ def test_messages_in_troubleshooting_are_what_is_said() -> None:
         assert any(all(part in text for part in parts) for text in said), message
 
 
+@whole
 @pytest.mark.skipif(importlib.util.find_spec("mkdocstrings") is None, reason="the extra `docs` is not installed")
 def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     subprocess.run(

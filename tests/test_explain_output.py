@@ -28,6 +28,7 @@ from regard.explain.page import page
 from regard.explain.plots import head_grid, heat_map
 from regard.explain.space import space_plot
 from regard.explain.trace import Explanation, Layer
+from tests.conftest import whole
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -145,6 +146,7 @@ def test_strong_is_dark_and_stands_in_its_row_and_column(tmp_path: Path) -> None
     assert brightness == sorted(brightness, reverse=True)
 
 
+@whole
 def test_a_long_sentence_has_room_for_every_label_and_a_page_of_text_still_ends(tmp_path: Path) -> None:
     long = explanation([f"w{i}" for i in range(99)] + ["</s>"], ["x", "</s>"], heads=1)
     heat_map(long, tmp_path / "a.png")

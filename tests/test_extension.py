@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[1] / "docs/extending.md"
 DRIVER = """
 import sys
 from regard.cli import run
+from tests.conftest import whole
 for line in sys.stdin:
     words = line.rstrip("\\n").split("\\t")
     sys.exit(1) if run(words) else None
@@ -66,6 +67,7 @@ def run_page(folder: Path) -> str:
     return done.stderr
 
 
+@whole
 def test_a_model_of_ones_own_parts(tmp_path: Path) -> None:
     """It learns, decodes, is scored and explained; a bad line is named; and its folder imports nothing."""
     assert "bad.tsv:1 has a signal that is not numbers" in run_page(tmp_path)

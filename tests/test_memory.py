@@ -14,6 +14,7 @@ import torch
 from regard import memory
 from regard.memory import give_back, retain_memory
 from regard.nn.linear import Packed
+from tests.conftest import whole
 
 glibc = pytest.mark.skipif(memory._glibc() is None, reason="the C library is not glibc")
 
@@ -23,6 +24,7 @@ def held() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
+@whole
 @glibc
 def test_what_is_freed_is_kept_inside_and_given_back_in_the_end() -> None:
     """In a process of its own: other tests leave memory behind."""
@@ -74,6 +76,7 @@ def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.ones(3).sum() == 3
 
 
+@whole
 @pytest.mark.skipif(not Packed.available(torch.float32), reason="torch lacks oneDNN's layout")
 def test_new_numbers_of_rows_take_no_more_memory() -> None:
     """What a layer of a search is given rows by, after it has seen the few numbers that they are filled up to."""

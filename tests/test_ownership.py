@@ -18,6 +18,7 @@ from regard import artifacts, demo
 from regard.data.synthetic import corpus as corpora
 from regard.data.synthetic import phrasebook, scenes, tagged
 from regard.errors import OutputError
+from tests.conftest import whole
 from tests.test_cli import good, refused
 from tests.toy import toy_config, write_corpus
 
@@ -206,6 +207,7 @@ def test_cut_off_at_any_step_it_is_made_whole_by_the_next_call(
     assert cuts > 15
 
 
+@whole
 def test_a_killed_process_leaves_what_the_next_one_makes_whole(tmp_path: Path) -> None:
     code = (
         "import os, signal, pathlib; from regard import demo; from regard.data.synthetic import phrasebook\n"

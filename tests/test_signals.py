@@ -13,6 +13,7 @@ import yaml
 
 from regard.display import TrainingDisplay
 from regard.training.trainer import Update
+from tests.conftest import whole
 from tests.test_cli import ENV, Done, run
 from tests.toy import toy_settings, write_corpus
 
@@ -108,6 +109,7 @@ def test_a_signal_while_training(number: signal.Signals, folder: Path, monkeypat
     assert "from update 3" in again.stderr
 
 
+@whole
 def test_training_goes_on_when_nobody_reads_what_it_says(folder: Path) -> None:
     """`regard train … 2>&1 | head -1`, of which the pipe is closed after the first line."""
     command = [sys.executable, "-m", "regard", "train", "c.yaml"]

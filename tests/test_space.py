@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ConfigError
 from regard.explain.space import arrange, project, space_plot
+from tests.conftest import whole
 
 SENTENCES = [f"sentence number {i} says that the {'cat' if i % 2 else 'dog'} sat on mat {i} ." for i in range(12)]
 
@@ -58,6 +59,7 @@ def test_vectors_that_differ_in_one_way_or_none() -> None:
     assert not share.any()
 
 
+@whole
 def test_labels_are_near_their_dots_and_apart() -> None:
     random = np.random.default_rng(1)
     room, count = np.array([12.0, 9.0]), 40

@@ -110,6 +110,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # One network for source and target
 
 
+@whole
 def test_one_network_learns_pairs_with_a_separator(trained: Trained, tmp_path: Path) -> None:
     assert exact(trained["one-transformer"]) > 60
     assert good("generate", trained["one-transformer"], text="alpha beta\ngamma eta\n") == "BETA ALPHA\nETA GAMMA\n"
@@ -239,6 +240,7 @@ def test_an_ensemble_is_the_mean_of_probabilities(trained: Trained) -> None:
     assert output.log_prob == pytest.approx(scored.log_prob, abs=1e-4)  # a step at a time, the same
 
 
+@whole
 def test_an_ensemble_writes_and_says_what_it_cannot_do(trained: Trained, sources: Path) -> None:
     one, other = trained["lstm"], trained["transformer"]
     assert good("generate", one, sources, "--with", other).splitlines()[1] == "ETA THETA"
