@@ -16,12 +16,12 @@ from regard.data.modality import Modality
 from regard.errors import ConfigError
 from regard.evaluation.metrics import Metric
 from regard.registry import METRICS, register
+from tests.conftest import whole
 
 DOCS = Path(__file__).parents[1] / "docs/extending.md"
 DRIVER = """
 import sys
 from regard.cli import run
-from tests.conftest import whole
 for line in sys.stdin:
     words = line.rstrip("\\n").split("\\t")
     sys.exit(1) if run(words) else None
