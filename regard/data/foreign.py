@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -34,9 +35,9 @@ class Published(Tokenizer):
     def __init__(self, size: int, marks: Marks) -> None:
         self.size, self.marks = size, marks
 
+    @abstractmethod
     def piece(self, token: int) -> tuple[str, bool]:
         """A token as text without the blank before it, and whether it begins a word."""
-        raise NotImplementedError
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A piece that goes on a word starts with a dot."""
