@@ -302,6 +302,12 @@ def test_options_that_change_the_computation_are_refused(config: dict[str, Any],
         family_of(config)
 
 
+def test_a_network_without_a_family_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="model_type 'llama'; there are: marian, "):
+        read_network(tmp_path)
+
+
 def test_activations_that_are_not_here_are_refused() -> None:
     with pytest.raises(ConfigError, match="activation_function: 'laplace'; Regard has relu, gelu"):
         family_of({"model_type": "gpt2", "activation_function": "laplace", **GPT}).sections()

@@ -12,12 +12,12 @@ from regard.data.batches import Batch, BothWays
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.elmo import BidirectionalLanguageModel
 from regard.search_settings import Search
 from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
-from regard.tasks.task import Task, chosen, windows
+from regard.tasks.task import Task, chosen, tell_unused, windows
 
 WRITES_NOTHING = (
     "two language models that read towards each other write nothing; `score` and `evaluate` take them, and "
@@ -87,10 +87,7 @@ class BidirectionalLanguageModeling(Task):
                 on, back, words = on - one.log_prob, back - other.log_prob, words + len(one.tokens)
             seen, count = seen + [window[i] for i in usable], count + len(window)
             advance(len(usable))
-        if not seen:
-            raise DataError(f"none of the {count} texts can be used")
-        if len(seen) < count:
-            warn(f"{count - len(seen)} texts are empty or too long; left out")
+        tell_unused(len(seen), count, warn)
         how = "per:word|end:counted|direction:"
         scores = {
             "perplexity": Score("perplexity", perplexity(on / words), f"{how}forward", higher_is_better=False),

@@ -14,13 +14,13 @@ from regard.data.batches import Batch, Denoised
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import EncoderDecoder
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Advance, Encoded, Evaluation, PairScore, Tokens, Warn
-from regard.tasks.task import chosen, windows
+from regard.tasks.task import chosen, tell_unused, windows
 
 
 @dataclass
@@ -84,10 +84,7 @@ class Denoising(TextGeneration):
             loss, right, tokens = loss + own[0], right + own[1], tokens + own[2]
             seen, count = seen + [window[i] for i in usable], count + len(window)
             advance(len(usable))
-        if not seen:
-            raise DataError(f"none of the {count} texts can be used")
-        if len(seen) < count:
-            warn(f"{count - len(seen)} texts are empty or too long; left out")
+        tell_unused(len(seen), count, warn)
         kind = (self.config.target.own_tokens or self.config.tokens).kind
         how = f"tokens:{kind}|noise:{self.config.training.objective.kind}|seed:0"
         scores = {

@@ -17,13 +17,13 @@ from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
 from regard.data.tokens import Frame
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
 from regard.search_settings import Search
 from regard.tasks.results import Advance, Encoded, Evaluation, Given, Output, PairScore, Problem, Shown, Tokens, Warn
-from regard.tasks.task import Pack, Task, chosen, windows
+from regard.tasks.task import Pack, Task, chosen, tell_unused, windows
 
 CANDIDATES = 5  # of a blank, to show
 
@@ -195,10 +195,7 @@ class MaskedLanguageModeling(Task):
             seen, count = seen + [window[i] for i in usable], count + len(window)
             right, total = right + hits, total + asked
             advance(len(usable))
-        if not seen:
-            raise DataError(f"none of the {count} texts can be used")
-        if len(seen) < count:
-            warn(f"{count - len(seen)} texts are empty or too long; left out")
+        tell_unused(len(seen), count, warn)
         kind = (self.config.target.own_tokens or self.config.tokens).kind
         accuracy = Score("accuracy", 100.0 * right / total, f"percent|{self.drawn}|seed:0")
         value = perplexity(-log_prob / tokens)

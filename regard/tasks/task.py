@@ -277,6 +277,14 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield window
 
 
+def tell_unused(used: int, count: int, warn: Warn) -> None:
+    """Say how many of so many texts were of no use; that none was of any is an error."""
+    if not used:
+        raise DataError(f"none of the {count} texts can be used")
+    if used < count:
+        warn(f"{count - used} texts are empty or too long; left out")
+
+
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
     """A model as in use: no dropout, no gradients; on a GPU, a thread at a time. One not training is left alone."""

@@ -40,9 +40,7 @@ def family_of(
 ) -> Family:  # fmt: skip
     """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read, and
     `preprocessor` is what stands beside it of pictures and sound."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in HOMES:
-        raise ConfigError(f"config.json has model_type {kind!r}; {did_you_mean(str(kind), list(HOMES))}")
+    kind = kind_of(config)
     module = import_module(f"regard.exchange.huggingface.{HOMES[kind]}")
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, Family) and kind in cls.model_types:
@@ -50,12 +48,22 @@ def family_of(
     raise AssertionError(f"{module.__name__} has a family for {kind}")
 
 
+def kind_of(config: Mapping[str, Any]) -> str:
+    """Which kind of network a config.json is of, if there is a family for it."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in HOMES:
+        raise ConfigError(f"config.json has model_type {kind!r}; {did_you_mean(str(kind), list(HOMES))}")
+    return kind
+
+
 def read_network(folder: Path) -> Family:
     """The network in a folder."""
     if not (folder / CONFIG).exists():
         raise ModelError(f"no {CONFIG} in {folder}; it holds no model of Hugging Face's")
+    config = read_json(folder / CONFIG)
+    kind_of(config)  # before weights are read, of which there may be many
     preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).exists() else None
-    return family_of(read_json(folder / CONFIG), read_weights(folder), preprocessor)
+    return family_of(config, read_weights(folder), preprocessor)
 
 
 def read_json(path: Path) -> dict[str, Any]:
