@@ -25,6 +25,11 @@ EXTRAS = {
     "rouge_score": ("ROUGE of summaries needs rouge-score", "summaries"),
     "soundfile": ("recordings need soundfile", "speech"),
     "tokenizers": ("vocabularies of other programs need tokenizers", "import"),
+    "fastapi": ("the server needs fastapi", "serve"),
+    "uvicorn": ("the server needs uvicorn", "serve"),
+    "prometheus_client": ("the server needs prometheus-client", "serve"),
+    "multipart": ("the server needs python-multipart", "serve"),
+    "py3langid": ("telling languages apart needs py3langid", "serve"),
     "huggingface_hub": ("models by name need huggingface_hub", "import"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),
 }

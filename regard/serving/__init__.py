@@ -1,0 +1,1 @@
+"""Models at work behind HTTP: an engine that batches continuously, workers, protocols, a page."""
