@@ -24,6 +24,8 @@ RACES = {
     "speech-cpu": ("speech", "training throughput of a Conformer on a CPU"),
     "pretrain-gpu": ("pretrain", "pretraining throughput on plain text on a GPU"),
     "pretrain-cpu": ("pretrain", "pretraining throughput on plain text on a CPU"),
+    "serve-gpu": ("serve", "throughput and latency of HTTP servers under many clients, on a GPU"),
+    "serve-cpu": ("serve", "throughput and latency of HTTP servers under many clients, on a CPU"),
     "start-up": ("start_up", "time until something happens"),
     "grow": ("train", "throughput and memory as sentences, batches, vocabulary and model grow"),
     "precision": ("quality", "speed and quality of a trained model in fewer bits"),
