@@ -35,6 +35,7 @@ OTHERS = {
     "exposure": ("experiments", "exposure bias and two remedies"),
     "transfer": ("experiments", "what a pretrained encoder or decoder is worth"),
     "loss-curve": ("experiments", "whether training with kernels and CUDA graphs learns what plain training learns"),
+    "overload": ("overload", "the server at twice the load that it can take"),
     "kernels": ("kernels", "kernels on a GPU: the best tiles, and torch's own beside them"),
 }
 TOP = "Regard and its peers, measured side by side. `BENCHMARK --help` lists the options of each."

@@ -196,7 +196,7 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
             asked = questions(clients * (options.requests or (1 if quick else 4)), shape, beam, options.seed)
             few, some = asked[: max(len(asked) // 16, 4)], asked[: max(len(asked) // 4, 4)]  # what is slow gets fewer
             with ExitStack() as servers:
-                ours = partial(_regard, servers, Path(folder), device, precision, options.engine)
+                ours = partial(start_regard, servers, Path(folder), device, precision, options.engine)
                 server = ours()
                 contenders = [
                     Contender(f"Regard, {clients} clients", "ours", partial(_work, server, clients, asked, ours=True)),
@@ -229,7 +229,7 @@ def questions(count: int, shape: Shape, beam: int, seed: int) -> list[Question]:
     return [Question(" ".join(f"w{i}" for i in row[:n]), n, beam) for row, n in zip(words, lengths, strict=True)]
 
 
-def _regard(servers: ExitStack, folder: Path, device: torch.device, precision: str, engine: str) -> Server:
+def start_regard(servers: ExitStack, folder: Path, device: torch.device, precision: str, engine: str) -> Server:
     """Regard's own, as its command starts it."""
     port, model = free_port(), folder / "model"
     if engine == "ctranslate2":
