@@ -28,7 +28,7 @@ from regard.search.beam import beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import Ensemble, Together
-from regard.search.limits import Hypothesis, Limits
+from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart, Stepper, begun
@@ -129,6 +129,25 @@ class TextGeneration(Task):
                 results[i] = least_risk(outputs, search) if search.mbr else outputs
             advance(len(members))
         return results
+
+    def forced_outputs(self, field: Field, item: Item, forced: Tokens, search: Search) -> list[Output]:
+        """The best outputs for one input, best first, which begin with the `forced` tokens; a prompt comes before them.
+        The mark that ends an output may be the last of them."""
+        prefix = [*self.target.encode(self.source.prompt(field)), *forced]
+        ended = bool(forced) and prefix[-1] == self.target.marks.end
+        tokens = prefix[:-1] if ended else prefix
+        if unknown := [token for token in tokens if not 0 <= token < self.target.size]:
+            raise DataError(f"there is no token {unknown[0]}; there are {self.target.size}, counted from 0")
+        if what := self._problem(item, tokens, [], search):
+            raise DataError(f"the source {what}")
+        if ended:
+            (pair,) = self.score_items([item], [tokens])
+            length = torch.tensor([len(prefix) + self.target.marks.counted], dtype=torch.float64)
+            score = pair.log_prob / float(length_penalty(search.length_penalty, search.alpha, length))
+            return [Output(self.text_of(item, tokens), score, pair.log_prob, tokens)]
+        (found,) = self.search([item], search, prefixes=[tokens])
+        outputs = [Output(self.text_of(item, h.tokens), h.score, h.log_prob, h.tokens) for h in found]
+        return least_risk(outputs, search) if search.mbr else outputs
 
     def text_of(self, source: Item, tokens: Tokens) -> str:
         """The text of what was written for a source."""
