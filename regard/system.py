@@ -191,19 +191,20 @@ class System:
         return explained(task, source, x, y, () if example is None else self._gold(example, y))
 
     def inspect(
-        self, source: Field, *, forced: Sequence[int] = (), alternatives: int = 8, edits: Edits | None = None,
-        **search: Any,
+        self, source: Field, *, forced: Sequence[int] = (), alternatives: int = 8, tree: bool = False,
+        edits: Edits | None = None, **search: Any,
     ) -> Inspection:  # fmt: skip
         """What the model writes for one input, laid open: `log p` of every token of its `nbest` outputs and the
-        likeliest `alternatives` there, and what it attends to while it writes the best.
+        likeliest `alternatives` there, what it attends to while it writes the best and, with `tree`, all hypotheses
+        that its beam kept or dropped.
 
         `forced` are tokens that outputs begin with: those of an earlier inspection, say, with an alternative in place
         of the last. `edits` change its attention (Lee et al. 2017): heads that are off, weights that are given.
         """
-        settings = self.search_settings(**search)
         return inspect(
-            self.task, self._field(source, "source"), settings, forced=forced, alternatives=alternatives, edits=edits
-        )
+            self.task, self._field(source, "source"), self.search_settings(**search), forced=forced,
+            alternatives=alternatives, tree=tree, edits=edits,
+        )  # fmt: skip
 
     def _gold(self, example: Example, target: Sequence[int]) -> list[Link]:
         """What an example says of which words belong where, if its target reads as this one."""

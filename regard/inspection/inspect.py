@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from regard.data.side import Field, Item
@@ -12,8 +13,9 @@ from regard.errors import ConfigError
 from regard.explain.page import plain
 from regard.explain.trace import Explanation
 from regard.inspection.explaining import explained
-from regard.inspection.tokens import WrittenToken, finite, written_tokens
+from regard.inspection.tokens import WrittenToken, finite, piece_after, written_tokens
 from regard.nn.edits import Edits, edited, shifted
+from regard.search.tree import BeamTree, TreeObserver
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.task import SIDES, Task, attention_kind, attention_part
@@ -46,33 +48,42 @@ class Inspection:
     forced: int  # how many of their first tokens were forced
     explanation: Explanation  # of the best
     edited: bool  # whether attention was other than the model's own
+    tree: BeamTree | None = None  # of beam search, where it was asked for
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a browser: numbers are rounded, and None where they are infinite."""
         return {
             "source": self.explanation.source, "source_word": self.explanation.source_word,
-            "outputs": [output.to_json() for output in self.outputs], "forced": self.forced, "tree": None,
-            "explanation": plain(self.explanation), "edited": self.edited,
+            "outputs": [output.to_json() for output in self.outputs], "forced": self.forced,
+            "tree": None if self.tree is None else self.tree.to_json(), "explanation": plain(self.explanation),
+            "edited": self.edited,
         }  # fmt: skip
 
 
 def inspect(
     task: Task, field: Field, search: Search, *, forced: Sequence[int] = (), alternatives: int = 8,
-    edits: Edits | None = None,
+    tree: bool = False, edits: Edits | None = None,
 ) -> Inspection:  # fmt: skip
     """Write outputs for an input, which begin with the `forced` tokens, by attention as `edits` has it, and look at all
-    of it. The mark that ends an output may be forced too, as the last token."""
+    of it; with `tree`, at the beam too, if it is beam search. The mark that ends an output may be forced, as the last
+    token: then there was no search."""
     writing = written_by(task)
     item = writing.item(field)
     if edits:
         writing = with_edits(writing, item, edits)
-    outputs = writing.forced_outputs(field, item, forced, search)
+    observer = None
+    if tree and not (search.sample or search.mbr or search.contrastive):
+        divisor = partial(writing.length_penalty, search)
+        observer = TreeObserver(writing.first[-1], writing.target.marks.end, search.beam, divisor)
+    outputs = writing.forced_outputs(field, item, forced, search, observer)
     targets = [output.tokens for output in outputs]
     tokens = written_tokens(writing, [item] * len(targets), targets, alternatives)
     given = len(writing.target.encode(writing.source.prompt(field)))
+    grown = None if observer is None else observer.tree(targets[0])
     return Inspection(
         [WrittenOutput(x.text, x.score, x.log_prob, own[given:]) for x, own in zip(outputs, tokens, strict=True)],
         len(forced), explained(writing, field, item, targets[0]), bool(edits),
+        None if grown is None else grown.labelled(partial(piece_after, writing)),
     )  # fmt: skip
 
 

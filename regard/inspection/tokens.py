@@ -70,7 +70,7 @@ def written_tokens(
             for at, place in enumerate(places):
                 every = zip(ids[place], best[place], strict=True)
                 others = [(token, log_prob) for token, log_prob in every if log_prob > IMPOSSIBLE]
-                names = [piece_after(task, tokens[at - 1 : at] if at else [], token) for token, _ in others]
+                names = [piece_after(task, int(tokens[at - 1]) if at else None, token) for token, _ in others]
                 ranked = (Candidate(text, *one) for text, one in zip(names, others, strict=True))
                 log_prob = own[place] if own[place] > IMPOSSIBLE else -math.inf
                 found[i].append(WrittenToken(pieces[at], int(tokens[at]), log_prob, tuple(ranked)))
@@ -82,7 +82,11 @@ def shown_pieces(task: TextGeneration, tokens: Tokens) -> list[str]:
     return [*task.target.pieces(tokens[:-1]), task.target.marks.names[task.target.marks.end]]
 
 
-def piece_after(task: TextGeneration, before: Tokens, token: int) -> str:
-    """A token as it should be shown after the one before it."""
+def piece_after(task: TextGeneration, before: int | None, token: int) -> str:
+    """A token as it should be shown after the one before it, if there is one."""
     marks = task.target.marks
-    return marks.names[token] if token in marks.names else task.target.pieces([*before, token])[-1]
+    return (
+        marks.names[token]
+        if token in marks.names
+        else task.target.pieces([*([] if before is None else [before]), token])[-1]
+    )

@@ -194,7 +194,7 @@ class Slots:
         return self.origin[:, : self.window] * self.origin.shape[1] + slot
 
     @cached_property
-    def position(self) -> Tensor:
+    def held(self) -> Tensor:
         """Which position of its row each slot holds, `(rows or 1, window)`; -1 before the first."""
         if self.real is None:
             return torch.arange(self.window, device=self.new.device)[None]
@@ -312,7 +312,7 @@ class MultiHeadAttention(Editable):
             context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         else:
             weights = padded_weights(queries.transpose(1, 2), keys, mask, None)
-            at = slots.position[:, slots.new].expand(x.shape[:2].numel(), -1).reshape(x.shape[:2])
+            at = slots.held[:, slots.new].expand(x.shape[:2].numel(), -1).reshape(x.shape[:2])
             context = weigh(self.edits(weights, mask, at), values, None)
         return self.output(context.transpose(1, 2).flatten(2))
 
@@ -339,7 +339,7 @@ class MultiHeadAttention(Editable):
         if self.edits is not None:
             seen = slots.distance <= 0 if slots.real is None else slots._real
             weights = padded_weights(q.transpose(1, 2), keys, seen, self.relative, slots.distance)
-            weights = self.edits(weights, seen, slots.position[:, slots.new], slots.position)
+            weights = self.edits(weights, seen, slots.held[:, slots.new], slots.held)
             context = weigh(weights, values, self.relative, slots.distance)
             return self.output(context.transpose(1, 2).flatten(2))
         context = attend_padded(q.transpose(1, 2), keys, values, slots.seen, self.relative, slots.distance)
