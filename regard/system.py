@@ -31,6 +31,8 @@ from regard.errors import ConfigError, DamagedError, DataError, ModelError, show
 from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation
+from regard.inspection.counterfactual import Counterfactual, counterfactual, without_each_word
+from regard.inspection.doubt import Doubt, doubts
 from regard.inspection.explaining import explained
 from regard.inspection.inspect import Inspection, inspect
 from regard.models.build import build, count_parameters
@@ -205,6 +207,31 @@ class System:
             self.task, self._field(source, "source"), self.search_settings(**search), forced=forced,
             alternatives=alternatives, tree=tree, edits=edits,
         )  # fmt: skip
+
+    def counterfactual(
+        self, source: Field, variants: Iterable[Field] | None = None, **search: Any
+    ) -> list[Counterfactual]:
+        """What the model writes for each variant of a source, and how probable what it writes for the source itself is
+        then. Without `variants`, a text is read without each of its words in turn."""
+        source = self._field(source, "source")
+        if variants is None:
+            if not isinstance(source, str) or not self.config.sources[0].text:
+                raise ConfigError("only a text is read without each of its words; say which variants of the source")
+            variants = without_each_word(source)
+        fields = self._fields(variants, "variants")
+        return counterfactual(self.task, source, fields, self.search_settings(**{**search, "nbest": 1}))
+
+    def doubts(
+        self, sources: Iterable[Field], targets: Iterable[str] | None = None, *, on_problem: Problem | None = None,
+        **search: Any,
+    ) -> list[Doubt | None]:  # fmt: skip
+        """How doubtful the best output for each source is, or the target that is given for it: by its probability, its
+        least probable word, source words that nothing attended to, and repetition (`Doubt`). Of a document, the most
+        doubtful sentences are those to read first. A source that cannot be used gets None, and `on_problem` (or a
+        warning) says why."""
+        given = None if targets is None else _texts(targets, "targets")
+        settings = self.search_settings(**search)
+        return doubts(self.task, self._fields(sources, "sources"), settings, on_problem or _warn, given)
 
     def _gold(self, example: Example, target: Sequence[int]) -> list[Link]:
         """What an example says of which words belong where, if its target reads as this one."""

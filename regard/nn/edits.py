@@ -53,6 +53,20 @@ class Edits:
     def __bool__(self) -> bool:
         return bool(self.heads_off or self.rows)
 
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Edits:
+        """From plain data: `{"heads_off": [[layer, head], …], "rows": [{"layer", "head", "position", "weights"}, …]}`,
+        where a head may be null or left out."""
+        try:
+            _only(data, {"heads_off", "rows"})
+            off = tuple((str(layer), int(head)) for layer, head in data.get("heads_off", []))
+            return Edits(off, tuple(_row(row) for row in data.get("rows", [])))
+        except (TypeError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"these are no edits ({error}); write {{'heads_off': [[layer, head]], 'rows': [{{'layer': …, "
+                "'head': …, 'position': …, 'weights': […]}]}"
+            ) from None
+
     @property
     def layers(self) -> set[str]:
         """The attention that is edited, by name."""
@@ -62,6 +76,18 @@ class Edits:
         """What is edited in one layer."""
         off = frozenset(head for name, head in self.heads_off if name == layer)
         return LayerEdits(off, tuple(row for row in self.rows if row.layer == layer))
+
+
+def _row(data: dict[str, Any]) -> RowEdit:
+    _only(data, {"layer", "head", "position", "weights"})
+    head = data.get("head")
+    weights = tuple(map(float, data["weights"]))
+    return RowEdit(str(data["layer"]), None if head is None else int(head), int(data["position"]), weights)
+
+
+def _only(data: dict[str, Any], names: set[str]) -> None:
+    if unknown := sorted(set(data) - names):
+        raise ValueError(f"unknown name '{unknown[0]}'")
 
 
 @dataclass(frozen=True)
