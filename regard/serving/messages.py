@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainSerializer, WithJsonSchema
 
 Flag = Literal["repetition", "untranslated", "truncated", "unused_input"]
-Media = Literal["text", "image", "audio", "video"]
+Media = Literal["text", "image", "audio", "video", "file"]
 Code = Literal[
     "bad_request", "unauthorized", "forbidden", "not_found", "unknown_model", "method_not_allowed", "timeout",
     "too_large", "unsupported_media_type", "unprocessable", "overloaded", "rate_limited", "draining", "loading",
@@ -18,7 +18,7 @@ Code = Literal[
 ]  # fmt: skip
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - not an error of ours: whoever asks is told
     """A request that is not answered, and why: the HTTP status that says so, a word for programs, a line for people."""
 
     def __init__(self, status: int, code: Code, message: str, retry_after: float | None = None) -> None:
@@ -145,6 +145,7 @@ class ModelInfo(Message):
     sources: list[Media] = []  # what each of its sources is; of anything but text a request brings a file. Empty: none
     target: str = "text"  # its kind, as in a config: text, labels, image, …
     writes: bool = True  # a token at a time, by a search, so that `stream` shows how it goes on
+    aligns: bool = False  # its outputs can be aligned with their source by attention
     embeds: bool = False  # it has an encoder, whose sentence embeddings `embed` gives
     languages: list[LanguagePair] = []
     parameters: int = 0
