@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import re
-import time
 from collections import Counter
 
 import pytest
@@ -101,14 +99,16 @@ def test_markdown_keeps_what_lines_begin_with() -> None:
     text = "# Title\n\n- [ ] An item. More\n1. First\n> quoted\n\n```sh\nls. Not this.\n```\n\n    code\n| a | b |\n"
     document = markdown(text)
     assert document.sentences == ["Title", "An item.", "More", "First", "quoted", "a | b |"]
-    assert document.join([x.upper() for x in document.sentences]).startswith("# TITLE\n\n- [ ] AN ITEM. MORE\n1. FIRST\n")
+    out = document.join([x.upper() for x in document.sentences])
+    assert out.startswith("# TITLE\n\n- [ ] AN ITEM. MORE\n1. FIRST\n")
 
 
 def test_subtitles_keep_numbers_and_times() -> None:
     text = "1\n00:00:01,000 --> 00:00:02,500\nHello there.\nYou!\n\n2\n00:00:03,000 --> 00:00:04,000\n42\n"
     document = subtitles(text)
     assert document.sentences == ["Hello there.", "You!", "42"]
-    assert document.join(["A", "B", "C"]) == text.replace("Hello there.", "A").replace("You!", "B").replace("\n42", "\nC")
+    out = text.replace("Hello there.", "A").replace("You!", "B").replace("\n42", "\nC")
+    assert document.join(["A", "B", "C"]) == out
 
 
 # HTML
@@ -218,10 +218,10 @@ def test_what_stays_replaces_what_became_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ['<a x=">" ', "<a", "<b>", "</b>", "<b>A. </b>", "<b><i>", "&", "<!", "a.", "<code>x</code> y. ", '<a "', "«."]
+    "piece", ['<a x=">" ', "<a", "<b>", "<b>x", "</b>", "<b>A. </b>", "<b><i>", "&", "<code>x</code> y. ", '<a "', "«."]
 )  # fmt: skip
-def test_long_and_broken_markup_takes_no_longer_than_its_length(piece: str) -> None:
-    """Sixteen times the text is not two hundred and fifty-six times the work: steps are counted, not timed."""
-    text = piece * (20_000 // len(piece))
+def test_long_and_broken_markup_is_no_trouble(piece: str) -> None:
+    """Work that grows with the square of the length would take minutes here."""
+    text = piece * (60_000 // len(piece))
     document = markup(text)
     assert document.join(document.sentences) == text

@@ -24,6 +24,7 @@ class Sentence(ABC):
     """A part of a document that a model is given."""
 
     text: str
+    needs_links = False  # to know where something in it goes
 
     @abstractmethod
     def put(self, written: str, links: Links | None = None) -> str:

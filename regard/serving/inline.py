@@ -44,6 +44,10 @@ class MarkedSentence(Sentence):
     lead: str = ""  # blanks that stand between the first tag and the first word
     tail: str = ""
 
+    @property
+    def needs_links(self) -> bool:  # type: ignore[override]
+        return bool(self.tags)
+
     def put(self, written: str, links: Links | None = None) -> str:
         """What comes back as it was stays as it was, to the byte."""
         if written.split() == self.text.split():
@@ -74,7 +78,7 @@ class _Placing:
                 if word < len(self.source) and other < len(self.target):
                     self.linked[word].append(other)
         self.covered = [self._words(tag) for tag in tags]
-        # Characters of the translation in each element, from -1 where it is opened before, to beyond where closed after.
+        # Characters of the translation in each element: from -1 if it is opened before, beyond the end if closed after.
         self.spans: dict[int, Span] = {}
         self.points: dict[int, int] = {}  # where what has no text stands
         for number, tag in enumerate(tags):
