@@ -35,7 +35,7 @@ from regard.inspection.attribution import Method, attributed
 from regard.inspection.counterfactual import Counterfactual, counterfactual, without_each_word
 from regard.inspection.doubt import Doubt, doubts
 from regard.inspection.explaining import explained
-from regard.inspection.inspect import Inspection, inspect
+from regard.inspection.inspect import Inspection, inspect, with_edits
 from regard.models.build import build, count_parameters
 from regard.models.electra import ReplacedTokenModel
 from regard.models.elmo import BidirectionalLanguageModel
@@ -173,8 +173,9 @@ class System:
         return self.task.last_words(self._examples(corpus, warn, strict=False), warn)
 
     def explain(
-        self, source: Field | Example, target: str | None = None, *, methods: Sequence[Method] = (), **search: Any
-    ) -> Explanation:
+        self, source: Field | Example, target: str | None = None, *, methods: Sequence[Method] = (),
+        edits: Edits | None = None, **search: Any,
+    ) -> Explanation:  # fmt: skip
         """What every layer and head attends to while writing the target (its own best output, if none is given).
 
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
@@ -183,18 +184,19 @@ class System:
 
         `methods`, which are `gradient` and `erasure`, add layers of the same name: how much each target token depends
         on each source piece by gradients, and by leaving the piece out; and say how faithful each layer is
-        (`Explanation.faithfulness`, `regard/inspection/attribution.py`).
+        (`Explanation.faithfulness`, `regard/inspection/attribution.py`). `edits` change attention; see `inspect`.
         """
         example = source if isinstance(source, Example) else None
         source = self._field(source.source if isinstance(source, Example) else source, "source")
         if target is not None and not isinstance(target, str):
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
-        task = self.task
-        x = task.item(source)
+        x = self.task.item(source)
+        task = with_edits(self.task, x, edits) if edits else self.task
         y: Sequence[int]
         if target is None:
-            y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
+            settings = self.search_settings(**{**search, "nbest": 1})
+            y = task.outputs([source], settings, _refuse)[0][0].tokens
         else:
             y = task.forced(source, target)
         found = explained(task, source, x, y, () if example is None else self._gold(example, y))
