@@ -18,6 +18,7 @@ from regard.models.build import build
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder
 from regard.nn.attention import MultiHeadAttention, capture
 from regard.nn.edits import Edits, RowEdit, editable, edited
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 from tests.conftest import (
     ALL_TRANSFORMERS,
@@ -116,6 +117,28 @@ def test_steps_in_a_beam_go_by_the_position_of_their_row(pair: Pair) -> None:
         full = other(source.select(sources.repeat_interleave(2)), Ragged.of(written))
         same(other.head(output), full.last())
         state, written = state.select(torch.tensor(order)), [list(written[i]) for i in order]
+
+
+@each_of(FEW)
+@pytest.mark.parametrize("late", [1, 2], ids=["grouped", "alike"])
+def test_searches_that_are_joined_keep_their_positions(pair: Pair, late: int) -> None:
+    """One has written two tokens in two rows when the other, of one row or two, begins."""
+    model, (source, _) = tiny(pair), batch_of(pair[0])
+    other, sources = edited(model, some_edits(model)), torch.tensor([3, 4])
+    state: Any = other.start(source.select(sources[:1])).select(torch.tensor([0, 0]))
+    written = [[1, 2], [3, 4]]
+    for both in zip(*written, strict=True):
+        _, state = other.decoder.step(torch.tensor(both), state)
+    second = other.start(source.select(sources[1:])).select(torch.tensor([0] * late))
+    state = state.join([second], torch.arange(2 + late), torch.arange(2))
+    state = state.grouped(Grouping.of([2, late], torch.device("cpu")))
+    written += [[] for _ in range(late)]
+    for step in range(3):
+        tokens = torch.arange(2 + late) + step
+        output, state = other.decoder.step(tokens, state)
+        written = [[*row, token] for row, token in zip(written, tokens.tolist(), strict=True)]
+        full = other(source.select(sources.repeat_interleave(torch.tensor([2, late]))), Ragged.of(written))
+        same(other.head(output), full.last())
 
 
 @each_of(FEW)

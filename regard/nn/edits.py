@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -66,6 +66,14 @@ class Edits:
                 f"these are no edits ({error}); write {{'heads_off': [[layer, head]], 'rows': [{{'layer': …, "
                 "'head': …, 'position': …, 'weights': […]}]}"
             ) from None
+
+    @staticmethod
+    def off(heads: Iterable[str]) -> Edits:
+        """Heads to switch off, each as `LAYER:HEAD`."""
+        split = [(text, *text.rpartition(":")[::2]) for text in heads]
+        if wrong := [text for text, layer, head in split if not (layer and head.isascii() and head.isdigit())]:
+            raise ConfigError(f"'{wrong[0]}' is no head; write LAYER:HEAD, such as decoder.blocks.0.cross_attention:0")
+        return Edits(tuple((layer, int(head)) for _, layer, head in split))
 
     @property
     def layers(self) -> set[str]:
