@@ -51,6 +51,10 @@ def _answer_errors(app: FastAPI, service: Service) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return told(Refused(422, "unprocessable", described(error.errors())), request)
 
+    @app.exception_handler(Exception)
+    async def unknown(request: Request, error: Exception) -> Response:
+        return told(Refused(500, "internal", "something went wrong here; the log says where"), request)
+
     @app.exception_handler(HTTPException)
     async def failed(request: Request, error: HTTPException) -> Response:
         response = told(Refused(error.status_code, CODES.get(error.status_code, "bad_request"), error.detail), request)
