@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,12 @@ class Worker:
         else:
             self.say(Failed(id=number, status=500, code="internal", message=message))
 
+    def _told(self, error: Exception) -> Refused:
+        """Say on standard error where a bug is, and nothing that a user wrote."""
+        lines = traceback.format_tb(error.__traceback__)
+        print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
+        return Refused(500, "internal", "something went wrong here; the log says where")
+
     def text_of(self, one: Input, tokens: Sequence[int]) -> str:
         """What some tokens of an output read as."""
         return self.system.task.target.decode(tokens)
@@ -154,6 +161,9 @@ class Worker:
         except (RegardError, Refused) as error:
             self.forget(ask.id)
             self.fail(ask.id, error)
+        except Exception as error:  # a bug, of which others should not suffer
+            self.forget(ask.id)
+            self.fail(ask.id, self._told(error))
 
     def _submit(self, ask: Generate) -> None:
         request, search = ask.request, self.search(ask.request.search)
@@ -249,9 +259,12 @@ class Worker:
                 self.jobs[number] = self.jobs.pop(number)  # others have their turn before the rest of it
             except StopIteration:
                 self.jobs.pop(number, None)
-            except (RegardError, Refused, TypeError) as error:
+            except (RegardError, Refused) as error:
                 self.jobs.pop(number, None)
-                self.fail(number, DataError(str(error)) if isinstance(error, TypeError) else error)
+                self.fail(number, error)
+            except Exception as error:  # a bug, of which others should not suffer
+                self.jobs.pop(number, None)
+                self.fail(number, self._told(error))
         return bool(self.jobs)
 
     def _job(self, ask: Ask) -> Iterator[None]:
