@@ -26,7 +26,7 @@ def page(explanations: list[Explanation], title: str = "What the model attends t
     several sources that can be drawn on, such as a picture, is shown again by itself."""
     shown = [x for whole in explanations for x in (whole, *(whole.part(i) for i, part in enumerate(whole.parts, 1)
              if part.canvas is not None))]  # fmt: skip
-    data = json.dumps([_plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
+    data = json.dumps([plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
     # Within a script element only "<" could end it or open a comment; as an escape it reads the same to JSON.
     filling = {"title": html.escape(title), "data": data.replace("<", r"\u003c"), "script": _script()}
     # In one pass, so that a token that looks like a placeholder stays a token.
@@ -41,7 +41,7 @@ def _text(name: str) -> str:
     return files("regard.explain").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plain(explanation: Explanation) -> dict[str, Any]:
+def plain(explanation: Explanation) -> dict[str, Any]:
     """`to_json` for a browser: fewer decimals, and no infinity, which JSON does not have; and of encoder layers over
     many pieces, as a spectrogram or a large picture has, the mean of all heads."""
     averaged = sum(layer.weights.size for layer in explanation.encoder_layers) > MOST
@@ -49,10 +49,10 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
         replace(x, weights=x.weights.mean(0, keepdims=True)) if averaged and x.kind == "encoder" else x
         for x in explanation.layers
     ]
-    plain = replace(explanation, layers=layers).to_json()
+    found = replace(explanation, layers=layers).to_json()
     if averaged:
-        plain["averaged"] = True
-    for layer, data in zip(layers, plain["layers"], strict=True):
+        found["averaged"] = True
+    for layer, data in zip(layers, found["layers"], strict=True):
         data["weights"] = np.nan_to_num(layer.weights.astype(np.float64)).round(DECIMALS).tolist()
-    plain["log_probs"] = [round(x, DECIMALS) if math.isfinite(x) else None for x in explanation.log_probs]
-    return plain
+    found["log_probs"] = [round(x, DECIMALS) if math.isfinite(x) else None for x in explanation.log_probs]
+    return found
