@@ -27,7 +27,7 @@ export function outputPanel(on = {}) {
   const texts = make("div", { class: "texts" }, names[0], source, names[1], target.element);
   const element = make("div", {}, texts, candidates, total);
 
-  function show(x, unit, { forced = 0, sourceShown = true } = {}) {
+  function show(x, unit, { forced = 0, sourceShown = true, differs = () => false } = {}) {
     const whole = x.places?.[0] === -1; // a label or a number
     source.replaceChildren(given(x));
     names[0].hidden = source.hidden = !sourceShown;
@@ -42,7 +42,10 @@ export function outputPanel(on = {}) {
       `${x.source[x.places[i]]}: ${candidateTexts(list).join(", ")}`)));
     candidates.hidden = !x.candidates;
     list = places(x.target, x.target_word, x.log_probs, unit, { candidates: x.candidates });
-    for (const place of list) place.forced = place.members.some((i) => i < forced);
+    for (const place of list) {
+      place.forced = place.members.some((i) => i < forced);
+      place.differs = place.members.some(differs);
+    }
     if (whole) list[0].plain = true;
     target.show(list);
   }
