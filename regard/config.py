@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -23,6 +23,7 @@ from regard.section import Kind, Section
 from regard.settings import Config
 from regard.upgrade import upgraded
 
+S = TypeVar("S", bound=Section)
 LARGEST = 2**20  # bytes of a config file
 NODES, TOO_MANY = 5000, "more than 5,000 values"
 DEPTH, TOO_DEEP = 50, "values nested more than 50 deep"
@@ -37,11 +38,15 @@ def parse(settings: dict[str, Any], where: str = "the settings") -> Config:
             hint = did_you_mean(shown(name), list(PRESETS))
             raise ConfigError(f"unknown preset {shown(name)} in {where}; {hint}")
         settings = merge(PRESETS[name].settings, settings)
-    settings = upgraded(settings)
+    return checked(Config, upgraded(settings), where)
+
+
+def checked(section: type[S], settings: dict[str, Any], where: str) -> S:
+    """Plain settings as a section of this class; all that is wrong is said at once."""
     try:
-        return Config.model_validate(settings)
+        return section.model_validate(settings)
     except ValidationError as error:
-        lines = [_explain(problem, settings) for problem in error.errors()]
+        lines = [_explain(problem, settings, section) for problem in error.errors()]
         raise ConfigError("\n".join([f"{where}: {line}" for line in lines])) from None
 
 
@@ -308,10 +313,10 @@ def _comment_section(section: Section, lines: list[str], depth: int, bullet: str
         lines.append(f"{setting}  # {field.description}" if field.description else setting)
 
 
-def _explain(problem: Any, settings: dict[str, Any]) -> str:
+def _explain(problem: Any, settings: dict[str, Any], outermost: type[Section]) -> str:
     """One line for one of pydantic's findings."""
     place, message = [str(part) for part in problem["loc"]], str(problem["msg"]).removeprefix("Value error, ")
-    path, section, kind = _section_at(place, settings)
+    path, section, kind = _section_at(place, settings, outermost)
     if problem["type"] == "extra_forbidden":
         last = place[-1][:DIGITS]
         hint = did_you_mean(last, list(section.model_fields))
@@ -328,11 +333,12 @@ def _named(path: list[str]) -> str:
     return f"[{'.'.join(path)}]" if path else "the top level"
 
 
-def _section_at(place: list[str], settings: dict[str, Any]) -> tuple[list[str], type[Section], Kind | None]:
+def _section_at(
+    place: list[str], settings: dict[str, Any], outermost: type[Section]
+) -> tuple[list[str], type[Section], Kind | None]:
     """Where pydantic's location is, without the tags of unions; the section there, or around the setting there; and
     what other kinds that section could be of, if its kind is not given."""
-    outside: type[Section] = Config
-    section, kind = outside, None
+    outside, section, kind = outermost, outermost, None
     path: list[str] = []
     node: Any = settings
     for part in place:

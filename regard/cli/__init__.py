@@ -16,9 +16,9 @@ from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError, RegardError
 
 # isort: split
-from regard.cli import choosing  # commands are listed in the order of these imports
+from regard.cli import choosing, serving  # commands are listed in the order of these imports
 
-__all__ = ["app", "choosing", "making", "run", "say_what", "using"]
+__all__ = ["app", "choosing", "making", "run", "say_what", "serving", "using"]
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -36,6 +36,7 @@ class Talk:
 
 
 talk = Talk()
+brought_in: list[str] = []  # modules of the user's that were imported, for processes that we start
 
 
 @app.callback(invoke_without_command=True)
@@ -99,6 +100,7 @@ def bring_in(module: str) -> None:
         sys.path.insert(0, here)
     try:
         import_module(module)
+        brought_in.append(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise

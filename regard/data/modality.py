@@ -51,6 +51,15 @@ class Canvas:
         return self.rows * self.columns
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How large what a file holds is: pixels of a picture or a frame, those of all frames, and how long it lasts."""
+
+    pixels: int = 0
+    pixels_of_all: int = 0
+    seconds: float = 0.0
+
+
 class Modality(Side):
     """A kind of source: a sequence of elements, of which an encoder makes vectors.
 
@@ -69,6 +78,11 @@ class Modality(Side):
     def __init__(self, settings: SideSettings, stem: StemSettings | None = None) -> None:
         super().__init__(settings)
         self.stem: Any = stem or TokenStemSettings()
+
+    @property
+    def media(self) -> Literal["text", "image", "audio", "video", "file"]:
+        """What a field is: a text, or the path of a file, and of which media."""
+        return "text" if self.settings.text or not self.settings.given else "file"
 
     @property
     def has_tokens(self) -> bool:
@@ -157,6 +171,11 @@ class Modality(Side):
         return None
 
     # In use
+
+    def extent(self, field: Field) -> Extent:
+        """How large the file that a field names is once it is decoded, by its header alone; a DataError if it is none
+        that can be read."""
+        return Extent()
 
     def room(self, item: Item, ratio: float) -> int:
         """The most tokens of an output for this item, if there is a limit."""

@@ -275,11 +275,11 @@ class TextGeneration(Task):
     def align(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> list[list[tuple[int, int]]]:
         """The links between words that the attention makes, (source word, target word)."""
         found: list[list[tuple[int, int]]] = [[] for _ in sources]
-        for i, words in self._attended_words(sources, targets):
+        for i, words in self.attended_words(sources, targets):
             found[i] = links(words)
         return found
 
-    def _attended_words(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Iterator[tuple[int, Weights]]:
+    def attended_words(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Iterator[tuple[int, Weights]]:
         """The number of each pair, in any order, and its attention, `(target words, source words)`."""
         layer = self.best_layer
         if layer is None:
@@ -369,7 +369,7 @@ class TextGeneration(Task):
         if not truths or self.best_layer is None:
             return
         some, seconds = list(truths), self.source.seconds_per_place
-        for k, words in self._attended_words([items[i] for i in some], [targets[i] for i in some]):
+        for k, words in self.attended_words([items[i] for i in some], [targets[i] for i in some]):
             i = some[k]
             counts.add(links(words), truths[i], words.shape[1])
             if seconds:

@@ -13,8 +13,8 @@ from pydantic import Field as Setting
 from pydantic import field_validator
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.sounds import decoded, read_sound, spectrogram, wav, window_of
-from regard.data.modality import Canvas, Modality
+from regard.data.modalities.sounds import check_sound, decoded, read_sound, spectrogram, wav, window_of
+from regard.data.modality import Canvas, Extent, Modality
 from regard.data.readers.members import field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
@@ -85,6 +85,7 @@ class Audio(Modality):
 
     Settings = AudioSettings
     dtype = "int16"
+    media = "audio"
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -170,6 +171,10 @@ class Audio(Modality):
         sound = wav(hops.reshape(-1), self.settings.rate)
         seconds = len(hops) / 100
         return Canvas(spectrogram(hops, self.settings.rate), 1, self.places(item), "sound", seconds, sound)
+
+    def extent(self, field: Field) -> Extent:
+        header = check_sound(field, self.settings.rate)
+        return Extent(seconds=header.frames / header.samplerate)
 
     def augmentation(self) -> nn.Module | None:
         settings = self.settings.augment

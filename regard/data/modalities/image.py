@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.pixels import Filter, check_picture, read_picture
-from regard.data.modality import Canvas, Modality
+from regard.data.modalities.pixels import Filter, check_picture, picture_size, read_picture
+from regard.data.modality import Canvas, Extent, Modality
 from regard.data.readers.members import RACY, field_digest
 from regard.data.side import Field, Item
 from regard.errors import DataError
@@ -91,6 +91,7 @@ class Image(Modality):
     Settings = ImageSettings
     dtype = "uint8"
     several_references = True
+    media = "image"
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -161,6 +162,10 @@ class Image(Modality):
         from regard.nn.augment import PictureAugmentation
 
         return PictureAugmentation(self.settings.augment, self.settings.size)
+
+    def extent(self, field: Field) -> Extent:
+        width, height = picture_size(field)
+        return Extent(width * height, width * height)
 
     def export(self) -> dict[str, Any] | None:
         return {"kind": "image", "side": self.settings.size, "resample": self.settings.resample}

@@ -47,6 +47,12 @@ def fit_picture(picture: Image, side: int, resample: Filter = "lanczos") -> NDAr
     return np.asarray(picture, dtype=np.uint8).reshape(side, -1)
 
 
+def picture_size(path: str | Path) -> tuple[int, int]:
+    """Width and height of a picture, by its header alone."""
+    with _opened(path) as image:
+        return image.width, image.height
+
+
 def check_picture(path: str | Path) -> None:
     """An error if a file is no whole picture, at less cost than reading it."""
     with _opened(path) as image:

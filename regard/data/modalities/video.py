@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from regard.data.lines import BLANKS
-from regard.data.modalities.clips import check_clip, chosen, clip_digest, count_frames, read_clip
+from regard.data.modalities.clips import check_clip, chosen, clip_digest, clip_size, count_frames, read_clip
 from regard.data.modalities.image import CAPTIONED, AugmentSettings, reached, read_boxes
-from regard.data.modality import Canvas, Modality
+from regard.data.modality import Canvas, Extent, Modality
 from regard.data.side import Field, Item
 from regard.errors import DataError
 from regard.evaluation.alignment import Alignment
@@ -67,6 +67,7 @@ class Video(Modality):
 
     Settings = VideoSettings
     dtype = "uint8"
+    media = "video"
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -158,6 +159,10 @@ class Video(Modality):
         side, frames = self.settings.size, len(item)
         pixels = np.asarray(item, np.uint8).reshape(frames, side, side, 3).transpose(1, 0, 2, 3)
         return Canvas(pixels.reshape(side, frames * side, 3), self.grid, frames * self.grid, "frames")
+
+    def extent(self, field: Field) -> Extent:
+        frames, width, height, rate = clip_size(field)
+        return Extent(width * height, frames * width * height, frames / rate)
 
     def augmentation(self) -> nn.Module | None:
         if self.settings.augment is None:

@@ -1,0 +1,63 @@
+"""Bodies of requests as JSON, and nothing but JSON: whatever else comes is refused with what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from email.message import Message
+from typing import Any, NoReturn
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from regard.serving.messages import Refused
+
+MOST = 20  # problems that are named
+
+
+class StrictRequest(Request):
+    """A request whose body is JSON by the letter: no NaN, nothing nested beyond reason."""
+
+    async def json(self) -> Any:
+        try:
+            return json.loads(await self.body(), parse_constant=_no_number)
+        except RecursionError:
+            raise HTTPException(400, "the body is nested too deep") from None
+        except ValueError as error:  # also of what is no UTF-8, and of numbers with thousands of digits
+            raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
+
+
+class StrictRoute(APIRoute):
+    """A route that takes JSON alone."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, wants_body = super().get_route_handler(), self.body_field is not None
+
+        async def strictly(request: Request) -> Response:
+            if wants_body and not _is_json(request.headers.get("content-type", "")):
+                raise Refused(415, "unsupported_media_type", "a body here is JSON, with Content-Type: application/json")
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return strictly
+
+
+def _is_json(content_type: str) -> bool:
+    message = Message()
+    message["content-type"] = content_type
+    return message.get_content_type() == "application/json"
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def described(problems: Sequence[Any]) -> str:
+    """What is wrong with a request, in a line that repeats nothing of its texts."""
+    lines = [f"{'.'.join(str(part)[:40] for part in x['loc'])}: {x['msg']}" for x in problems[:MOST]]
+    more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
+    return "; ".join([*lines, *more])[:2000]

@@ -1,0 +1,54 @@
+"""What the server allows a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field, JsonValue, model_validator
+
+from regard.section import Section
+from regard.serving.messages import Refused
+
+OURS = ("precision", "batch_tokens", "max_source", "stride")  # search settings that are not a request's to change
+
+
+class Limits(Section):
+    """What a request may ask for; what is beyond is refused before a model sees it."""
+
+    body_bytes: int = Field(32 * 2**20, ge=1024, le=2**32, description="most bytes of a request")
+    inputs: int = Field(256, ge=1, le=10**6, description="most inputs of a request")
+    characters: int = Field(100_000, ge=1, le=10**9, description="most characters of all texts of a request")
+    beam: int = Field(16, ge=1, le=1000, description="widest beam, and most samples (mbr)")
+    nbest: int = Field(16, ge=1, le=1000, description="most outputs of an input")
+    max_length: int = Field(1024, ge=1, le=10**6, description="most tokens of an output")
+    alternatives: int = Field(20, ge=0, le=1000, description="most alternatives of a token")
+    pixels: int = Field(20_000_000, ge=1, le=10**8, description="most pixels of a picture, or of a frame of a clip")
+    clip_pixels: int = Field(1_000_000_000, ge=1, le=10**10, description="most pixels of all frames of a clip")
+    seconds: float = Field(120.0, gt=0, le=86_400, description="longest recording or clip, in seconds")
+    queue: int = Field(512, ge=1, le=10**6, description="most inputs of a model that wait or are worked on")
+    timeout: float = Field(120.0, gt=0, le=86_400, description="seconds until a request is answered, or given up")
+    body_timeout: float = Field(30.0, gt=0, le=3600, description="seconds in which a request has to arrive")
+    per_minute: int = Field(0, ge=0, le=10**7, description="requests a minute of each key or address (0: any number)")
+    burst: int = Field(60, ge=1, le=10**6, description="of these, requests at once")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Limits:
+        if self.queue < self.inputs:
+            raise ValueError(
+                f"queue ({self.queue}) is less than inputs ({self.inputs}): no such request could be taken"
+            )
+        return self
+
+    def check_search(self, search: Mapping[str, JsonValue]) -> None:
+        """Refuse search settings that are the server's own, or beyond its limits."""
+        bounds = {"beam": self.beam, "nbest": self.nbest, "mbr": self.beam, "groups": self.beam}
+        bounds |= {"max_length": self.max_length, "min_length": self.max_length}
+        if search.get("contrastive"):
+            bounds["top_k"] = self.beam
+        for name, value in search.items():
+            if name in OURS:
+                raise Refused(422, "unprocessable", f"search.{name} is set by the server; leave it out")
+            if name in bounds and isinstance(value, int | float) and value > bounds[name]:
+                raise Refused(
+                    422, "unprocessable", f"search.{name}={value} is more than {bounds[name]}, the limit here"
+                )

@@ -1,0 +1,390 @@
+"""A process that runs one model: it takes requests from the server over a socket and answers there, as JSON.
+
+`python -m regard.serving.worker NUMBER` is started by `supervisor.py`; the number is that of the socket.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from regard.errors import ConfigError, DataError, MissingExtraError, RegardError
+from regard.serving.details import Finding, describe, scored
+from regard.serving.engine import Engine, Work, new_engine
+from regard.serving.messages import LanguagePair, ModelInfo, Refused, Written
+from regard.serving.stable import StableText
+from regard.serving.uploads import Uploads, remove
+from regard.serving.wire import (
+    ASK,
+    Answer,
+    Ask,
+    Cancel,
+    Channel,
+    Embed,
+    Explain,
+    Failed,
+    Found,
+    Generate,
+    Inspect,
+    Load,
+    Ready,
+    Reply,
+    Score,
+    Start,
+    Started,
+    Unable,
+    Wrote,
+    dumped,
+)
+from regard.system import System, load
+from regard.training.checkpoint import WEIGHTS
+
+if TYPE_CHECKING:
+    from regard.data.side import Field
+    from regard.search_settings import Search
+    from regard.tasks.results import Output
+
+SLICE = 16  # pairs or sources that a job takes on between two turns of the engine
+LANGUAGE = "<2"  # how the token begins that says which language is wanted (`data.corpora.prefix`)
+
+
+@dataclass
+class Input:
+    """An input that is searched for; the engine tells it how that goes."""
+
+    worker: Worker
+    ask: Generate
+    index: int
+    field: Field
+    search: Search
+    files: list[Path]
+    asked: float
+    ticket: int = 0
+    text: StableText = field(default_factory=StableText)
+
+    def wrote(self, tokens: Sequence[int]) -> None:
+        if self.ask.stream:
+            new = self.text.settled(self.worker.text_of(self, tokens))
+            self.worker.say(*([Wrote(id=self.ask.id, text=new)] if new else []))
+
+    def done(self, outputs: list[Output]) -> None:
+        self.worker.finished.append((self, outputs))
+
+    def failed(self, error: RegardError) -> None:
+        self.worker.forget(self.ask.id)
+        self.worker.fail(self.ask.id, error)
+
+
+class Worker:
+    """A model at work."""
+
+    def __init__(self, system: System, channel: Channel, start: Start, engine: Engine) -> None:
+        self.system, self.channel, self.engine = system, channel, engine
+        self.own_search = start.served.search
+        self.uploads = Uploads(system.task.source, start.limits, Path(start.folder))
+        self.inputs: dict[int, list[Input]] = {}  # by the id of their request
+        self.jobs: dict[int, Iterator[None]] = {}
+        self.queued: deque[Input] = deque()  # inputs that the engine has not begun with, oldest first
+        self.finished: list[tuple[Input, list[Output]]] = []
+        self.outbox: list[Reply | Load] = []
+        self.told = Load(waiting=0, running=0, rows=0)
+
+    def run(self) -> NoReturn:
+        """Work until the server is gone."""
+        busy = False
+        while True:
+            for content in self.channel.receive(wait=not busy):
+                self.take(content)
+            busy = self.engine.turn()
+            self._started()
+            self._describe()
+            busy = self._work_on_jobs() or busy
+            self._flush()
+
+    def say(self, *messages: Reply) -> None:
+        """What is sent after this turn."""
+        self.outbox += messages
+
+    def fail(self, number: int, error: RegardError | Refused) -> None:
+        """Say why there is no answer."""
+        if isinstance(error, Refused):
+            self.say(Failed(id=number, status=error.status, code=error.code, message=error.message))
+            return
+        theirs = isinstance(error, DataError | ConfigError | MissingExtraError)
+        message = self.uploads.described(error)
+        if theirs:
+            self.say(Failed(id=number, status=422, code="unprocessable", message=message))
+        else:
+            self.say(Failed(id=number, status=500, code="internal", message=message))
+
+    def text_of(self, one: Input, tokens: Sequence[int]) -> str:
+        """What some tokens of an output read as."""
+        return self.system.task.target.decode(tokens)
+
+    # Taking requests
+
+    def take(self, content: bytes) -> None:
+        """Begin with a request, or forget one."""
+        ask = ASK.validate_json(content)
+        if isinstance(ask, Cancel):
+            self.forget(ask.id)
+            return
+        try:
+            if isinstance(ask, Generate):
+                self._submit(ask)
+            else:
+                self.jobs[ask.id] = self._job(ask)
+        except (RegardError, Refused) as error:
+            self.forget(ask.id)
+            self.fail(ask.id, error)
+
+    def _submit(self, ask: Generate) -> None:
+        request, search = ask.request, self.search(ask.request.search)
+        mine = self.inputs[ask.id] = []
+        for index, source in enumerate(request.inputs):
+            given, files = self.uploads.field(source)
+            one = Input(self, ask, index, given, search, files, time.monotonic())
+            mine.append(one)
+            work = Work(
+                given, search, prefix=request.prefixes[index] if request.prefixes else "",
+                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index,
+            )  # fmt: skip
+            one.ticket = self.engine.submit(work, one)
+            self.queued.append(one)
+
+    def search(self, changes: dict[str, Any]) -> Search:
+        """The model's own search settings, with those of the server and of a request."""
+        return self.system.search_settings(**{**self.own_search, **changes})
+
+    def forget(self, number: int) -> None:
+        """Stop work on a request, and remove what it brought."""
+        for one in self.inputs.pop(number, ()):
+            self.engine.cancel(one.ticket)
+            remove(one.files)
+        if job := self.jobs.pop(number, None):
+            job.close()  # type: ignore[attr-defined]
+
+    # What the engine gave
+
+    def _started(self) -> None:
+        """Say how long inputs have waited that the engine began with: it takes them in order."""
+        now = time.monotonic()
+        while len(self.queued) > self.engine.waiting:
+            one = self.queued.popleft()
+            if one.ask.id in self.inputs:
+                self.say(Started(id=one.ask.id, waited=now - one.asked))
+
+    def _describe(self) -> None:
+        """Send the outputs that this turn has finished."""
+        done = [(one, outputs) for one, outputs in self.finished if one.ask.id in self.inputs]
+        self.finished = []
+        task = self.system.task
+        try:
+            findings = [
+                Finding(one.field, task.item(one.field), one.search, one.ask.request, outputs) for one, outputs in done
+            ]
+            written = describe(task, findings)
+        except RegardError as error:
+            for number in {one.ask.id for one, _ in done}:
+                self.forget(number)
+                self.fail(number, error)
+            return
+        for (one, _), outputs in zip(done, written, strict=True):
+            self._send(one, outputs)
+
+    def _send(self, one: Input, outputs: list[Written]) -> None:
+        number, request = one.ask.id, one.ask.request
+        if request.trace and outputs:
+            plain = self._explained(one.field, outputs[0].text, one.search.model_dump())
+            outputs = [outputs[0].model_copy(update={"trace": json.loads(dumped(plain))}), *outputs[1:]]
+        if one.ask.stream and outputs and (rest := one.text.rest(outputs[0].text)):
+            self.say(Wrote(id=number, text=rest))
+        self.say(Found(id=number, index=one.index, outputs=outputs))
+        remove(one.files)
+        mine = self.inputs[number]
+        mine.remove(one)
+        if not mine:
+            del self.inputs[number]
+
+    def _flush(self) -> None:
+        load = Load(waiting=len(self.queued), running=self.engine.running, rows=self.engine.rows)
+        if load != self.told and (self.outbox or not load.running):
+            self.outbox.append(load)
+            self.told = load
+        if self.outbox:
+            self.channel.send(*self.outbox)
+            self.outbox = []
+
+    # Jobs, a slice of one between two turns
+
+    def _work_on_jobs(self) -> bool:
+        """Go on with the oldest job; whether there are more."""
+        for number, job in list(self.jobs.items())[:1]:
+            try:
+                next(job)
+                self.jobs[number] = self.jobs.pop(number)  # others have their turn before the rest of it
+            except StopIteration:
+                self.jobs.pop(number, None)
+            except (RegardError, Refused, TypeError) as error:
+                self.jobs.pop(number, None)
+                self.fail(number, DataError(str(error)) if isinstance(error, TypeError) else error)
+        return bool(self.jobs)
+
+    def _job(self, ask: Ask) -> Iterator[None]:
+        match ask:
+            case Score():
+                return self._score(ask)
+            case Embed():
+                return self._embed(ask)
+            case Explain():
+                return self._explain(ask)
+            case Inspect():
+                return self._inspect(ask)
+            case _:
+                raise DataError(f"nothing answers '{ask.do}'")
+
+    def _score(self, ask: Score) -> Iterator[None]:
+        task, found = self.system.task, list[Any]()
+        for start in range(0, len(ask.sources), SLICE):
+            targets, files = ask.targets[start : start + SLICE], list[Path]()
+            try:
+                fields = self._fields(ask.sources[start : start + SLICE], files)
+                for number, what in enumerate(task.unfit_pairs(fields, targets), start):
+                    if what:
+                        raise DataError(f"pair {number} {what}")
+                scores = self.system.score(fields, targets)
+            finally:
+                remove(files)
+            pairs = zip(targets, scores, strict=True)
+            found += [scored(task, target, score).model_dump(mode="json") for target, score in pairs]
+            yield
+        self.say(Answer(id=ask.id, content=dumped(found)))
+
+    def _embed(self, ask: Embed) -> Iterator[None]:
+        found = list[list[float]]()
+        for start in range(0, len(ask.sources), SLICE):
+            files = list[Path]()
+            try:
+                vectors = self.system.sentence_embeddings(self._fields(ask.sources[start : start + SLICE], files))
+            finally:
+                remove(files)
+            found += vectors.astype(float).round(6).tolist()
+            yield
+        self.say(Answer(id=ask.id, content=dumped(found)))
+
+    def _fields(self, sources: Sequence[Any], files: list[Path]) -> list[Field]:
+        """Sources as a modality reads them; `files` is told of what to remove."""
+        found = []
+        for source in sources:
+            given, own = self.uploads.field(source)
+            files += own
+            found.append(given)
+        return found
+
+    def _explain(self, ask: Explain) -> Iterator[None]:
+        given, files = self.uploads.field(ask.source)
+        try:
+            plain = self._explained(given, ask.target, self.search(ask.search).model_dump())
+        finally:
+            remove(files)
+        yield
+        self.say(Answer(id=ask.id, content=dumped(plain)))
+
+    def _explained(self, given: Field, target: str | None, search: dict[str, Any]) -> Any:
+        from regard.explain.page import _plain
+
+        return _plain(self.system.explain(given, target, **search))
+
+    def _inspect(self, ask: Inspect) -> Iterator[None]:
+        inspection = import_module("regard.explain.inspection")
+        given, files = self.uploads.field(ask.source)
+        try:
+            found = inspection.inspect(
+                self.system, given, forced=tuple(ask.forced), search=self.search(ask.search),
+                alternatives=ask.alternatives, tree=ask.tree, edits=inspection.Edits(**(ask.edits or {})),
+            )  # fmt: skip
+        finally:
+            remove(files)
+        yield
+        self.say(Answer(id=ask.id, content=dumped(found.to_json())))
+
+
+def open_system(start: Start) -> System:
+    """The model, in the engine that is asked for."""
+    served, folder = start.served, Path(start.served.folder)
+    if served.engine == "regard":
+        return load(folder, device=served.device)
+    from regard.exchange.ctranslate2 import open_engine
+
+    place = "cuda" if served.device.startswith("cuda") else "cpu"
+    return System(open_engine(folder, served.quantization, place, served.threads), folder)
+
+
+def describe_model(system: System, start: Start) -> ModelInfo:
+    """What there is to know of a model."""
+    task, served, config = system.task, start.served, system.config
+    if not task.generates:
+        raise ConfigError(f"{served.folder} writes and predicts nothing for an input, so there is nothing to serve")
+    prefixes = [prefix for prefix in config.data.prefixes if prefix.startswith(LANGUAGE)]
+    guessed = [LanguagePair(target=prefix.strip("<2>"), prefix=prefix) for prefix in prefixes]
+    texts = [part.media for part in task.source.parts] == ["text"] and config.target.text
+    weights = system.folder / WEIGHTS
+    return ModelInfo(
+        name=served.name, ready=True, target=config.target.kind,
+        sources=[part.media for part in task.source.parts] if config.sources[0].given else [],
+        writes=config.target.written, aligns=task.best_layer is not None, embeds=served.engine == "regard",
+        languages=served.pairs or guessed or ([LanguagePair()] if texts and config.sources[0].given else []),
+        parameters=system.parameters(), device=str(task.device), engine=served.engine,
+        created=int(weights.stat().st_mtime if weights.exists() else time.time()),
+        search=system.search_settings(**served.search).model_dump(mode="json"),
+        limits=start.limits.model_dump(mode="json"),
+    )  # fmt: skip
+
+
+def serve(line: socket.socket) -> int:
+    """Load the model that the server names, and work."""
+    channel = Channel(line)
+    try:
+        start = Start.model_validate_json(channel.receive(wait=True)[0])
+        try:
+            for module in start.modules:
+                import_module(module)
+            import torch
+
+            if start.served.threads is not None:
+                torch.set_num_threads(start.served.threads)
+            system = open_system(start)
+            search = dict(start.served.search)
+            if start.served.precision is not None:
+                search["precision"] = start.served.precision
+            start = start.model_copy(update={"served": start.served.model_copy(update={"search": search})})
+            info = describe_model(system, start)
+            budget = start.served.batch_tokens or system.search_settings(**search).batch_tokens
+            engine = new_engine(system.task, budget=budget)
+        except (RegardError, OSError, MemoryError, RuntimeError) as error:
+            channel.send(Unable(message=str(error) or type(error).__name__))
+            return 2
+        channel.send(Ready(info=info))
+        Worker(system, channel, start, engine).run()
+    except EOFError:  # the server is gone, or has no more work
+        return 0
+
+
+def main() -> None:
+    """Run as a process of its own; signals of a terminal are the server's to hear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as line:
+        sys.exit(serve(line))
+
+
+if __name__ == "__main__":
+    main()
