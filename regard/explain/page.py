@@ -49,8 +49,9 @@ def served_page(title: str = "Regard") -> str:
     """The document of a server, which has the files of `web_folder` under `web/` beside it, the native API under `v1/`
     and `POLICY` as its Content-Security-Policy."""
     styles = "\n".join(f'<link rel="stylesheet" href="{WEB}/{name}">' for name in STYLES)
+    icon = '<link rel="icon" href="data:,">'  # none, so that none is asked for
     script = f'<script type="module" src="{WEB}/explorer.js"></script>'
-    return _filled(title, policy="", style=styles, data="", script=script)
+    return _filled(title, policy=icon, style=styles, data="", script=script)
 
 
 def web_folder() -> Path:

@@ -300,9 +300,9 @@ class Worker:
         self.say(Answer(id=ask.id, content=dumped(plain)))
 
     def _explained(self, given: Field, target: str | None, search: dict[str, Any]) -> Any:
-        from regard.explain.page import _plain
+        from regard.explain.page import plain
 
-        return _plain(self.system.explain(given, target, **search))
+        return plain(self.system.explain(given, target, **search))
 
     def _inspect(self, ask: Inspect) -> Iterator[None]:
         inspection = import_module("regard.explain.inspection")

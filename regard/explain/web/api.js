@@ -7,9 +7,16 @@ export class Refusal extends Error {
   }
 }
 
+let key = null; // of a server that asks for one; it is forgotten with the page
+
+export function useKey(given) {
+  key = given;
+}
+
 async function send(path, body, signal) {
-  const options = body === undefined ? { signal } : { method: "POST", signal, body: JSON.stringify(body),
-    headers: { "Content-Type": "application/json" } };
+  const headers = { ...(key && { Authorization: `Bearer ${key}` }) };
+  const options = body === undefined ? { signal, headers } : { method: "POST", signal, body: JSON.stringify(body),
+    headers: { ...headers, "Content-Type": "application/json" } };
   let answer;
   try {
     answer = await fetch(path, options);

@@ -14,6 +14,7 @@ export function documentView(models, explore, onchange) {
   const area = make("textarea", { dir: "auto", rows: 6, "aria-label": "Text", placeholder: "Paste a text, a sentence a line" });
   const split = make("input", { type: "checkbox" }), told = make("p", { class: "quiet", role: "status" }), only = latest();
   const order = choices("Order", (chosen) => { sorting = chosen; arrange(); });
+  order.element.classList.add("switch");
   const body = make("tbody"), bar = make("progress", { max: 1, value: 0, "aria-label": "Progress" });
   const start = button("Translate", () => run(), { class: "primary" });
   const save = (kind, some) => button(some ? `Corrected as ${kind}` : `All as ${kind}`, () => write(kind, some));

@@ -53,7 +53,7 @@ export function exploreView(models, onchange) {
     input.show(info.sources);
     beam.value = info.search?.beam ?? "";
     beam.closest("label").hidden = !info.writes;
-    const pairs = (info.languages ?? []).map(({ source, target }) => `${source} to ${target}`).slice(0, 4).join(", ");
+    const pairs = (info.languages ?? []).filter(({ source }) => source !== "source").map(({ source, target }) => `${source} to ${target}`).slice(0, 4).join(", ");
     facts.textContent = [pairs, info.parameters ? `${info.parameters.toLocaleString("en")} parameters` : "", info.ready ? "" : "not ready yet"]
       .filter(Boolean).join(" · ");
     method.replaceChildren(...["attention", ...(info.methods ?? []).filter((name) => name !== "attention")].map((name) => make("option", { value: name }, name)));
@@ -83,7 +83,7 @@ export function exploreView(models, onchange) {
     result.ariaBusy = true;
     try {
       if (model().writes && !keep) {
-        for await (const event of events("generate", { model: select.value, input: given, ...search() }, signal)) {
+        for await (const event of events("generate", { model: select.value, input: Array.isArray(given) ? [given] : given, ...search() }, signal)) {
           if (event.text !== undefined) live.textContent = event.text;
           else if (event.delta) live.textContent += event.delta;
           else if (event.outputs) live.textContent = event.outputs[0]?.[0]?.text ?? "";
@@ -109,14 +109,9 @@ export function exploreView(models, onchange) {
     told.classList.remove("error");
     try {
       const asked = { model: select.value, input: given, ...search() };
-      if (model().writes) {
-        found = await ask("inspect", { ...asked, forced, alternatives: ALTERNATIVES, tree: true,
-          ...(edits.get() && { edits: edits.get() }) }, signal);
-        shown = found.explanation;
-      } else {
-        shown = await ask("explain", asked, signal);
-        found = { outputs: null, tree: null };
-      }
+      found = model().writes ? await inspected(asked, signal) : null;
+      shown = found ? found.explanation : await ask("explain", asked, signal);
+      found ??= { outputs: null, tree: null };
       if (!methods.hidden && method.value !== "attention") {
         shown = await ask("explain", { ...asked, method: method.value, target: found.outputs?.[0].text }, signal);
       }
@@ -134,6 +129,17 @@ export function exploreView(models, onchange) {
     tree.show(found.tree);
     if (!forced.length && !edits.get() && best) what.show(select.value, given, original);
     announce(best ? best.text : shown.target.join(" "));
+  }
+
+  // Null where a model cannot be looked into so, as one that another engine computes.
+  async function inspected(asked, signal) {
+    try {
+      return await ask("inspect", { ...asked, forced, alternatives: ALTERNATIVES, tree: true,
+        ...(edits.get() && { edits: edits.get() }) }, signal);
+    } catch (error) {
+      if (forced.length || edits.get() || !error.status) throw error;
+      return null;
+    }
   }
 
   function showOutput() {

@@ -1,5 +1,5 @@
 /* The page that a server brings: it asks which models there are and shows its views. */
-import { ask } from "./api.js";
+import { ask, useKey } from "./api.js";
 import { compareView } from "./compare.js";
 import { documentView } from "./documents.js";
 import { $, announce, button, choices, make } from "./dom.js";
@@ -56,4 +56,14 @@ async function start() {
 }
 
 $("main").replaceChildren(make("p", { class: "quiet" }, "Asking the server for its models …"));
-start().catch((error) => $("main").replaceChildren(make("p", { role: "alert" }, error.message)));
+start().catch(refused);
+
+// A server may ask for a key.
+function refused(error) {
+  const told = make("p", { role: "alert" }, error.message), field = make("input", { type: "password", "aria-label": "API key" });
+  const use = () => { useKey(field.value.trim()); start().catch(refused); };
+  field.onkeydown = (event) => { if (event.key === "Enter") use(); };
+  $("main").replaceChildren(told, ...(error.status === 401
+    ? [make("div", { class: "row" }, make("label", { class: "inline" }, "API key", field), button("Use it", use))] : []));
+  field.focus();
+}

@@ -30,7 +30,8 @@ export function outputPanel(on = {}) {
   function show(x, unit, { forced = 0, sourceShown = true, differs = () => false } = {}) {
     const whole = x.places?.[0] === -1; // a label or a number
     source.replaceChildren(given(x));
-    names[0].hidden = source.hidden = !sourceShown;
+    names[0].hidden = names[1].hidden = source.hidden = !sourceShown;
+    texts.classList.toggle("alone", !sourceShown);
     const logs = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
     total.textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
       "The bar under a token is its probability. " +
