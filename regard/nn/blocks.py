@@ -188,7 +188,7 @@ class DecoderBlock(Block):
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
             queries = x.unflatten(0, (mask.shape[0], -1)).flatten(1, 2)  # (sources, rows of one, d_model)
-            return self.cross_attention.cached_cross_attention(queries, source, mask).view_as(x)
+            return self.cross_attention.cached_cross_attention(queries, source, mask, slots).view_as(x)
 
         x = self.around_self(x, lambda x: self.self_attention.cached_self_attention(x, cache, slots))
         if self.cross:

@@ -128,7 +128,7 @@ class _Results:
 def beam_search(
     model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
     alpha: float = 1.0, exact: bool = False, constraints: Sequence[Sequence[Sequence[int]]] | None = None,
-    groups: int = 1, diversity: float = 0.5, counted: int = 0,
+    groups: int = 1, diversity: float = 0.5, counted: int = 0, observe: Callable[[Chooser], Chooser] | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
 
@@ -139,15 +139,17 @@ def beam_search(
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results. `state` is the model's before the first token,
-    or a `LazyStart`. So many tokens as are `counted` stand before each output, and count in its length.
+    or a `LazyStart`. So many tokens as are `counted` stand before each output, and count in its length. What `observe`
+    makes of what chooses does so in its place (`tree.py`).
     """
     if not len(limits.longest):
         return []
     device = state.device if isinstance(state, LazyStart) else limits.longest.device
-    graphs = model.graphs if groups == 1 and not constraints else None
+    graphs = model.graphs if groups == 1 and not constraints and observe is None else None
     most = int(limits.longest.max())
     limits = limits.to(device) if graphs is None else limits
     chooser = _chooser(limits, width, constraints, groups, diversity)
+    chooser = chooser if observe is None else observe(chooser)
     normalised = model.logits is None
     turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised, counted)
     results = _Results(limits, groups, nbest, [[] for _ in range(len(limits.longest) * groups)])

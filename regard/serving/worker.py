@@ -305,12 +305,14 @@ class Worker:
         return plain(self.system.explain(given, target, **search))
 
     def _inspect(self, ask: Inspect) -> Iterator[None]:
-        inspection = import_module("regard.explain.inspection")
+        from regard.inspection.inspect import inspect
+        from regard.nn.edits import Edits
+
         given, files = self.uploads.field(ask.source)
         try:
-            found = inspection.inspect(
-                self.system, given, forced=tuple(ask.forced), search=self.search(ask.search),
-                alternatives=ask.alternatives, tree=ask.tree, edits=inspection.Edits(**(ask.edits or {})),
+            found = inspect(
+                self.system.task, given, self.search(ask.search), forced=tuple(ask.forced),
+                alternatives=ask.alternatives, tree=ask.tree, edits=Edits.from_json(ask.edits or {}),
             )  # fmt: skip
         finally:
             remove(files)

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.data.batches import Batch, Layout, Pairs, make_batch, pack
 from regard.data.examples import Example
@@ -28,10 +29,11 @@ from regard.search.beam import beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import Ensemble, Together
-from regard.search.limits import Hypothesis, Limits
+from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from regard.search.stepper import LazyStart, Stepper, begun
+from regard.search.tree import TreeObserver
 from regard.search_settings import Search
 from regard.tasks.results import (
     Advance,
@@ -130,6 +132,30 @@ class TextGeneration(Task):
             advance(len(members))
         return results
 
+    def forced_outputs(
+        self, field: Field, item: Item, forced: Tokens, search: Search, observer: TreeObserver | None = None
+    ) -> list[Output]:
+        """The best outputs for one input, best first, which begin with the `forced` tokens; a prompt comes before them.
+        The mark that ends an output may be the last of them: then there is nothing to search for."""
+        prefix = [*self.target.encode(self.source.prompt(field)), *forced]
+        ended = bool(forced) and prefix[-1] == self.target.marks.end
+        tokens = prefix[:-1] if ended else prefix
+        if unknown := [token for token in tokens if not 0 <= token < self.target.size]:
+            raise DataError(f"there is no token {unknown[0]}; there are {self.target.size}, counted from 0")
+        if what := self._problem(item, tokens, [], search):
+            raise DataError(f"the source {what}")
+        if ended:
+            (pair,) = self.score_items([item], [tokens])
+            score = pair.log_prob / float(self.length_penalty(search, torch.tensor([float(len(prefix))])))
+            return [Output(self.text_of(item, tokens), score, pair.log_prob, tokens)]
+        (found,) = self.search([item], search, prefixes=[tokens], observer=observer)
+        outputs = [Output(self.text_of(item, h.tokens), h.score, h.log_prob, h.tokens) for h in found]
+        return least_risk(outputs, search) if search.mbr else outputs
+
+    def length_penalty(self, search: Search, length: Tensor) -> Tensor:
+        """What `log p` of outputs of so many tokens, the mark at the end counted, is divided by."""
+        return length_penalty(search.length_penalty, search.alpha, length + self.target.marks.counted)
+
     def text_of(self, source: Item, tokens: Tokens) -> str:
         """The text of what was written for a source."""
         return self.target.decode(tokens)
@@ -193,8 +219,10 @@ class TextGeneration(Task):
     def search(
         self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
+        observer: TreeObserver | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples."""
+        """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples. An `observer`
+        watches the beam search for a single source."""
         model: Any = for_decoding(self.model, settings.precision)
         room, fixed = self.room(sources, settings), self.target.fixed_length
         weight = self._ctc_weight(settings)
@@ -231,7 +259,7 @@ class TextGeneration(Task):
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
-                counted=self.target.marks.counted,
+                counted=self.target.marks.counted, observe=None if observer is None else observer.watch,
             )  # fmt: skip
         if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
             found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]

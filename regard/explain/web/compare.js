@@ -2,7 +2,7 @@
 import { ask, latest } from "./api.js";
 import { attentionPanel } from "./attention.js";
 import { composer } from "./compose.js";
-import { button, make, number } from "./dom.js";
+import { button, make } from "./dom.js";
 import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
 import { prepare } from "./prepare.js";
@@ -59,7 +59,7 @@ function column(label, models, i, onchange) {
   select.onchange = onchange;
   const attention = attentionPanel({ pointed: (index) => output.mark(index), changed: () => { if (x) show(x, kept); } });
   const output = outputPanel({ pointed: (index) => (index === null ? attention.leave() : attention.point(index)) });
-  const score = make("p", { class: "quiet" }), result = make("div", { hidden: "" }, output.element, score);
+  const result = make("div", { hidden: "" }, output.element);
   const card = make("section", { "aria-label": label }, make("label", {}, make("span", { class: "quiet" }, label), select), result);
   let x = null, kept = [];
   attention.element.hidden = true;
@@ -69,8 +69,6 @@ function column(label, models, i, onchange) {
     result.hidden = attention.element.hidden = false;
     attention.show(x);
     output.show(x, "pieces", { sourceShown: false, differs: (i) => !same[i] });
-    score.textContent = x.log_probs.length ? `Log p ${number(x.log_probs.reduce((a, b) => a + (b ?? -Infinity), 0))}, ` +
-      `${x.log_probs.length} tokens` : "";
   }
 
   return { element: make("div", { class: "view" }, card, attention.element), show, draw: () => attention.draw(), reset: () => attention.reset(),

@@ -49,7 +49,7 @@ function textField(name, onrun) {
 }
 
 // A place to drop a file into, with a button that asks for one.
-function fileField(name, accept, take, ...more) {
+function fileField(name, accept, take, onrun, ...more) {
   const input = make("input", { type: "file", accept, hidden: "", "aria-label": `Choose a ${name.toLowerCase()}` });
   const shown = make("div", { class: "preview" }), told = make("p", { class: "quiet", role: "status" });
   const element = make("div", { class: "drop" }, shown, make("div", { class: "row" },
@@ -61,6 +61,7 @@ function fileField(name, accept, take, ...more) {
     told.textContent = "";
     try {
       data = await take(file, shown);
+      onrun();
     } catch {
       told.textContent = `${file.name} cannot be read as a ${name.toLowerCase()}.`;
     }
@@ -84,9 +85,8 @@ function pictureField(name, onrun) {
     canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     const address = canvas.toDataURL("image/png");
     shown.replaceChildren(make("img", { src: address, alt: "the picture that was chosen" }));
-    queueMicrotask(onrun);
     return address.slice(address.indexOf(",") + 1);
-  });
+  }, onrun);
 }
 
 function soundField(name, onrun) {
@@ -94,7 +94,6 @@ function soundField(name, onrun) {
     const data = base64(bytes);
     shown.replaceChildren(make("audio", { controls: "", src: `data:audio/wav;base64,${data}`,
       "aria-label": "the recording that was chosen" }));
-    queueMicrotask(onrun);
     return data;
   };
   let stop = null;
@@ -105,6 +104,7 @@ function soundField(name, onrun) {
       microphone.textContent = "Record";
       microphone.classList.remove("recording");
       field.put(play(await end(), field.shown));
+      onrun();
       return;
     }
     try {
@@ -115,13 +115,12 @@ function soundField(name, onrun) {
       field.told.textContent = "The microphone cannot be used; allow it, or choose a file.";
     }
   });
-  const field = fileField(name, "audio/*", async (file, shown) => play(await toWav(file), shown), microphone);
+  const field = fileField(name, "audio/*", async (file, shown) => play(await toWav(file), shown), onrun, microphone);
   return field;
 }
 
 const clipField = (name, onrun) => fileField(name, "video/*,image/gif", async (file, shown) => {
   shown.replaceChildren(file.name);
-  queueMicrotask(onrun);
   return base64(new Uint8Array(await file.arrayBuffer()));
-});
+}, onrun);
 const FIELDS = { text: textField, image: pictureField, audio: soundField, video: clipField };

@@ -1,19 +1,28 @@
 /* How doubtful an output is, from what the server tells of it, and why. */
+import { sum } from "./numbers.js";
 
-const GAP = 0.2; // attention that a source word should have received in all
+const LITTLE = 0.2; // a source word that received less attention than this is not attended to
 const FLAGS = { repetition: "repeats itself", untranslated: "seems untranslated", truncated: "cut off",
   unused_input: "part of the input was not used" };
 
-// From 0 to 1: the greatest of four doubts. How improbable its tokens are in the (geometric) mean, half of how
-// improbable its least probable word is, the share of source words that nothing attended to, and the flags.
-export function doubt({ log_prob, tokens, words, coverage, flags = [] }) {
-  const reasons = [], count = Math.max(1, tokens?.length ?? 1);
-  const mean = 1 - Math.exp((log_prob ?? -1e9) / count);
+// As `regard.inspection.doubt` has it: 1 - c √w (1 - g) (1 - r), of the tokens' mean probability, that of the least
+// probable word, the gap in coverage of the source and the share of bigrams that are repeated.
+export function doubt(source, { text, tokens, words, coverage, flags = [] }) {
+  const reasons = [], logs = tokens.map((token) => token.log_prob ?? -Infinity);
+  const mean = Math.exp(sum(logs) / Math.max(1, logs.length));
   const least = words?.length ? words.reduce((a, b) => (b.confidence < a.confidence ? b : a)) : null;
-  const open = coverage?.length ? coverage.filter((share) => share < GAP).length / coverage.length : 0;
+  const received = (coverage ?? []).map((share) => share * Math.max(1, coverage.length / Math.max(1, words?.length ?? 1)));
+  const gap = received.length ? sum(received.map((share) => Math.max(0, 1 - share))) / received.length : 0;
+  const repeated = Math.max(0, repetition(text) - repetition(source));
+  const open = received.filter((share) => share < LITTLE).length;
   if (least && least.confidence < 0.5) reasons.push(`unsure of “${least.text}”`);
-  if (open > 0.15) reasons.push(`${Math.round(100 * open)}% of the source hardly attended to`);
+  if (open) reasons.push(`${open} of ${received.length} source words hardly attended to`);
+  if (repeated > 0 && !flags.includes("repetition")) reasons.push(FLAGS.repetition);
   reasons.push(...flags.map((flag) => FLAGS[flag] ?? flag));
-  const flagged = flags.some((flag) => flag !== "unused_input") ? 0.9 : flags.length ? 0.6 : 0;
-  return { value: Math.max(mean, least ? (1 - least.confidence) / 2 : 0, open, flagged), reasons };
+  return { value: 1 - mean * Math.sqrt(least?.confidence ?? 1) * (1 - gap) * (1 - repeated), reasons };
+}
+
+function repetition(text) {
+  const words = text.split(/\s+/).filter(Boolean), pairs = words.slice(1).map((word, i) => `${words[i]} ${word}`);
+  return pairs.length ? 1 - new Set(pairs).size / pairs.length : 0;
 }

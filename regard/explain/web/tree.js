@@ -58,7 +58,7 @@ export function treeView() {
         if (parent) {
           const [a, b, c, d] = [x(parent.node) + WIDE - 34 - from, y(parent.row), x(node) - from, y(row)];
           edges.append(make("path", { class: classes, d: `M${a} ${b}C${a + 17} ${b} ${c - 17} ${d} ${c} ${d}`,
-            "stroke-width": node.state === "best" ? 3 : 1 + 1.5 * Math.exp(node.log_prob ?? -9) }));
+            "stroke-width": node.state === "best" ? 3 : 1 + 2 * own(node) }));
         }
         const box = make("rect", { x: x(node) - from, y: y(row) - 12, width: WIDE - 34, height: 24, rx: 5 });
         const text = make("text", { x: x(node) - from + (WIDE - 34) / 2, y: y(row), "text-anchor": "middle" },
@@ -79,9 +79,10 @@ export function treeView() {
     return copy;
   }
 
-  const describe = (node) => [readable(node.text), lines(
-    node.log_prob === null ? "probability 0" : `probability ${percent(Math.exp(node.log_prob))} (log p ${number(node.log_prob)})`,
-    `score so far ${number(node.score)}`, ENDS[node.state])];
+  // How probable its token is after those before; nodes have log p of all of them.
+  const own = (node) => Math.exp(node.log_prob - (found.placed.get(node.parent)?.node.log_prob ?? 0));
+  const describe = (node) => [readable(node.text), lines(found.placed.has(node.parent) && `probability ${percent(own(node))}`,
+    `log p so far ${number(node.log_prob)}, score ${number(node.score)}`, ENDS[node.state])];
 
   function tell(node, group) {
     showTip(group, ...describe(node), { live: true });
