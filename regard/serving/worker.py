@@ -328,17 +328,19 @@ class Worker:
         self.say(Answer(id=ask.id, content=dumped(plain)))
 
     def _explained(self, given: Field, target: str | None, search: dict[str, Any]) -> Any:
-        from regard.explain.page import _plain
+        from regard.explain.page import plain
 
-        return _plain(self.system.explain(given, target, **search))
+        return plain(self.system.explain(given, target, **search))
 
     def _inspect(self, ask: Inspect) -> Iterator[None]:
-        inspection = import_module("regard.explain.inspection")
+        from regard.inspection.inspect import inspect
+        from regard.nn.edits import Edits
+
         given, files = self.uploads.field(ask.source)
         try:
-            found = inspection.inspect(
-                self.system, given, forced=tuple(ask.forced), search=self.search(ask.search),
-                alternatives=ask.alternatives, tree=ask.tree, edits=inspection.Edits(**(ask.edits or {})),
+            found = inspect(
+                self.system.task, given, self.search(ask.search), forced=tuple(ask.forced),
+                alternatives=ask.alternatives, tree=ask.tree, edits=Edits.from_json(ask.edits or {}),
             )  # fmt: skip
         finally:
             remove(files)
