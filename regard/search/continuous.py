@@ -19,7 +19,7 @@ from regard.search.limits import Hypothesis
 from regard.search.stepper import Step
 
 M = TypeVar("M")  # what stands for a source to the caller
-IDLE = 8  # when one row in so many idles, rows are laid out anew without those
+IDLE = 4  # when one row in so many idles, rows are laid out anew without those
 
 
 @dataclass(eq=False)

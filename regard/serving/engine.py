@@ -1,8 +1,8 @@
 """Engines: requests in, outputs out, a turn at a time.
 
 An engine has one thread, and no queue but its own: whoever drives it submits work, calls `turn` while there is some,
-and hears of what was written through listeners. `ContinuousEngine` lets requests join and leave between two steps of the
-network (see `regard/search/continuous.py`); `BatchEngine` works on a batch from its beginning to its end.
+and hears of what was written through listeners. `ContinuousEngine` lets requests join and leave between two steps of
+the network (see `regard/search/continuous.py`); `BatchEngine` works on a batch from its beginning to its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
 from regard.tasks.task import Task, inference
+
+GATHERED = 4  # requests join at once if they are one for so many that run
+PATIENCE = 4  # turns after which they join however few they are
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ class ContinuousEngine(Engine):
         self.queue, self.jobs = deque[Job](), dict[int, Job]()
         self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
         self.others = BatchEngine(task, budget)
-        self.memory = ExitStack()
+        self.memory, self.patience = ExitStack(), PATIENCE
 
     def submit(self, work: Work, listener: Listener) -> int:
         search = work.search
@@ -255,14 +258,24 @@ class ContinuousEngine(Engine):
         return sum(batch.rows for batch in self.batches.values())
 
     def _admit(self) -> None:
-        left, new = self.budget - sum(job.cost for job in self.jobs.values()), dict[float, list[Job]]()
-        while self.queue and (self.queue[0].cost <= left or not self.jobs):
-            job = self.queue.popleft()
+        """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
+        out a batch anew takes about as long for some as for one."""
+        left, jobs = self.budget - sum(job.cost for job in self.jobs.values()), list[Job]()
+        for job in self.queue:
+            if job.cost > left and (jobs or self.jobs):
+                break
+            jobs.append(job)
             left -= job.cost
+        self.patience = self.patience - 1 if jobs else PATIENCE
+        if len(jobs) * GATHERED < len(self.jobs) and self.patience > 0:
+            return
+        self.patience, new = PATIENCE, dict[float, list[Job]]()
+        for job in jobs:
+            self.queue.popleft()
             self.jobs[job.ticket] = job
             new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
-        for weight, jobs in new.items():
-            self._begin(weight, jobs)
+        for weight, some in new.items():
+            self._begin(weight, some)
 
     def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
         """Encode what some requests were given, in one batch, and let their searches join."""
