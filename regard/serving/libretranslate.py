@@ -15,12 +15,11 @@ from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from regard import __version__
-from regard.serving.bodies import StrictRequest
 from regard.serving.documents import Format
+from regard.serving.forms import Upload, form_fields, is_json, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
 from regard.serving.messages import Refused
 from regard.serving.native import address_of, key_of
@@ -32,6 +31,7 @@ FILES: dict[str, tuple[Format, str]] = {  # by the ending of their names: how th
     ".txt": ("text", "text/plain"), ".md": ("markdown", "text/markdown"), ".html": ("html", "text/html"),
     ".htm": ("html", "text/html"), ".srt": ("subtitles", "application/x-subrip"), ".vtt": ("subtitles", "text/vtt"),
 }  # fmt: skip
+BOM = "\ufeff"
 KEPT_SECONDS = 1800.0  # that a translated file can be fetched
 KEPT_BYTES = 64 * 2**20  # of all of them together
 
@@ -140,18 +140,20 @@ def router(service: Service) -> APIRouter:
         given = await _fields(request)
         service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
         file = given.get("file")
-        if not isinstance(file, UploadFile):
+        if not isinstance(file, Upload):
             raise Refused(400, "bad_request", "there is no file; send it as multipart/form-data")
-        name = PurePath(file.filename or "").name
+        name = PurePath(file.name).name
         if PurePath(name).suffix.lower() not in FILES:
             raise Refused(400, "bad_request", f"only files of these kinds are translated: {', '.join(FILES)}")
         form, media_type = FILES[PurePath(name).suffix.lower()]
         try:
-            text = (await file.read()).decode("utf-8")
+            text = file.content.decode("utf-8")
         except UnicodeDecodeError:
             raise Refused(400, "bad_request", "the file is not UTF-8 text") from None
-        found = await _answer(service, [text], given, Translating(form=form, split=True), several=False)
-        key = downloads.put(name, media_type, found["translatedText"].encode())
+        mark = BOM if text.startswith(BOM) else ""
+        how = Translating(form=form, split=True)
+        found = await _answer(service, [text.removeprefix(BOM)], given, how, several=False)
+        key = downloads.put(name, media_type, (mark + found["translatedText"]).encode())
         return {"translatedFileUrl": f"{request.base_url}download_file/{key}"}
 
     @paths.get("/download_file/{key}")
@@ -169,10 +171,10 @@ def router(service: Service) -> APIRouter:
     async def frontend_settings() -> dict[str, Any]:
         """What LibreTranslate's own page wants to know."""
         entries = _languages(known())
-        first = next(iter(known()), None)
+        first, keyed = next(iter(known()), None), service.access.keys is not None
         source, target = (first.pair.source, first.pair.target) if first else ("", "")
         return {
-            "apiKeys": service.access.keys is not None, "keyRequired": service.access.keys is not None, "charLimit": service.limits.characters,
+            "apiKeys": keyed, "keyRequired": keyed, "charLimit": service.limits.characters,
             "filesTranslation": True, "frontendTimeout": 500, "suggestions": False,
             "language": {
                 "source": {"code": source, "name": name_of(source)}, "target": {"code": target, "name": name_of(target)}
@@ -234,17 +236,7 @@ def _detected(one: Detected) -> dict[str, Any]:
 
 async def _fields(request: Request) -> dict[str, Any]:
     """The fields of a request: JSON, a form, or in the address."""
-    given: dict[str, Any] = dict(request.query_params)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
-        content = await StrictRequest(request.scope, request.receive).json()
-        if not isinstance(content, dict):
-            raise Refused(400, "bad_request", "the body is no JSON object")
-        return {**given, **content}
-    form = await request.form()
-    for name in form:
-        values = form.getlist(name)
-        given[name] = values[0] if len(values) == 1 else values
-    return given
+    return {**request.query_params, **(await json_object(request) if is_json(request) else await form_fields(request))}
 
 
 def _texts(given: Mapping[str, Any]) -> tuple[list[str], bool]:
