@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.serving.documents import Links, Sentence
+from regard.serving.documents import Links, Unit
 
 MANY = 50  # elements of a sentence that are put around words; more of them stay around the sentence
 WORD = re.compile(r"[^ \t\r\n\f\v]+")  # what an alignment counts as one
@@ -35,7 +35,7 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class MarkedSentence(Sentence):
+class MarkedSentence(Unit):
     """A sentence with inline tags in it."""
 
     text: str
