@@ -98,12 +98,12 @@ def _tag_end(text: str, at: int) -> int:
 def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     """HTML, a whole page or a part of one."""
     parts: list[str | Unit] = []
-    run, preformatted = Line(), 0
+    run, preformatted = InlineRun(), 0
 
     def flush() -> None:
         nonlocal run
         parts.extend(run.parts(language, longest, lines=preformatted > 0))
-        run = Line()
+        run = InlineRun()
 
     tokens = _with_untouched(scan(text))
     for token in tokens:
@@ -153,7 +153,7 @@ class Element:
 
 
 @dataclass
-class Line:
+class InlineRun:
     """What stands on one line: text with inline elements. The tape has all of it as it is written."""
 
     text: list[str] = field(default_factory=list)  # characters, as they are read

@@ -192,7 +192,8 @@ def parsed(kind: type[R], given: Mapping[str, Any]) -> R:
         found = kind.model_validate(wanted)
     except ValidationError as error:
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"] if not re.search(r"[\[ ]", str(part)))[:100]
+        places = (str(part) for part in first["loc"])  # a union adds the kinds that it tried
+        param = ".".join(part for part in places if not re.match(r"(str|list|dict)(\W|$)", part))[:100]
         raise BadParameter(param, f"{param}: {first['msg']}") from None
     if isinstance(found, Sampling):
         found.check()
