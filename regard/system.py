@@ -22,7 +22,7 @@ from regard.data.examples import Example, Paths, read_corpus
 from regard.data.lines import BadKind, BadLine
 from regard.data.modality import Modality, Picture
 from regard.data.scan import Report, file_names
-from regard.data.side import Field, Item
+from regard.data.side import Field
 from regard.data.sides import FILES, Sides
 from regard.data.target import Scoring
 from regard.data.tokens import Marks, Tokenizer, clean
@@ -30,7 +30,11 @@ from regard.data_settings import CorpusFiles
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, shown
 from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
-from regard.explain.trace import Explanation, Layer, Part
+from regard.explain.trace import Explanation
+from regard.inspection.counterfactual import Counterfactual, counterfactual, without_each_word
+from regard.inspection.doubt import Doubt, doubts
+from regard.inspection.explaining import explained
+from regard.inspection.inspect import Inspection, inspect
 from regard.models.build import build, count_parameters
 from regard.models.electra import ReplacedTokenModel
 from regard.models.elmo import BidirectionalLanguageModel
@@ -43,6 +47,7 @@ from regard.models.model import (
     Model,
 )
 from regard.models.stems import Elements
+from regard.nn.edits import Edits
 from regard.search.ensemble import Ensemble
 from regard.search_settings import Search
 from regard.settings import Config
@@ -56,7 +61,7 @@ from regard.tasks.masked import MaskedLanguageModeling
 from regard.tasks.predicting import HeadPrediction
 from regard.tasks.replaced import ReplacedTokenDetection
 from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns
-from regard.tasks.task import Task, attention_kind, attention_part, longest_sequence
+from regard.tasks.task import Task, longest_sequence
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors, set_weights, weights
 
 CONFIG, SCORES = "config.yaml", "scores.json"
@@ -185,14 +190,48 @@ class System:
             y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
         else:
             y = task.forced(source, target)
-        if problem := task.source.problem(x, task.longest):
-            _refuse(0, problem)
-        pieces = vars(task.shown(source, x, y)).copy()
-        _, attended = next(iter(task.attention([x], [pieces.pop("tokens")])))
-        layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
-        canvas, parts = task.source.canvas(x), _parts(task.source, x)
-        gold = [] if example is None else self._gold(example, y)
-        return Explanation(**pieces, layers=layers, best=task.best_layer, canvas=canvas, parts=parts, gold=gold)
+        return explained(task, source, x, y, () if example is None else self._gold(example, y))
+
+    def inspect(
+        self, source: Field, *, forced: Sequence[int] = (), alternatives: int = 8, tree: bool = False,
+        edits: Edits | None = None, **search: Any,
+    ) -> Inspection:  # fmt: skip
+        """What the model writes for one input, laid open: `log p` of every token of its `nbest` outputs and the
+        likeliest `alternatives` there, what it attends to while it writes the best and, with `tree`, all hypotheses
+        that its beam kept or dropped.
+
+        `forced` are tokens that outputs begin with: those of an earlier inspection, say, with an alternative in place
+        of the last. `edits` change its attention (Lee et al. 2017): heads that are off, weights that are given.
+        """
+        return inspect(
+            self.task, self._field(source, "source"), self.search_settings(**search), forced=forced,
+            alternatives=alternatives, tree=tree, edits=edits,
+        )  # fmt: skip
+
+    def counterfactual(
+        self, source: Field, variants: Iterable[Field] | None = None, **search: Any
+    ) -> list[Counterfactual]:
+        """What the model writes for each variant of a source, and how probable what it writes for the source itself is
+        then. Without `variants`, a text is read without each of its words in turn."""
+        source = self._field(source, "source")
+        if variants is None:
+            if not isinstance(source, str) or not self.config.sources[0].text:
+                raise ConfigError("only a text is read without each of its words; say which variants of the source")
+            variants = without_each_word(source)
+        fields = self._fields(variants, "variants")
+        return counterfactual(self.task, source, fields, self.search_settings(**{**search, "nbest": 1}))
+
+    def doubts(
+        self, sources: Iterable[Field], targets: Iterable[str] | None = None, *, on_problem: Problem | None = None,
+        **search: Any,
+    ) -> list[Doubt | None]:  # fmt: skip
+        """How doubtful the best output for each source is, or the target that is given for it: by its probability, its
+        least probable word, source words that nothing attended to, and repetition (`Doubt`). Of a document, the most
+        doubtful sentences are those to read first. A source that cannot be used gets None, and `on_problem` (or a
+        warning) says why."""
+        given = None if targets is None else _texts(targets, "targets")
+        settings = self.search_settings(**search)
+        return doubts(self.task, self._fields(sources, "sources"), settings, on_problem or _warn, given)
 
     def _gold(self, example: Example, target: Sequence[int]) -> list[Link]:
         """What an example says of which words belong where, if its target reads as this one."""
@@ -462,16 +501,6 @@ def elements(sides: Sides, vocabulary: int | None = None) -> list[Elements]:
 def _marks(sides: Sides, part: Modality) -> Marks:
     """Those of a source; where there is none, the text is the target."""
     return sides.target.marks if part.tokenizer is None else part.tokenizer.marks
-
-
-def _parts(source: Modality, item: Item) -> list[Part]:
-    """Which pieces are of which source, where there are several."""
-    found, start = [], 0
-    for number, (part, one) in enumerate(zip(source.parts, item, strict=True) if len(source.parts) > 1 else (), 1):
-        end = start + part.places(one)
-        found.append(Part(f"{number}: {part.settings.kind}", start, end, part.canvas(one)))
-        start = end
-    return found
 
 
 def choose_device(name: str) -> torch.device:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import wave
 from dataclasses import replace
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import numpy as np
@@ -25,12 +23,12 @@ from regard.explain.page import page
 from regard.explain.trace import Explanation, Layer, Part
 from tests import equations
 from tests.conftest import crossed
+from tests.scripts import node, run_module
 from tests.test_explain_output import Reader
-from tests.test_explain_picture import brightest, of_script, pixels, titles
+from tests.test_explain_picture import brightest, pixels, titles
 
 GRID, MOMENTS, SECONDS = 4, 10, 2.0
 BLOCKS = [f"encoder.blocks.{i}.self_attention" for i in range(3)]
-node = pytest.mark.skipif(which("node") is None, reason="node runs the script, and is not here")
 
 
 @pytest.fixture
@@ -354,7 +352,7 @@ def test_the_page_holds_the_sound_and_of_many_weights_the_mean_of_heads(monkeypa
     assert document.count("data:audio/wav;base64,") == 1
     (sound, _) = Reader(document).data
     assert "averaged" not in sound
-    assert "audio" in Reader(document).elements
+    assert 'make("audio"' in Reader(document).scripts[None]
     monkeypatch.setattr(page_module, "MOST", 2 * MOMENTS**2 - 1)
     (sound, _) = Reader(page([heard(), filmed(3)])).data
     assert sound["averaged"]
@@ -364,26 +362,11 @@ def test_the_page_holds_the_sound_and_of_many_weights_the_mean_of_heads(monkeypa
     np.testing.assert_allclose(Explanation.from_json(sound).rollout(), heard().rollout(), atol=1e-3)
 
 
-def run(program: str, data: Any) -> list[Any]:
-    """What a program of the page's script writes, a line of JSON each."""
-    done = subprocess.run(["node", "-e", program], input=json.dumps(data), capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def functions(*names: str) -> list[str]:
-    return [rf"^function {name}\(.*?^}}" for name in names]
-
-
 @node
 def test_the_page_computes_what_print_does() -> None:
-    needed = [
-        *functions("rollout", "median", "shares", "frameTotals"),
-        r"^const frameCount.*?;$",
-        r"^const playing.*?;$",
-    ]
-    program = of_script("canvas.js", needed) + """
-const [label, sound, strip] = JSON.parse(require("fs").readFileSync(0));
-const say = (x) => console.log(JSON.stringify(x));
+    needed = {"numbers": ["rollout", "median", "shares", "frameTotals", "playing"]}
+    program = """
+const [label, sound, strip] = given;
 say(rollout(label).weights[0]);
 say(rollout({ ...label, layers: [...label.layers, { kind: "encoder", weights: [[[1]]] }] }));
 const rows = sound.layers[1].weights[0];
@@ -392,10 +375,10 @@ say(median([0, 0, 0]));
 say([shares([0.1, 0.3, 0.2], false), shares([0.1, 0.3, 0.2], true), shares([0.5, 0.5], true)]);
 say([0, 5].map((cell) => playing([[0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0.4, 0.6], [0.2, 0.8, 0, 0, 0, 0]], cell)));
 say(frameTotals(strip.canvas, [1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60]));
-"""  # fmt: skip
+"""
     one, sound = labelled(), heard()
-    rolled, unlike, medians, none, scaled, marked, totals = run(
-        program, [one.to_json(), sound.to_json(), filmed(0).to_json()]
+    rolled, unlike, medians, none, scaled, marked, totals = run_module(
+        needed, program, [one.to_json(), sound.to_json(), filmed(0).to_json()]
     )
     np.testing.assert_allclose(rolled, one.rollout(), atol=1e-4)
     assert unlike is None
@@ -410,11 +393,9 @@ say(frameTotals(strip.canvas, [1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60]));
 
 @node
 def test_the_page_puts_pieces_into_cells() -> None:
-    program = of_script("page.js", [r"^const sum = .*?;$", r"^const readable = .*?;$", *functions("places")])
-    program += of_script("canvas.js", [*functions("cellSides", "withGold"), r"^const attends = .*?;$"])
-    program += of_script("page.js", [r"^const belong = .*?;$"]) + """
-const [label, mean, sound] = JSON.parse(require("fs").readFileSync(0));
-const say = (x) => console.log(JSON.stringify(x));
+    needed = {"places": ["cellSides", "attends", "belong"]}
+    program = """
+const [label, mean, sound] = given;
 for (const x of [label, mean]) {
   const [query, key] = cellSides(x, x.layers[0], "pieces");
   say([query.map((p) => p.text), key.map((p) => p.text), attends(x.layers[0], query[0], key)]);
@@ -422,9 +403,9 @@ for (const x of [label, mean]) {
 const [query, key] = cellSides(sound, sound.layers[1], "words");
 say(key.map((to) => belong(sound, query[0], to)));
 for (const unit of ["pieces", "words"]) say(cellSides(sound, sound.layers[1], unit)[0].map((p) => [p.text, p.gold]));
-"""  # fmt: skip
+"""
     one, other = labelled(), labelled(marked=False)
-    label, mean, linked, pieces, words = run(program, [x.to_json() for x in (one, other, heard())])
+    label, mean, linked, pieces, words = run_module(needed, program, [x.to_json() for x in (one, other, heard())])
     cells = other.source
     assert label[0] == ["<class>", *cells]
     assert label[1] == mean[1] == cells

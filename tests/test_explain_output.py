@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import shutil
 import struct
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -24,11 +22,13 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.explain.drawing import QUIET, fonts_for
-from regard.explain.page import page
+from regard.explain.modules import one_script, text
+from regard.explain.page import page, web_folder
 from regard.explain.plots import head_grid, heat_map
 from regard.explain.space import space_plot
 from regard.explain.trace import Explanation, Layer
 from tests.conftest import whole
+from tests.scripts import node, run_module
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -298,27 +298,19 @@ def test_new_fields_are_read_back_and_old_files_have_none() -> None:
     assert (old.given, old.places, old.candidates, old.notes()) == (0, [], [], [])
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script, and is not here")
+@node
 def test_the_page_puts_probabilities_and_predictions_in_their_places() -> None:
-    script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
-    parts = [r"^const sum = .*?;$", r"^const readable = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
-    found = [re.search(part, script, re.MULTILINE | re.DOTALL) for part in parts]
-    program = (
-        "\n".join(match[0] for match in found if match)
-        + """
-for (const x of JSON.parse(require("fs").readFileSync(0)))
+    program = """
+for (const x of given)
   for (const unit of ["pieces", "words"]) {
     const [query, key] = sides(x, x.layers[0], unit);
     const label = (p) => p.predicted?.text ?? null;
-    console.log(JSON.stringify([query.map((p) => [p.text, p.log ?? null, label(p), p.given, p.boundary]),
-      key.map(label)]));
+    say([query.map((p) => [p.text, p.log ?? null, label(p), p.given, p.boundary]), key.map(label)]);
   }
 """
-    )
     single = replace(continued(), source=["▁a", "b"], source_word=[0, 0], inputs=["▁a", "b", "<sep>", "c", "▁d"])
-    data = json.dumps([x.to_json() for x in (predicted(), continued(), single)])
-    done = subprocess.run(["node", "-e", program], input=data, capture_output=True, text=True, check=True)
-    blanks, _, pieces, words, _, one = map(json.loads, done.stdout.splitlines())
+    data = [x.to_json() for x in (predicted(), continued(), single)]
+    blanks, _, pieces, words, _, one = run_module({"places": ["sides"]}, program, data)
     assert [row[1:3] for row in blanks[0]] == [[None, None], [-0.1, "cat"], [-0.5, "sat"], [None, None]]
     assert blanks[1] == [None] * 4
     assert pieces[0] == [
@@ -409,8 +401,11 @@ def test_the_page_needs_no_network() -> None:
 
 
 def test_the_page_never_reads_a_token_as_html() -> None:
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"):
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in web_folder().glob("*.js")}
+    assert len(scripts) > 10
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser", "srcdoc"):
         assert way not in page([SMALL]), way
+        assert not [name for name, script in scripts.items() if way in script], way
 
 
 @pytest.mark.parametrize("tokens", [HOSTILE, SCRIPTS])
@@ -458,7 +453,7 @@ def test_without_attention_the_page_has_the_text_and_says_so() -> None:
     reader = Reader(page([bare]))
     assert reader.data[0]["layers"] == []
     assert reader.data[0]["log_probs"] == [-0.25, -0.5]
-    assert re.search(r'<section id="none">This model has no attention', page([bare]))
+    assert "This model has no attention, so there is none to show." in page([bare])
     assert Reader(page([])).data == []
 
 
@@ -469,11 +464,24 @@ def test_impossible_tokens_and_broken_weights_are_still_json() -> None:
     assert data["layers"][0]["weights"] == [[[0.0]]]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node reads the script, and is not here")
-def test_the_script_is_javascript() -> None:
-    for name in ("canvas.js", "page.js"):
-        with as_file(files("regard.explain").joinpath(name)) as path:
-            subprocess.run(["node", "--check", path], check=True)
+@node
+def test_the_script_is_javascript(tmp_path: Path) -> None:
+    scripts = {path.stem: path.read_text(encoding="utf-8") for path in web_folder().glob("*.js")}
+    for name, script in {**scripts, "one": one_script("page")}.items():
+        (tmp_path / f"{name}.mjs").write_text(script, encoding="utf-8")
+        subprocess.run(["node", "--check", tmp_path / f"{name}.mjs"], check=True)
+
+
+def test_modules_become_one_script_after_what_they_import() -> None:
+    script = one_script("page")
+    assert not re.findall(r"^(?:import|export)\b", script, re.MULTILINE)
+    order = re.findall(r"^const module_(\w+) = ", script, re.MULTILINE)
+    assert order[-1] == "page"
+    assert len(set(order)) == len(order)
+    for name in order:
+        needed = re.findall(r'from "\./(\w+)\.js"', text(f"{name}.js"))
+        assert all(order.index(other) < order.index(name) for other in needed), name
+    assert "explorer" not in order, "what needs a model has no place in a page without one"
 
 
 def test_save_writes_them_by_their_ending(tmp_path: Path) -> None:

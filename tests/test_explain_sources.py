@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from regard.explain.plots import heat_map
 from regard.explain.trace import Explanation
 from regard.system import System, new_task
 from tests.conftest import redrawn
+from tests.scripts import node, run_module
 from tests.test_explain_output import texts
 from tests.toy import WORDS
 
@@ -116,20 +113,13 @@ def test_one_of_several_sources_is_drawn_with_its_own_pieces(tmp_path: Path) -> 
     assert '"part":2' in page([whole])
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script, and is not here")
+@node
 def test_the_page_shows_one_of_several_sources_with_its_own_pieces() -> None:
-    script = files("regard.explain").joinpath("page.js").read_text(encoding="utf-8")
-    parts = [r"^const sum = .*?;$", r"^const readable = .*?;$", r"^function places\(.*?^}", r"^function sides\(.*?^}"]
-    found = [re.search(part, script, re.MULTILINE | re.DOTALL) for part in parts]
-    program = "\n".join(match[0] for match in found if match) + """
-const x = JSON.parse(require("fs").readFileSync(0));
-for (const layer of x.layers)
-  console.log(JSON.stringify(sides(x, layer, "words").map((side) => side.map((p) => p.text))));
-"""  # fmt: skip
+    program = """
+for (const layer of given.layers) say(sides(given, layer, "words").map((side) => side.map((p) => p.text)));
+"""
     whole = untrained(["text", "text"], encoder=TRANSFORMER).explain(("alpha beta", "gamma"), "delta")
-    data = json.dumps(whole.to_json())
-    done = subprocess.run(["node", "-e", program], input=data, capture_output=True, text=True, check=True)
-    first, second, _, cross = map(json.loads, done.stdout.splitlines())
+    first, second, _, cross = run_module({"places": ["sides"]}, program, whole.to_json())
     assert first == [["alpha", "beta", "</s>"]] * 2
     assert second == [["gamma", "</s>"]] * 2
     assert cross == [["delta", "</s>"], ["alpha", "beta", "</s>", "gamma", "</s>"]]

@@ -34,6 +34,7 @@ from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis, Limits, length_penalty
+from regard.search.tree import TreeObserver
 from regard.search_settings import Search
 from regard.system import CONFIG
 from regard.tasks.generating import TextGeneration
@@ -131,6 +132,8 @@ def _penalty(kind: str, alpha: float, length: int) -> float:
 class CTranslate2Engine(TextGeneration):
     """Writes and scores with an exported model; `System(engine, folder)` is a system that does."""
 
+    continuous = False
+
     model: Elsewhere  # type: ignore[assignment]  # nothing of a writer is left here
     folder: Path
     quantization: str  # how weights are stored
@@ -156,8 +159,11 @@ class CTranslate2Engine(TextGeneration):
     def search(
         self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
+        observer: TreeObserver | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         refuse(settings, phrases)
+        if observer is not None:
+            raise ConfigError(_ELSEWHERE)
         room, before = self.room(sources, settings), prefixes or [[] for _ in sources]
         Limits(torch.tensor(room), self.first[-1], self.end, prefix=before)  # says what is wrong with a prefix
         given = zip(sources, before, room, strict=True)

@@ -1,7 +1,6 @@
-"""Attention as one HTML page that needs no network: choose a sentence, a layer and a head, and look around.
-
-The page itself is `page.html`, `page.js` and, for what can be drawn on, `canvas.js`, beside this file.
-"""
+"""The explorer: one front end (`web/`: ES modules and a style sheet, without a build step) as two pages. `page` is a
+single file that needs no network, with explanations inside; `served_page` is what `regard serve` answers with, whose
+modules ask the server."""
 
 from __future__ import annotations
 
@@ -11,14 +10,22 @@ import math
 import re
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from regard.explain.modules import one_script, text
 from regard.explain.trace import Explanation
 
 MOST = 2_000_000  # weights of encoder layers that one explanation may bring, of 7 bytes each
 DECIMALS = 4  # finer than any screen shows, and the weights are nearly all of the page's size
+STYLES = ("style.css",)
+WEB = "web"  # the folder of modules, here and, as it is served, in the page's addresses
+# Nothing may be fetched: the page works offline, and no token can make it call out.
+OFFLINE = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+# For the server's header: all comes from it, and nothing is written into the page itself.
+POLICY = "default-src 'self'; img-src 'self' data:; media-src 'self' data: blob:; base-uri 'none'; form-action 'none'"
 
 
 def page(explanations: list[Explanation], title: str = "What the model attends to") -> str:
@@ -26,22 +33,33 @@ def page(explanations: list[Explanation], title: str = "What the model attends t
     several sources that can be drawn on, such as a picture, is shown again by itself."""
     shown = [x for whole in explanations for x in (whole, *(whole.part(i) for i, part in enumerate(whole.parts, 1)
              if part.canvas is not None))]  # fmt: skip
-    data = json.dumps([_plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
+    data = json.dumps([plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
     # Within a script element only "<" could end it or open a comment; as an escape it reads the same to JSON.
-    filling = {"title": html.escape(title), "data": data.replace("<", r"\u003c"), "script": _script()}
-    # In one pass, so that a token that looks like a placeholder stays a token.
-    return re.sub(r"\{\{(title|data|script)\}\}", lambda match: filling[match[1]], _text("page.html"))
+    data = data.replace("<", r"\u003c")
+    return _filled(
+        title,
+        policy=f'<meta http-equiv="Content-Security-Policy" content="{OFFLINE}">',
+        style=f"<style>\n{''.join(map(text, STYLES))}</style>",
+        data=f'<script type="application/json" id="data">{data}</script>',
+        script=f'<script type="module">\n{one_script("page")}</script>',
+    )
 
 
-def _script() -> str:
-    return _text("canvas.js") + _text("page.js")
+def served_page(title: str = "Regard") -> str:
+    """The document of a server, which has the files of `web_folder` under `web/` beside it, the native API under `v1/`
+    and `POLICY` as its Content-Security-Policy."""
+    styles = "\n".join(f'<link rel="stylesheet" href="{WEB}/{name}">' for name in STYLES)
+    icon = '<link rel="icon" href="data:,">'  # none, so that none is asked for
+    script = f'<script type="module" src="{WEB}/explorer.js"></script>'
+    return _filled(title, policy=icon, style=styles, data="", script=script)
 
 
-def _text(name: str) -> str:
-    return files("regard.explain").joinpath(name).read_text(encoding="utf-8")
+def web_folder() -> Path:
+    """Where the modules and style sheets lie."""
+    return Path(str(files("regard.explain").joinpath(WEB)))
 
 
-def _plain(explanation: Explanation) -> dict[str, Any]:
+def plain(explanation: Explanation) -> dict[str, Any]:
     """`to_json` for a browser: fewer decimals, and no infinity, which JSON does not have; and of encoder layers over
     many pieces, as a spectrogram or a large picture has, the mean of all heads."""
     averaged = sum(layer.weights.size for layer in explanation.encoder_layers) > MOST
@@ -49,10 +67,16 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
         replace(x, weights=x.weights.mean(0, keepdims=True)) if averaged and x.kind == "encoder" else x
         for x in explanation.layers
     ]
-    plain = replace(explanation, layers=layers).to_json()
+    found = replace(explanation, layers=layers).to_json()
     if averaged:
-        plain["averaged"] = True
-    for layer, data in zip(layers, plain["layers"], strict=True):
+        found["averaged"] = True
+    for layer, data in zip(layers, found["layers"], strict=True):
         data["weights"] = np.nan_to_num(layer.weights.astype(np.float64)).round(DECIMALS).tolist()
-    plain["log_probs"] = [round(x, DECIMALS) if math.isfinite(x) else None for x in explanation.log_probs]
-    return plain
+    found["log_probs"] = [round(x, DECIMALS) if math.isfinite(x) else None for x in explanation.log_probs]
+    return found
+
+
+def _filled(title: str, **parts: str) -> str:
+    """The template, filled in one pass, so that a token that looks like a placeholder stays a token."""
+    filling = {"title": html.escape(title), **parts}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: filling[match[1]], text("index.html"))

@@ -13,6 +13,7 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.models.stems import Stem
 from regard.nn.attention import takes_filled
+from regard.nn.edits import is_edited
 from regard.nn.graphs import Graphs, exclusive
 from regard.nn.linear import Packed, Quantised
 from regard.nn.lora import merge_adapters
@@ -73,6 +74,8 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
         if precision == "bfloat16":
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
+        if first.is_cuda and is_edited(copied):  # edits come from the host at every step, and are not recorded
+            return copied
         if first.is_cuda:
             # Sources of sound could be filled up as well; what a search then records has not been tried on a GPU.
             tokens = all(module.fills <= 1 for module in copied.modules() if isinstance(module, Stem))

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.nn import kernels
 from regard.nn.deferred import deferred_apply, deferred_matmul, fused_step_attention, step_attention_fuses
+from regard.nn.edits import Editable
 from regard.nn.kernels import Spans, attend_spans
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
+from regard.nn.rows import Grouping
 from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
@@ -101,7 +103,7 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)
 
 
-class Attention(nn.Module):
+class Attention(Editable):
     """Attention of a recurrent decoder over encoder states, with any score. Bahdanau et al. 2015, eq. 5 and 6.
 
     The states themselves are keys and values. With `heads`, projections of them are, as in Vaswani et al. 2017, 3.2.2:
@@ -121,6 +123,10 @@ class Attention(nn.Module):
             for linear in (self.query, self.key, self.value):
                 nn.init.xavier_uniform_(linear.weight)
 
+    @property
+    def head_count(self) -> int:
+        return self.heads or 1
+
     def keys(self, states: Tensor) -> Tensor:
         """What the score needs of `(rows, source, d_model)`, once for a source: `(rows, heads, source, …)`."""
         return self.score.keys(self._split(states if self.heads is None else self.key(states)))
@@ -130,18 +136,23 @@ class Attention(nn.Module):
         return self._split(states if self.heads is None else self.value(states))
 
     def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor, past: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor, past: Tensor | None = None,
+        position: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Contexts `(rows, target, d_model)` for queries of that shape, which are these `rows` of the batch; and the
-        weights, `(rows, heads, target, source)`, where the score wants them at the next step as `past`."""
+        weights, `(rows, heads, target, source)`, where the score wants them at the next step as `past`. Edits ask for
+        the `position` of each query, `(rows, target)`."""
         queries = self._split(queries if self.heads is None else deferred_apply(self.query, queries))
         trace = _tracing()
-        plain = not self.draws and trace is None and self.looked is None
+        plain = not self.draws and trace is None and self.looked is None and self.edits is None
         if isinstance(self.score, Multiplied) and plain and step_attention_fuses(queries):
             return fused_step_attention(self.score.query(queries), keys, values, mask).transpose(1, 2).flatten(2), None
         # (rows, heads, target, source)
         scores = self.score(queries, keys) if past is None else self.score(queries, keys, past)
         weights = self.choose(attention_weights(scores, mask[:, None, None, :]), rows)
+        if self.edits is not None:
+            assert position is not None, "edits go by position"
+            weights = self.edits(weights, mask[:, None, None, :], position)
         if trace is not None:
             trace.record(self, lambda: weights, rows.tolist())
         if self.looked is not None:
@@ -166,6 +177,7 @@ class Slots:
     origin: Tensor | None = None  # (rows, slots): in whose cache each slot of a row lies, the new ones to be put down
     real: Tensor | None = None  # (rows, window): True where a slot holds something; None: all before the new do
     at: Tensor | None = None  # (1,): slots that are taken before the new, where only the device knows
+    position: Tensor | None = None  # (rows, new): where in its row each new one stands; None: where its slot does
 
     @cached_property
     def distance(self) -> Tensor:
@@ -182,6 +194,13 @@ class Slots:
         self.origin.index_copy_(1, self.new, rows[:, None].expand(-1, len(self.new)))
         slot = torch.arange(self.window, device=self.new.device)
         return self.origin[:, : self.window] * self.origin.shape[1] + slot
+
+    @cached_property
+    def held(self) -> Tensor:
+        """Which position of its row each slot holds, `(rows or 1, window)`; -1 before the first."""
+        if self.real is None:
+            return torch.arange(self.window, device=self.new.device)[None]
+        return self.real.long().cumsum(1) - 1
 
     @cached_property
     def nowhere(self) -> Tensor | None:
@@ -201,7 +220,7 @@ class Slots:
         return self.real[:, None, None, :] & (self.distance <= 0)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Editable):
     """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`.
 
     The matrices of queries, keys and values lie one above the other in one, so that self-attention multiplies once.
@@ -228,6 +247,10 @@ class MultiHeadAttention(nn.Module):
             for linear in (self.inputs, self.output):
                 nn.init.zeros_(linear.bias)
 
+    @property
+    def head_count(self) -> int:
+        return self.heads
+
     def forward(self, x: Ragged, memory: Ragged | None = None, seen: Spans | None = None) -> Ragged:
         """Every position of `x` attends to its row of `memory`, or of `x` (to itself and before, if causal). `seen` is
         what `spans` gave for these rows."""
@@ -239,6 +262,10 @@ class MultiHeadAttention(nn.Module):
             q, k = self.relative.turn(q, k, x.position)
         if (trace := _tracing()) is not None:
             trace.record(self, lambda: self._weights(x.like(q), memory.like(k)))
+        if self.edits is not None:
+            weights = self._weights(x.like(q), memory.like(k))
+            weighed = weigh(weights, memory.like(v).padded().transpose(1, 2), self.relative)
+            return x.like(self.output(x.unpadded(weighed.transpose(1, 2)).values.flatten(1)))
         if seen is not None:
             packed = packed if self.relative is None else torch.stack((q, k, v), dim=1)
             return x.like(self.output(attend_spans(packed, source, *seen).flatten(1)))
@@ -249,7 +276,7 @@ class MultiHeadAttention(nn.Module):
         """Whether this layer is computed by Triton kernels, which read packed rows and caches as they lie; else by
         `scaled_dot_product_attention` on rows that are padded with zeros. This alone decides it."""
         fits = self.d_head <= kernels.WIDEST and not (self.relative is not None and self.relative.adds)
-        return fits and dtype in kernels.DTYPES and kernels.available(device)
+        return fits and self.edits is None and dtype in kernels.DTYPES and kernels.available(device)
 
     def spans(self, x: Ragged, memory: Ragged | None = None) -> Spans | None:
         """Who sees whom, as the packed kernel wants it; None where rows are padded. Layers of a stack can share it."""
@@ -273,18 +300,34 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
         return self.inputs.part(memory, self.width, 3 * self.width).unflatten(-1, (2, self.heads, -1))
 
-    def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def cached_cross_attention(
+        self, x: Tensor, memory: Tensor, mask: Tensor, slots: Slots, grouping: Grouping | None = None
+    ) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`
-        `(groups, 1, 1, source)` is True."""
-        queries = self.queries(x)  # (groups, queries, heads, d_head)
+        `(groups, 1, 1, source)` is True; so do single queries `(rows, 1, d_model)` that are grouped in another way.
+        Each query is a row that stands at the new slot."""
+        at = None  # (groups, queries): positions of queries, by which attention is edited
+        if self.edits is not None:
+            at = slots.held[:, slots.new].expand(x.shape[:2].numel(), -1)
+            at = at.reshape(x.shape[:2]) if grouping is None else grouping.padded(at.reshape(-1))
+        if grouping is None:
+            return self.output(self._cross_attention(self.queries(x), memory, mask, at))
+        queries = grouping.padded(self.queries(x).squeeze(1))  # (groups, queries, heads, d_head)
+        return self.output(grouping.unpadded(self._cross_attention(queries, memory, mask, at)).unsqueeze(1))
+
+    def _cross_attention(self, queries: Tensor, memory: Tensor, mask: Tensor, at: Tensor | None) -> Tensor:
         alike = queries.dtype == memory.dtype and not queries.requires_grad
         if alike and self.has_kernels(queries.device, queries.dtype):
             from regard.nn import triton_decoding
 
-            return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
+            return triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2)
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
-        context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
-        return self.output(context.transpose(1, 2).flatten(2))
+        if self.edits is None or at is None:
+            context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
+        else:
+            weights = padded_weights(queries.transpose(1, 2), keys, mask, None)
+            context = weigh(self.edits(weights, mask, at), values, None)
+        return context.transpose(1, 2).flatten(2)
 
     def cached_self_attention(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
         """Causal attention of `(rows, new, d_model)` to itself and the positions before, of which `cache`
@@ -292,7 +335,7 @@ class MultiHeadAttention(nn.Module):
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
         if self.relative is not None:
-            q, k = self.relative.turn(q, k, slots.new)
+            q, k = self.relative.turn(q, k, slots.new if slots.position is None else slots.position)
         if slots.at is not None and x.shape[1] == 1 and self.has_kernels(q.device, q.dtype):
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
             from regard.nn import triton_decoding
@@ -306,6 +349,12 @@ class MultiHeadAttention(nn.Module):
         if slots.places is not None:
             past = cache.flatten(0, 1).index_select(0, slots.places.flatten()).unflatten(0, slots.places.shape)
         keys, values = (kind.transpose(1, 2) for kind in past.unbind(2))  # (rows, heads, window, d_head)
+        if self.edits is not None:
+            seen = slots.distance <= 0 if slots.real is None else slots._real
+            weights = padded_weights(q.transpose(1, 2), keys, seen, self.relative, slots.distance)
+            weights = self.edits(weights, seen, slots.held[:, slots.new], slots.held)
+            context = weigh(weights, values, self.relative, slots.distance)
+            return self.output(context.transpose(1, 2).flatten(2))
         context = attend_padded(q.transpose(1, 2), keys, values, slots.seen, self.relative, slots.distance)
         if slots.nowhere is not None:
             context = context.masked_fill(slots.nowhere, 0.0)
@@ -316,7 +365,10 @@ class MultiHeadAttention(nn.Module):
         seen = k.mask[:, None, None, :] & q.mask[:, None, :, None]
         if self.causal:
             seen = seen & (distances(query.shape[2], key.shape[2], seen.device) <= 0)
-        return padded_weights(query, key, seen, self.relative)
+        weights = padded_weights(query, key, seen, self.relative)
+        if self.edits is None:
+            return weights
+        return self.edits(weights, seen, torch.arange(query.shape[2], device=seen.device)[None])
 
 
 def attend(q: Ragged, k: Ragged, v: Ragged, *, causal: bool = False, relative: Relative | None = None) -> Ragged:
@@ -350,11 +402,22 @@ def attend_padded(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     distance = distances(targets, sources, q.device) if distance is None else distance
     seen = distance <= 0 if seen is None else seen
-    values = relative.values(distance)
-    if values is None:
+    if relative.values(distance) is None:
         added = relative.scores(q, distance).masked_fill(~seen, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-    weights = padded_weights(q, k, seen, relative, distance).to(v.dtype)
+    return weigh(padded_weights(q, k, seen, relative, distance), v, relative, distance)
+
+
+def weigh(weights: Tensor, v: Tensor, relative: Relative | None, distance: Tensor | None = None) -> Tensor:
+    """Contexts `(rows, heads, target, d_head)`: values by their weights `(rows, heads, target, source)`, with what
+    `relative` adds to values."""
+    weights = weights.to(v.dtype)
+    values = None
+    if relative is not None and relative.adds:
+        distance = distances(weights.shape[2], weights.shape[3], v.device) if distance is None else distance
+        values = relative.values(distance)
+    if values is None:
+        return weights @ v
     return weights @ v + torch.einsum("rhts,tsd->rhtd", weights, values.to(v.dtype))
 
 

@@ -7,14 +7,12 @@ import math
 import sys
 import zlib
 from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
 from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import SOURCE, name_of
@@ -41,38 +39,16 @@ from regard.serving.openai_texts import (
     translation_finish,
     write,
 )
+from regard.serving.routes import route_class
 from regard.serving.service import Service
 from regard.serving.transcripts import duration_of, segments, subrip, timed_words, webvtt
 from regard.serving.translating import Translating, translate
 
 
-class OpenAIRoute(APIRoute):
-    """A route that says what is wrong as OpenAI does."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except Refused as refused:
-                return _refusal(refused)
-            except HTTPException as error:
-                return _refusal(Refused(error.status_code, "bad_request", str(error.detail)))
-
-        return answered
-
-
-def _refusal(refused: Refused) -> Response:
-    response = JSONResponse({"error": problem(refused)}, 400 if refused.status == 422 else refused.status)
-    if refused.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, math.ceil(refused.retry_after)))
-    return response
-
-
 def router(service: Service) -> APIRouter:
     """All of it, save the list of models, which is Regard's own too."""
-    paths = APIRouter(prefix="/v1", route_class=OpenAIRoute, tags=["OpenAI"])
+    kind = route_class(service, lambda refused: {"error": problem(refused)})
+    paths = APIRouter(prefix="/v1", route_class=kind, tags=["OpenAI"])
 
     def admit(request: Request) -> None:
         service.admit(key_of(request), address_of(request))

@@ -1,0 +1,64 @@
+/* The server's own API, beside this page. */
+
+export class Refusal extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+let key = null; // of a server that asks for one; it is forgotten with the page
+
+export function useKey(given) {
+  key = given;
+}
+
+async function send(path, body, signal) {
+  const headers = { ...(key && { Authorization: `Bearer ${key}` }) };
+  const options = body === undefined ? { signal, headers } : { method: "POST", signal, body: JSON.stringify(body),
+    headers: { ...headers, "Content-Type": "application/json" } };
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, "The server cannot be reached.");
+  }
+  if (answer.ok) return answer;
+  const told = await answer.json().catch(() => ({}));
+  throw new Refusal(answer.status, told.error?.message ?? told.detail ?? told.error ?? `The server says ${answer.status}.`);
+}
+
+export const ask = async (path, body, signal) => (await send(`v1/${path}`, body, signal)).json();
+
+// The events of an answer that comes bit by bit (server-sent events), each as data.
+export async function* events(path, body, signal) {
+  const answer = await send(`v1/${path}`, { ...body, stream: true }, signal);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value.replaceAll("\r\n", "\n")).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const text = part.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      if (!text || text === "[DONE]") continue;
+      const event = JSON.parse(text);
+      if (event.error) throw new Refusal(event.error.status ?? 500, event.error.message ?? String(event.error));
+      yield event;
+    }
+  }
+}
+
+// Only the last of several requests counts: the one before is given up when another begins.
+export function latest() {
+  let controller = null;
+  return {
+    begin() {
+      controller?.abort();
+      controller = new AbortController();
+      return controller.signal;
+    },
+    stop() { controller?.abort(); },
+  };
+}

@@ -1,0 +1,69 @@
+/* The page that a server brings: it asks which models there are and shows its views. */
+import { ask, useKey } from "./api.js";
+import { compareView } from "./compare.js";
+import { documentView } from "./documents.js";
+import { $, announce, button, choices, make } from "./dom.js";
+import { exploreView } from "./explore.js";
+import { readFragment, writeFragment } from "./fragment.js";
+import { redrawn } from "./prepare.js";
+import { themeSwitch } from "./theme.js";
+
+const NAMES = { explore: "Explore", compare: "Compare", document: "Document" };
+let current = "explore", views = {}, ready = false;
+
+const tabs = choices("View", (name) => open(name));
+tabs.element.classList.add("switch", "tabs");
+
+function open(name) {
+  current = name in views ? name : "explore";
+  tabs.show(Object.keys(views), current, (each) => [NAMES[each]]);
+  for (const [each, view] of Object.entries(views)) view.element.hidden = each !== current;
+  views[current].draw();
+  remember();
+}
+
+function remember() {
+  if (ready) writeFragment({ show: current === "explore" ? null : current, ...views[current].state });
+}
+
+async function share() {
+  remember();
+  try {
+    await navigator.clipboard.writeText(location.href);
+    announce("The link was copied.");
+    shareButton.textContent = "Copied";
+  } catch {
+    shareButton.textContent = "In the address bar";
+  }
+  setTimeout(() => { shareButton.textContent = "Share"; }, 2000);
+}
+const shareButton = button("Share", share, { class: "quiet-button", title: "copy a link to what is shown" });
+
+async function start() {
+  const answer = await ask("models"), models = answer.models ?? answer.data ?? answer;
+  if (!models.length) return $("main").replaceChildren("There is no model here.");
+  const explore = exploreView(models, remember);
+  views = { explore, ...(models.length > 1 && { compare: compareView(models, remember) }),
+    document: documentView(models, (name, text) => { open("explore"); explore.open(name, text); }, remember) };
+  $("main").replaceChildren(...Object.values(views).map((view) => view.element));
+  $("tools").append(tabs.element, shareButton, themeSwitch(() => views[current]?.draw()));
+  const saved = readFragment("forced", "edits", "head", "beam", "models");
+  open(saved.show ?? "explore");
+  ready = true;
+  views[current].restore(saved);
+  if (current !== "explore" && (saved.text || saved.document)) views[current].run();
+  redrawn(() => views[current].draw(), () => views[current].reset());
+}
+
+$("main").replaceChildren(make("p", { class: "quiet" }, "Asking the server for its models …"));
+start().catch(refused);
+
+// A server may ask for a key.
+function refused(error) {
+  const told = make("p", { role: "alert" }, error.message), field = make("input", { type: "password", "aria-label": "API key" });
+  const use = () => { useKey(field.value.trim()); start().catch(refused); };
+  field.onkeydown = (event) => { if (event.key === "Enter") use(); };
+  $("main").replaceChildren(told, ...(error.status === 401
+    ? [make("div", { class: "row" }, make("label", { class: "inline" }, "API key", field), button("Use it", use))] : []));
+  field.focus();
+}

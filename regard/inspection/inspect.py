@@ -1,0 +1,111 @@
+"""One input and what a model writes for it, laid open: every token with what else might have stood there, the beam as a
+tree, the attention of all layers; from tokens that are forced, and with attention that is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from regard.data.side import Field, Item
+from regard.errors import ConfigError
+from regard.explain.page import plain
+from regard.explain.trace import Explanation
+from regard.inspection.explaining import explained
+from regard.inspection.tokens import WrittenToken, finite, piece_after, written_tokens
+from regard.nn.edits import Edits, edited, shifted
+from regard.search.tree import BeamTree, TreeObserver
+from regard.search_settings import Search
+from regard.tasks.generating import TextGeneration
+from regard.tasks.task import SIDES, Task, attention_kind, attention_part
+
+T = TypeVar("T", bound=Task)
+
+
+@dataclass(frozen=True)
+class WrittenOutput:
+    """An output with its tokens; those of a prompt, which a language model is given, are not among them."""
+
+    text: str
+    score: float  # what it was ranked by
+    log_prob: float
+    tokens: list[WrittenToken]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "text": self.text, "score": finite(self.score), "log_prob": finite(self.log_prob),
+            "tokens": [token.to_json() for token in self.tokens],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a model wrote for an input, and how it came about."""
+
+    outputs: list[WrittenOutput]  # best first
+    forced: int  # how many of their first tokens were forced
+    explanation: Explanation  # of the best
+    edited: bool  # whether attention was other than the model's own
+    tree: BeamTree | None = None  # of beam search, where it was asked for
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a browser: numbers are rounded, and None where they are infinite."""
+        return {
+            "source": self.explanation.source, "source_word": self.explanation.source_word,
+            "outputs": [output.to_json() for output in self.outputs], "forced": self.forced,
+            "tree": None if self.tree is None else self.tree.to_json(), "explanation": plain(self.explanation),
+            "edited": self.edited,
+        }  # fmt: skip
+
+
+def inspect(
+    task: Task, field: Field, search: Search, *, forced: Sequence[int] = (), alternatives: int = 8,
+    tree: bool = False, edits: Edits | None = None,
+) -> Inspection:  # fmt: skip
+    """Write outputs for an input, which begin with the `forced` tokens, by attention as `edits` has it, and look at all
+    of it; with `tree`, at the beam too, if it is beam search. The mark that ends an output may be forced, as the last
+    token: then there was no search."""
+    writing = written_by(task)
+    item = writing.item(field)
+    if edits:
+        writing = with_edits(writing, item, edits)
+    observer = None
+    if tree and not (search.sample or search.mbr or search.contrastive):
+        divisor = partial(writing.length_penalty, search)
+        observer = TreeObserver(writing.first[-1], writing.target.marks.end, search.beam, divisor)
+    outputs = writing.forced_outputs(field, item, forced, search, observer)
+    targets = [output.tokens for output in outputs]
+    tokens = written_tokens(writing, [item] * len(targets), targets, alternatives)
+    given = len(writing.target.encode(writing.source.prompt(field)))
+    grown = None if observer is None else observer.tree(targets[0])
+    return Inspection(
+        [WrittenOutput(x.text, x.score, x.log_prob, own[given:]) for x, own in zip(outputs, tokens, strict=True)],
+        len(forced), explained(writing, field, item, targets[0]), bool(edits),
+        None if grown is None else grown.labelled(partial(piece_after, writing)),
+    )  # fmt: skip
+
+
+def written_by(task: Task) -> TextGeneration:
+    """The task, if it writes an output token by token."""
+    if not isinstance(task, TextGeneration):
+        raise ConfigError("this model predicts and does not write token by token, so there is no search to inspect")
+    return task
+
+
+def with_edits(task: T, item: Item, edits: Edits) -> T:
+    """The task with attention edited, of which positions and weights are those that an explanation of `item` shows."""
+    pieces = len(task.source.pieces(item))
+    for row in edits.rows:
+        if (kind := attention_kind(row.layer)) != "decoder":
+            part = attention_part(row.layer)
+            count = task.source.parts[part - 1].places(item[part - 1]) if part else pieces
+            if len(row.weights) != count:
+                raise ConfigError(f"{len(row.weights)} weights for {row.layer}, which looks at {count} source pieces")
+            if kind == "encoder" and row.position >= count:
+                raise ConfigError(f"no position {row.position} in {row.layer}; there are {count}, counted from 0")
+    hidden = {"target": task.hidden, "source": 0}
+    moves = {name: SIDES[attention_kind(name)] for name in edits.layers}
+    ahead = {name: (hidden[queries], hidden[keys]) for name, (queries, keys) in moves.items()}
+    return replace(task, model=edited(task.model, shifted(edits, ahead)))
