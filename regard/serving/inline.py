@@ -164,10 +164,10 @@ class _Placing:
         before, after = (self.text[part] for part in self._rest_of_words(tag))
         inner = self.written[start:end]
         if after and not re.search(r"\w", after):
-            inner = re.sub(r"[^\w\s]+$", "", inner)
+            inner = re.sub(r"\W+$", "", inner)
         cut = len(inner)
         if before and not re.search(r"\w", before):
-            inner = re.sub(r"^[^\w\s]+", "", inner)
+            inner = re.sub(r"^\W+", "", inner)
         return (start + cut - len(inner), start + cut) if inner else (start, end)
 
     def _rest_of_words(self, tag: Tag) -> tuple[slice, slice]:

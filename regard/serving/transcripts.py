@@ -16,6 +16,7 @@ import numpy as np
 from regard.evaluation.alignment import median_place
 
 LEAD = 0.15  # seconds from the beginning of a word to the middle of its first token, at most
+FAR = 4.0  # times the usual gap: a token so long before the next of its word was heard too soon, as CTC's first may be
 PAUSE = 0.8  # seconds of silence after which a new segment begins
 LONGEST_SEGMENT, WIDEST_SEGMENT = 7.0, 84  # seconds and characters that one may have
 _ENDS = (".", "!", "?", "…", "。", "！", "？")
@@ -54,16 +55,25 @@ def timed_words(trace: Mapping[str, Any], text: str) -> list[TimedWord] | None:
     weights = np.asarray(layer["weights"], dtype=np.float32).mean(axis=0)  # (target, source)
     moments = np.asarray(trace["source_word"]) >= 0
     step = duration_of(trace) / columns
+    heard = [median_place(row[moments]) for row in weights]  # of each token
+    usual = _usual_gap([place for place in heard if place is not None])
     found, before = list[TimedWord](), 0.0
     for number, word in enumerate(texts):
-        rows = [row for row, own in zip(weights, numbers, strict=True) if own == number]
-        places = [place for row in rows if (place := median_place(row[moments])) is not None]
-        first, last = (min(places) * step, max(places) * step) if places else (before, before)
+        mine = zip(heard, numbers, strict=True)
+        places = sorted(place for place, own in mine if own == number and place is not None)
+        while len(places) > 1 and places[1] - places[0] > FAR * usual:
+            del places[0]
+        first, last = (places[0] * step, places[-1] * step) if places else (before, before)
         start = max(before, first - LEAD)
-        end = max(last, start)
-        found.append(TimedWord(word, round(start, 3), round(end, 3)))
-        before = end
+        before = max(last, start)
+        found.append(TimedWord(word, round(start, 3), round(before, 3)))
     return found
+
+
+def _usual_gap(places: Sequence[float]) -> float:
+    """How far apart tokens are heard, in moments: the median, and at least one."""
+    gaps = np.diff(np.sort(np.asarray(places, dtype=np.float64)))
+    return max(float(np.median(gaps)), 1.0) if gaps.size else 1.0
 
 
 def _layer(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:
