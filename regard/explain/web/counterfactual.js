@@ -1,6 +1,6 @@
 /* What if a word of the source were another, or not there: outputs and scores against the original. */
 import { ask, latest } from "./api.js";
-import { button, make, number } from "./dom.js";
+import { button, make, number, tableHead } from "./dom.js";
 import { joined, marked, words } from "./words.js";
 
 const MASK = "▒"; // a character that no training text has, so that it is an unknown token
@@ -11,8 +11,7 @@ export function counterfactualPanel(explore) {
   const line = make("div", { class: "source-words", dir: "auto", role: "group", "aria-label": "Words of the source" });
   const bar = make("div", { class: "word-editor" }), told = make("p", { class: "quiet", role: "status" });
   const body = make("tbody"), table = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Variants" },
-    make("table", { class: "variants" }, make("thead", {}, make("tr", {}, ...["Source", "Output", "Log p", "Log p of the original output", ""]
-      .map((name) => make("th", { scope: "col" }, name)))), body));
+    make("table", { class: "variants" }, tableHead(["Source", "Output", "Log p", "Log p of the original output"], "More"), body));
   const each = button("Leave out each word in turn", () => leaveOut());
   const element = make("section", { "aria-label": "What if" }, make("header", {}, make("h2", {}, "What if the source were another"), each),
     make("p", { class: "quiet" }, "Choose a word to change it, to delete it or to mask it."), line, bar, told, table);
@@ -74,7 +73,7 @@ export function counterfactualPanel(explore) {
       line.children[i].title = `without it, log p of the output is ${number(loss)} less`;
       line.children[i].classList.add("weighed");
     });
-    told.textContent = "The darker a word, the less probable the original output is without it.";
+    told.textContent = "The stronger a word is coloured, the less probable the original output is without it.";
   }
 
   function add(text, output, score) {

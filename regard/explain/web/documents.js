@@ -1,6 +1,6 @@
 /* Many sentences: translated, ranked by doubt, corrected, saved as training data. */
 import { ask, latest } from "./api.js";
-import { announce, button, choices, make, percent } from "./dom.js";
+import { announce, button, choices, make, percent, tableHead } from "./dom.js";
 import { doubt } from "./doubt.js";
 import { download } from "./saving.js";
 import { sentences } from "./words.js";
@@ -22,8 +22,7 @@ export function documentView(models, explore, onchange) {
     save("JSONL", true)));
   const result = make("section", { "aria-label": "Sentences by doubt", hidden: "" }, make("header", {}, make("h2", {}, "Sentences"), bar),
     tools, make("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Table of sentences" },
-      make("table", { class: "document" }, make("thead", {}, make("tr", {},
-        ...["Doubt", "Source", "Output", ""].map((name) => make("th", { scope: "col" }, name)))), body)));
+      make("table", { class: "document" }, tableHead(["Doubt", "Source", "Output"], "More"), body)));
   const element = make("div", { class: "view" }, make("section", { "aria-label": "Document" },
     readers.length ? null : make("p", {}, "No model here turns text into text."), area, make("div", { class: "row" },
       make("label", { class: "inline" }, make("span", { class: "quiet" }, "Model"), select),

@@ -71,6 +71,10 @@ export function color(name) {
   return found;
 }
 
+// The head of a table; the last column may have a name that only a screen reader tells.
+export const tableHead = (names, unseen) => make("thead", {}, make("tr", {}, ...names.map((name) =>
+  make("th", { scope: "col" }, name)), unseen ? make("th", { scope: "col" }, make("span", { class: "unseen" }, unseen)) : null));
+
 export const clamp = (x, count) => Math.max(0, Math.min(x, count - 1));
 
 // Says something to a screen reader, once.

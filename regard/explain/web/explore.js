@@ -144,7 +144,7 @@ export function exploreView(models, onchange) {
 
   function showOutput() {
     if (!shown) return;
-    output.show(shown, attention.unit, { sourceShown: typeof given !== "string", forced: forced.length });
+    output.show(shown, attention.unit, { hint: found.outputs ? " Choose a token to see what else might have stood there." : "", sourceShown: false, forced: forced.length });
     const best = found.outputs?.[0], edited = edits.list();
     before.replaceChildren();
     if (original && best && best.text !== original.text) {

@@ -1,5 +1,5 @@
 /* All weights as cells. Only rows and columns in sight are drawn; labels stay at the edges. */
-import { clamp, make, percent, readable, set, visible } from "./dom.js";
+import { clamp, make, percent, readable, set, tableHead, visible } from "./dom.js";
 import { named, probability } from "./places.js";
 import { hideTip, showTip } from "./tip.js";
 
@@ -165,9 +165,8 @@ function weightTable({ query, key, weights, kind }) {
     return make("tr", {}, make("th", { scope: "row", dir: "auto" }, named(place)), ...best.map(([weight, k]) =>
       make("td", { dir: "auto" }, `${readable(key[k].text)} ${percent(weight)}`)));
   });
-  const head = [kind.query, "attends most to", "then to", "and to"].map((x) => make("th", { scope: "col" }, x));
   const more = query.length > TABLE ? `, the first ${TABLE} of ${query.length} rows` : "";
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table of weights" },
     make("table", {}, make("caption", {}, `The ${kind.key} that each ${kind.query} attends to${more}`),
-      make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+      tableHead([kind.query, "attends most to", "then to", "and to"]), make("tbody", {}, ...rows)));
 }

@@ -8,12 +8,13 @@ const WIDE = 118, HIGH = 30, EDGE = 12, LONG = 12; // pixels of a step and of a 
 const ENDS = { closed: "finished", best: "on the best path", pruned: "pruned", open: "kept" };
 
 // Nodes with their place: those of a step stand in the order of their parents and then of their scores, so that no two
-// lines cross.
+// lines cross; the best path runs along the top.
 export function layout({ nodes }) {
   const steps = [], placed = new Map();
   for (const node of nodes) (steps[node.step] ??= []).push(node);
   for (const step of steps) {
-    (step ?? []).sort((a, b) => (placed.get(a.parent)?.row ?? 0) - (placed.get(b.parent)?.row ?? 0) || b.score - a.score)
+    const above = (node) => placed.get(node.parent)?.row ?? 0, best = (node) => Number(node.state === "best");
+    step?.sort((a, b) => above(a) - above(b) || best(b) - best(a) || b.score - a.score)
       .forEach((node, row) => placed.set(node.id, { node, row }));
   }
   return { placed, steps: steps.map((step) => step ?? []), rows: Math.max(0, ...steps.map((step) => step?.length ?? 0)) };
