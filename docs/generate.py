@@ -1,6 +1,6 @@
 """Pages that are made when the site is built: every setting, from the classes that check it, and every command.
 
-An mkdocs hook. `settings_page` and `commands_page` need neither mkdocs nor torch; `tests/test_docs.py` reads them too.
+An mkdocs hook. `settings_page`, `server_page` and `commands_page` need neither mkdocs nor torch; `tests/test_docs.py` reads them too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from regard.cli import app
 from regard.section import Kind, Section
+from regard.serving.settings import ServerSettings
 from regard.settings import Config
 
 SETTINGS = """# Settings
@@ -31,6 +32,12 @@ every setting with its meaning.
 - `preset` names a published model; its settings apply where the config sets nothing else. `regard models` lists them.
 - Paths in a config are relative to the config file, paths on the command line to the working directory.
 - An unknown name, a value out of its limits and settings that clash are errors, and all of them are reported at once.
+
+"""
+SERVER = """# Settings of the server
+
+`regard serve --config serve.yaml` reads a YAML file of the settings below; [how](howto/serving.md). What the file leaves out
+keeps its default, and paths in it are relative to it. An unknown name or a value out of its limits is an error.
 
 """
 COMMANDS = """# Commands
@@ -54,6 +61,11 @@ SIGNS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 def settings_page() -> str:
     """The reference of settings, in Markdown."""
     return SETTINGS + "\n".join(_section(Config, "", [], 1, set()))
+
+
+def server_page() -> str:
+    """The reference of the server's settings, in Markdown."""
+    return SERVER + "\n".join(_section(ServerSettings, "", [], 1, set()))
 
 
 def _section(section: type[Section], path: str, kinds: list[str], level: int, known: set[str]) -> Iterator[str]:
@@ -182,7 +194,7 @@ def _command(name: str, command: TyperCommand) -> Iterator[str]:
     yield from (*rows, "")
 
 
-PAGES = {"settings.md": settings_page, "cli.md": commands_page}
+PAGES = {"settings.md": settings_page, "server.md": server_page, "cli.md": commands_page}
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -26,9 +26,10 @@ from typer.main import get_command
 import regard
 from regard.cli import app
 from regard.cli.shared import brought_forward
-from regard.config import parse
+from regard.config import checked, parse
 from regard.presets import PRESETS
 from regard.section import Kind, Section
+from regard.serving.settings import ServerSettings
 from tests.conftest import whole
 from tests.test_cli import good
 
@@ -201,7 +202,9 @@ def test_settings_in_the_text_exist(page: Path) -> None:
 @PAGES
 def test_configs_are_sound(page: Path) -> None:
     for block in blocks(page, "yaml"):
-        if "kind: signal" not in block:  # its parts are made in that page, and tests/test_extension.py runs it
+        if "models:" in block:
+            checked(ServerSettings, yaml.safe_load(block), str(page))
+        elif "kind: signal" not in block:  # its parts are made in that page, and tests/test_extension.py runs it
             parse(yaml.safe_load(block), str(page))
     for block in blocks(page, "json"):
         assert isinstance(json.loads(block), dict)
@@ -258,7 +261,7 @@ def all_sections(base: type[Section] = Section) -> Iterator[type[Section]]:
 
 
 def test_the_settings_page_names_every_setting() -> None:
-    page = MADE[DOCS / "settings.md"]
+    page = MADE[DOCS / "settings.md"] + MADE[DOCS / "server.md"]
     rows = re.findall(r"^\| (?:<a id=\"[^\"]+\"></a>)?`([a-z_.]+)` \|", page, re.MULTILINE)
     last = {row.rpartition(".")[2] for row in rows}
     text = html.unescape(page).replace("\\", "")

@@ -86,6 +86,8 @@ def _row(data: dict[str, Any]) -> RowEdit:
 
 
 def _only(data: dict[str, Any], names: set[str]) -> None:
+    if not isinstance(data, dict):
+        raise TypeError(f"{data!r} is no mapping")
     if unknown := sorted(set(data) - names):
         raise ValueError(f"unknown name '{unknown[0]}'")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.models.ctc import IMPOSSIBLE
 from regard.search.choice import Choice, Chooser
 from regard.search.limits import Limits
 
@@ -60,14 +60,14 @@ class BeamTree:
 
     def marked(self, best: Sequence[int]) -> BeamTree:
         """With the way to the best output, of these tokens with the mark that ends it, as far as it was kept."""
-        nodes, at = list(self.nodes), 0
-        for token in (None, *best):
-            if token is not None:
-                found = [x.id for x in nodes if x.parent == at and x.token == token and x.state != "pruned"]
-                if not found:
-                    break
-                at = found[0]
-            nodes[at] = replace(nodes[at], state="best")
+        ways = [[0]]  # beams that are pushed apart may keep the same tokens, each in nodes of its own
+        for token in best:
+            onward = [node for node in self.nodes if node.token == token and node.state != "pruned"]
+            longer = [[*way, node.id] for way in ways for node in onward if node.parent == way[-1]]
+            if not longer:
+                break
+            ways = longer
+        nodes = [replace(node, state="best") if node.id in ways[0] else node for node in self.nodes]
         return replace(self, nodes=nodes)
 
 
@@ -111,7 +111,7 @@ class TreeObserver:
             closing = zip(choice.closing[beam].tolist(), choice.closing_parent[beam].tolist(), strict=True)
             closed = [(log_prob, slot, self.end) for log_prob, slot in closing]
             kept = list(zip(*(x[beam].tolist() for x in (choice.log_prob, choice.parent, choice.token)), strict=True))
-            taken = {(slot, token) for log_prob, slot, token in (*closed, *kept) if log_prob > -math.inf}
+            taken = {(slot, token) for log_prob, slot, token in (*closed, *kept) if log_prob > IMPOSSIBLE}
             ranked = total[beam].flatten().topk(min(len(taken) + self.width, total[beam].numel()))
             places = (divmod(place, total.shape[-1]) for place in ranked.indices.tolist())
             every = zip(ranked.values.tolist(), places, strict=True)
@@ -119,7 +119,7 @@ class TreeObserver:
 
             def add(candidate: tuple[float, int, int], state: State, before: list[int] = before) -> int:
                 log_prob, slot, token = candidate
-                if log_prob == -math.inf:  # there is none, and nothing will come of it
+                if log_prob < IMPOSSIBLE:  # there is none, and nothing will come of it
                     return 0
                 number = len(self.nodes)
                 self.nodes.append(Node(number, before[slot], step, token, log_prob, log_prob / divisor, state))

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from regard import __version__
-from regard.serving import pages
+from regard.serving import libretranslate, pages
 from regard.serving.bodies import described
 from regard.serving.guards import Bodies, Guard, Names, refusal
 from regard.serving.messages import Code, Refused
@@ -27,6 +27,7 @@ def create_app(service: Service) -> Guard:
     )  # fmt: skip
     app.include_router(status_router(service))
     app.include_router(router(service))
+    app.include_router(libretranslate.router(service))
     app.include_router(pages.router())
     _answer_errors(app, service)
     if service.settings.cors:
@@ -52,6 +53,10 @@ def _answer_errors(app: FastAPI, service: Service) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return told(Refused(422, "unprocessable", described(error.errors())), request)
+
+    @app.exception_handler(Exception)
+    async def unknown(request: Request, error: Exception) -> Response:
+        return told(Refused(500, "internal", "something went wrong here; the log says where"), request)
 
     @app.exception_handler(HTTPException)
     async def failed(request: Request, error: HTTPException) -> Response:

@@ -10,9 +10,11 @@ import re
 import secrets
 import sys
 import time
+import traceback
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,7 +45,8 @@ def note(event: str, **what: Any) -> None:
 
 def refusal(refused: Refused, request_id: str = "") -> JSONResponse:
     """What a request gets that is not answered."""
-    content = {"code": refused.code, "message": refused.message, "type": _kind(refused.status)}
+    message = refused.message.encode("utf-8", "replace").decode()  # it may quote half a character
+    content = {"code": refused.code, "message": message, "type": _kind(refused.status)}
     response = JSONResponse({"error": content | ({"request_id": request_id} if request_id else {})}, refused.status)
     if refused.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, -int(-refused.retry_after // 1)))
@@ -70,11 +73,12 @@ class Guard:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        begun, status = time.monotonic(), 0
+        begun, status, whole = time.monotonic(), 0, False
         self.running += 1
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, whole
+            whole = message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
@@ -87,14 +91,12 @@ class Guard:
 
         try:
             await self.app(scope, receive, answer)
-        except OSError:  # whoever asked is gone while the answer was sent
-            status = status or 499
+        except ClientDisconnect:  # while the answer was sent
+            pass
         except Exception as error:
-            self._note("bug", request_id=request_id, error=f"{type(error).__name__}: {error}")
-            if status:
+            self._note("bug", request_id=request_id, error=type(error).__name__, at=_places(error))
+            if not whole:
                 raise
-            refused = Refused(500, "internal", "something went wrong here; the log knows what")
-            await refusal(refused, request_id)(scope, receive, answer)
         finally:
             self.running -= 1
             self.service.metrics.requests.labels(str(status or 499)).inc()
@@ -106,6 +108,11 @@ class Guard:
     def _note(self, event: str, **what: Any) -> None:
         if self.service.settings.log == "json":
             note(event, **what)
+
+
+def _places(error: BaseException) -> list[str]:
+    """Where in the code an error was met; what it says may quote a user."""
+    return [f"{x.filename}:{x.lineno} {x.name}" for x in traceback.extract_tb(error.__traceback__)[-4:]]
 
 
 def _shown(path: str) -> str:
@@ -142,15 +149,23 @@ class Bodies:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
+        self.held = 0  # bytes of all bodies that are here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        body = bytearray()
+        try:
+            await self._pass(body, scope, receive, send)
+        finally:
+            self.held -= len(body)
+
+    async def _pass(self, body: bytearray, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if self.service.draining and scope["path"] not in OPEN:
                 raise Refused(503, "draining", "the server is going down and takes no more requests", 5.0)
-            body = await self._body(Headers(scope=scope), receive)
+            await self._read(body, Headers(scope=scope), receive)
         except Refused as refused:
             self.service.metrics.refused.labels(refused.code).inc()
             response = refusal(refused, scope["state"]["request_id"])
@@ -159,9 +174,9 @@ class Bodies:
             return
         except ConnectionError:
             return
-        await self._answered(body, scope, receive, send)
+        await self._answered(bytes(body), scope, receive, send)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read(self, body: bytearray, headers: Headers, receive: Receive) -> None:
         limits = self.service.limits
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refused(415, "unsupported_media_type", "a body that is compressed is not read; send it as it is")
@@ -170,7 +185,6 @@ class Bodies:
             raise Refused(400, "bad_request", "Content-Length is no length")
         if int(length) > most:
             raise Refused(413, "too_large", f"a body of {int(length):,} bytes is more than {most:,}, the limit here")
-        parts, size = list[bytes](), 0
         try:
             async with asyncio.timeout(limits.body_timeout):
                 more = True
@@ -178,13 +192,15 @@ class Bodies:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ConnectionError
-                    parts.append(message.get("body", b""))
-                    size, more = size + len(parts[-1]), message.get("more_body", False)
-                    if size > most:
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    self.held += len(part)
+                    body += part
+                    if len(body) > most:
                         raise Refused(413, "too_large", f"a body of more than {most:,} bytes, the limit here")
+                    if self.held > limits.all_bytes:
+                        raise Refused(429, "overloaded", "there are too many large requests at once", 1.0)
         except TimeoutError:
             raise Refused(408, "timeout", f"the body took longer than {limits.body_timeout:g} seconds") from None
-        return b"".join(parts)
 
     async def _answered(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app on a body that is here, for as long as somebody waits for the answer."""

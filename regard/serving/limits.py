@@ -16,6 +16,8 @@ class Limits(Section):
     """What a request may ask for; what is beyond is refused before a model sees it."""
 
     body_bytes: int = Field(32 * 2**20, ge=1024, le=2**32, description="most bytes of a request")
+    all_bytes: int = Field(512 * 2**20, ge=1024, le=2**40, description="most bytes of all requests at once")
+    connections: int = Field(1000, ge=1, le=10**6, description="most connections at once")
     inputs: int = Field(256, ge=1, le=10**6, description="most inputs of a request")
     characters: int = Field(100_000, ge=1, le=10**9, description="most characters of all texts of a request")
     beam: int = Field(16, ge=1, le=1000, description="widest beam, and most samples (mbr)")
@@ -37,6 +39,8 @@ class Limits(Section):
             raise ValueError(
                 f"queue ({self.queue}) is less than inputs ({self.inputs}): no such request could be taken"
             )
+        if self.all_bytes < self.body_bytes:
+            raise ValueError(f"all_bytes ({self.all_bytes}) is less than body_bytes ({self.body_bytes})")
         return self
 
     def check_search(self, search: Mapping[str, JsonValue]) -> None:

@@ -5,158 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
 from regard.errors import ModelError
 from regard.serving.bodies import StrictRoute
-from regard.serving.messages import Blob, Generation, Message, ModelInfo, Refused, Scored, Source, Written
+from regard.serving.glossary import Glossary
+from regard.serving.messages import Generation, ModelInfo, Refused, Source, Written
+from regard.serving.schemas import (
+    ERRORS,
+    EmbedRequest,
+    EmbedResponse,
+    ExplainRequest,
+    GenerateRequest,
+    GenerateResponse,
+    InspectRequest,
+    ModelEntry,
+    ModelList,
+    ScoreRequest,
+    ScoreResponse,
+    Sentence,
+    Usage,
+)
 from regard.serving.service import Service
+from regard.serving.translating import Translated, Translating, translate_all
 
 OUTPUTS = TypeAdapter(list[list[Written]])
 EVENTS = "text/event-stream"
-
-
-class Usage(Message):
-    """How much was read and written."""
-
-    source_tokens: int
-    output_tokens: int
-
-
-class Asked(Message):
-    """What all requests have."""
-
-    model: str | None = Field(None, max_length=200, description="its name (default: the first)", examples=["demo"])
-    timeout: float | None = Field(None, gt=0, description="seconds after which the work is stopped", examples=[30])
-
-
-class GenerateRequest(Asked):
-    """Outputs for an input, or for several."""
-
-    input: str | Blob | list[str | Blob | list[str | Blob]] = Field(
-        description='a text, {"data": base64} of a picture or a recording, or a list of inputs, each of them '
-        "itself a list where a model has several sources",
-        examples=["forty-two apples"],
-    )
-    prefix: str | list[str] | None = Field(None, description="how the output begins; for each input, or for all")
-    phrases: list[str] | list[list[str]] | None = Field(
-        None, description="what the output must hold; for each input, or for all"
-    )
-    search: dict[str, JsonValue] = Field(
-        default_factory=dict, description="changes to the model's own search settings", examples=[{"beam": 4}]
-    )
-    tokens: bool = Field(False, description="log p of each token, and how sure the model was of each word")
-    alternatives: int = Field(0, ge=0, description="so many likeliest tokens in each place; needs tokens")
-    alignment: bool = Field(False, description="word links, and how much of the source was attended to")
-    trace: bool = Field(False, description="all that was attended to while the best output was written")
-    stream: bool = Field(False, description="send text as it is written, as server-sent events")
-
-
-class GenerateResponse(Message):
-    """The outputs of each input, best first."""
-
-    id: str
-    model: str
-    outputs: list[list[Written]]
-    usage: Usage
-
-
-class Pair(Message):
-    """A source, and a target of it."""
-
-    source: Source = Field("", examples=["one apple"])
-    target: str = Field(examples=["ein Apfel"])
-
-
-class ScoreRequest(Asked):
-    """How probable targets are given their sources."""
-
-    pairs: list[Pair]
-
-
-class ScoreResponse(Message):
-    """One score for each pair."""
-
-    scores: list[Scored]
-
-
-class ExplainRequest(Asked):
-    """What a model attends to."""
-
-    input: Source = Field(examples=["one apple"])
-    target: str | None = Field(None, description="the output to explain (default: the model's own)")
-    search: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-class InspectRequest(Asked):
-    """A search laid open."""
-
-    input: Source = Field(examples=["one apple"])
-    forced: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
-        default_factory=list, description="ids of tokens that the output begins with"
-    )
-    alternatives: int = Field(8, ge=0, description="so many likeliest tokens in each place")
-    tree: bool = Field(False, description="all hypotheses of the search")
-    edits: dict[str, JsonValue] | None = Field(None, description="what to change inside: heads_off, rows")
-    search: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-class EmbedRequest(Asked):
-    """Vectors of sources."""
-
-    input: str | Blob | list[str | Blob | list[str | Blob]] = Field(examples=[["one apple", "two apples"]])
-
-
-class EmbedResponse(Message):
-    """One vector for each input."""
-
-    model: str
-    embeddings: list[list[float]]
-
-
-class ModelEntry(ModelInfo):
-    """A model, also as clients of OpenAI's API read it."""
-
-    id: str
-    object: Literal["model"] = "model"
-    owned_by: str = "regard"
-
-
-class ModelList(Message):
-    """All models; the first is asked where a request names none."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelEntry]
-
-
-class Problem(Message):
-    """Why a request is not answered."""
-
-    code: str
-    message: str
-    type: str
-    request_id: str | None = None
-
-
-class ProblemResponse(Message):
-    """An error."""
-
-    error: Problem
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemResponse, "description": what}
-    for status, what in {
-        400: "not JSON", 401: "no such key", 403: "not with this key", 404: "no such model", 408: "too slow",
-        413: "too large", 415: "not JSON, or compressed", 421: "not our name", 422: "nothing that can be done",
-        429: "too many requests; Retry-After says when to come again",
-        503: "going down, or being loaded", 504: "took too long",
-    }.items()
-}  # fmt: skip
 
 
 def key_of(request: Request) -> str | None:
@@ -186,7 +64,12 @@ def router(service: Service) -> APIRouter:
     @routes.post("/generate", response_model=GenerateResponse)
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Write outputs: translations, captions, transcripts, continuations, labels."""
-        asked, name, request_id = _generation(body), service.model(body.model).name, request.state.request_id
+        name, request_id = service.model(body.model).name, request.state.request_id
+        if body.split or body.format == "html":
+            found = await translate_all(service, _texts(body), _translating(body))
+            content = _document(GenerateResponse(id=request_id, model=name, outputs=[], usage=usage([])), found)
+            return Response(content.model_dump_json(), media_type="application/json")
+        asked = _generation(body)
         if body.stream:
             events = _events(service, asked, body.timeout)
             first = await anext(events)  # what is refused at once is refused with its status
@@ -268,16 +151,54 @@ def usage(outputs: Sequence[Sequence[Written]]) -> Usage:
 
 
 def _generation(body: GenerateRequest) -> Generation:
-    inputs = body.input if isinstance(body.input, list) else [body.input]
+    inputs: list[Source] = list(body.input) if isinstance(body.input, list) else [body.input]
     count, prefix, phrases = len(inputs), body.prefix, body.phrases
     each: Any = phrases
     if phrases is not None and not (phrases and isinstance(phrases[0], list)):
         each = [phrases] * count
+    if body.glossary and (each is None or len(each) == count):
+        glossary = Glossary(body.glossary)
+        terms = [glossary.phrases(one) if isinstance(one, str) else [] for one in inputs]
+        each = [[*some, *own] for some, own in zip(each or [[]] * count, terms, strict=True)]
     return Generation(
         model=body.model, inputs=inputs, prefixes=[prefix] * count if isinstance(prefix, str) else prefix,
         phrases=each, search=body.search, tokens=body.tokens, alternatives=body.alternatives,
         alignment=body.alignment, trace=body.trace,
     )  # fmt: skip
+
+
+def _texts(body: GenerateRequest) -> list[str]:
+    """The inputs of a request that wants them cut into sentences."""
+    inputs = body.input if isinstance(body.input, list) else [body.input]
+    texts = [one for one in inputs if isinstance(one, str)]
+    if len(texts) < len(inputs):
+        raise Refused(422, "unprocessable", "split and format are for texts")
+    for name in ("stream", "prefix", "phrases", "tokens", "alignment", "trace"):
+        if getattr(body, name):
+            raise Refused(422, "unprocessable", f"{name} does not go with split or format html")
+    return texts
+
+
+def _translating(body: GenerateRequest) -> Translating:
+    return Translating(
+        body.model, form=body.format, split=body.split, glossary=body.glossary, search=body.search,
+        deadline=body.timeout,
+    )  # fmt: skip
+
+
+def _document(answer: GenerateResponse, found: Sequence[Translated]) -> GenerateResponse:
+    """Texts that were cut, and what was written for each of their sentences."""
+    outputs, sentences = [], []
+    for text in found:
+        best = [sentence.outputs[0] for sentence in text.sentences if sentence.outputs]
+        log_prob, flags = sum(one.log_prob for one in best), dict.fromkeys(flag for one in best for flag in one.flags)
+        whole = Written(
+            text=text.text, score=log_prob, log_prob=log_prob, flags=list(flags), source_tokens=text.source_tokens,
+            output_tokens=text.output_tokens,
+        )  # fmt: skip
+        outputs.append([whole])
+        sentences.append([Sentence(source=one.source, outputs=one.outputs) for one in text.sentences])
+    return answer.model_copy(update={"outputs": outputs, "usage": usage(outputs), "sentences": sentences})
 
 
 async def _events(service: Service, asked: Generation, deadline: float | None) -> AsyncIterator[str]:

@@ -96,6 +96,7 @@ def _config(app: Guard, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
         proxy_headers=bool(settings.proxies), forwarded_allow_ips=settings.proxies or None, timeout_keep_alive=15,
+        limit_concurrency=settings.limits.connections,
         timeout_graceful_shutdown=5, h11_max_incomplete_event_size=2**16,
     )  # fmt: skip
 

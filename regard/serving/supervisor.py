@@ -4,7 +4,6 @@ others when a model is reloaded."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import socket
 import sys
@@ -109,23 +108,30 @@ class Worker:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Hand out what it says, until it is gone."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 said = TELL.validate_json(await read_frame(reader))
                 if isinstance(said, Load):
                     self.load = said
                 elif not isinstance(said, Ready | Unable) and (call := self.calls.get(said.id)):
                     call.replies.put_nowait(said)
-        for call in self.calls.values():
-            call.replies.put_nowait(None)
-        self.gone.set()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.gone.set()
+            for call in self.calls.values():
+                call.replies.put_nowait(None)
 
     def ask(self, make: Callable[[int], Ask]) -> Call:
         """Ask something, under a number of its own."""
         number = next(self.numbers)
+        try:
+            content = make(number).model_dump_json().encode()
+        except (ValueError, UnicodeError):
+            raise Refused(422, "unprocessable", "a text holds half a character (a lone surrogate)") from None
         call = self.calls[number] = Call(self, number)
         self.idle.clear()
-        self._send(make(number))
+        self._send(content)
         if self.gone.is_set():
             call.replies.put_nowait(None)
         return call
@@ -133,13 +139,13 @@ class Worker:
     def drop(self, call: Call) -> None:
         """Forget a question; work on it stops, if it is not done."""
         if self.calls.pop(call.number, None) is not None and not call.answered:
-            self._send(Cancel(id=call.number))
+            self._send(Cancel(id=call.number).model_dump_json().encode())
         if not self.calls:
             self.idle.set()
 
-    def _send(self, message: Ask | Cancel) -> None:
+    def _send(self, content: bytes) -> None:
         if not self.gone.is_set() and not self.writer.is_closing():
-            self.writer.write(frame(message.model_dump_json().encode()))
+            self.writer.write(frame(content))
 
     async def retire(self) -> None:
         """End it when it has answered all that it was asked."""
@@ -196,8 +202,6 @@ class Keeper:
             if worker is not None:
                 begun = time.monotonic()
                 await worker.gone.wait()
-                if worker is not self.worker:  # it was exchanged for another
-                    continue
                 self.worker, self.info = None, self.info.model_copy(update={"ready": False})
                 self.restarts += 1
                 pause = 0.0 if time.monotonic() - begun > SOUND else min(LONGEST_PAUSE, 2 * pause + 0.25)
@@ -217,6 +221,9 @@ class Keeper:
         async with self._reloading:
             worker, info = await self._started()
             old, self.worker, self.info = self.worker, worker, info
+            if self._keeping is not None:
+                self._keeping.cancel()
+            self._keeping = asyncio.create_task(self._keep())
             if old is not None:
                 task = asyncio.create_task(self._retire(old))
                 self._retiring.add(task)

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,10 +55,11 @@ if TYPE_CHECKING:
     from regard.tasks.results import Output
 
 SLICE = 16  # pairs or sources that a job takes on between two turns of the engine
+TOLD = 0.1  # seconds between two reports of the load
 LANGUAGE = "<2"  # how the token begins that says which language is wanted (`data.corpora.prefix`)
 
 
-@dataclass
+@dataclass(eq=False)
 class Input:
     """An input that is searched for; the engine tells it how that goes."""
 
@@ -68,7 +70,7 @@ class Input:
     search: Search
     files: list[Path]
     asked: float
-    ticket: int = 0
+    ticket: int | None = None
     text: StableText = field(default_factory=StableText)
 
     def wrote(self, tokens: Sequence[int]) -> None:
@@ -81,7 +83,14 @@ class Input:
 
     def failed(self, error: RegardError) -> None:
         self.worker.forget(self.ask.id)
-        self.worker.fail(self.ask.id, error)
+        self.worker.fail(self.ask.id, self.named(error))
+
+    def named(self, error: RegardError) -> RegardError:
+        """An error that says of which of several inputs it is."""
+        if len(self.ask.request.inputs) == 1:
+            return error
+        kind = ConfigError if isinstance(error, ConfigError) else DataError
+        return kind(f"input {self.index}: {error}")
 
 
 class Worker:
@@ -96,7 +105,7 @@ class Worker:
         self.queued: deque[Input] = deque()  # inputs that the engine has not begun with, oldest first
         self.finished: list[tuple[Input, list[Output]]] = []
         self.outbox: list[Reply | Load] = []
-        self.told = Load(waiting=0, running=0, rows=0)
+        self.told, self.told_at = Load(waiting=0, running=0, rows=0), 0.0
 
     def run(self) -> NoReturn:
         """Work until the server is gone."""
@@ -126,6 +135,12 @@ class Worker:
         else:
             self.say(Failed(id=number, status=500, code="internal", message=message))
 
+    def _told(self, error: Exception) -> Refused:
+        """Say on standard error where a bug is, and nothing that a user wrote."""
+        lines = traceback.format_tb(error.__traceback__)
+        print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
+        return Refused(500, "internal", "something went wrong here; the log says where")
+
     def text_of(self, one: Input, tokens: Sequence[int]) -> str:
         """What some tokens of an output read as."""
         return self.system.task.target.decode(tokens)
@@ -146,6 +161,9 @@ class Worker:
         except (RegardError, Refused) as error:
             self.forget(ask.id)
             self.fail(ask.id, error)
+        except Exception as error:  # a bug, of which others should not suffer
+            self.forget(ask.id)
+            self.fail(ask.id, self._told(error))
 
     def _submit(self, ask: Generate) -> None:
         request, search = ask.request, self.search(ask.request.search)
@@ -158,7 +176,10 @@ class Worker:
                 given, search, prefix=request.prefixes[index] if request.prefixes else "",
                 phrases=tuple(request.phrases[index]) if request.phrases else (), number=index,
             )  # fmt: skip
-            one.ticket = self.engine.submit(work, one)
+            try:
+                one.ticket = self.engine.submit(work, one)
+            except RegardError as error:
+                raise one.named(error) from None
             self.queued.append(one)
 
     def search(self, changes: dict[str, Any]) -> Search:
@@ -168,8 +189,11 @@ class Worker:
     def forget(self, number: int) -> None:
         """Stop work on a request, and remove what it brought."""
         for one in self.inputs.pop(number, ()):
-            self.engine.cancel(one.ticket)
+            if one.ticket is not None:
+                self.engine.cancel(one.ticket)
             remove(one.files)
+            if one in self.queued:
+                self.queued.remove(one)
         if job := self.jobs.pop(number, None):
             job.close()  # type: ignore[attr-defined]
 
@@ -217,9 +241,10 @@ class Worker:
 
     def _flush(self) -> None:
         load = Load(waiting=len(self.queued), running=self.engine.running, rows=self.engine.rows)
-        if load != self.told and (self.outbox or not load.running):
+        now = time.monotonic()
+        if load != self.told and (not load.running or now - self.told_at > TOLD):
             self.outbox.append(load)
-            self.told = load
+            self.told, self.told_at = load, now
         if self.outbox:
             self.channel.send(*self.outbox)
             self.outbox = []
@@ -234,9 +259,12 @@ class Worker:
                 self.jobs[number] = self.jobs.pop(number)  # others have their turn before the rest of it
             except StopIteration:
                 self.jobs.pop(number, None)
-            except (RegardError, Refused, TypeError) as error:
+            except (RegardError, Refused) as error:
                 self.jobs.pop(number, None)
-                self.fail(number, DataError(str(error)) if isinstance(error, TypeError) else error)
+                self.fail(number, error)
+            except Exception as error:  # a bug, of which others should not suffer
+                self.jobs.pop(number, None)
+                self.fail(number, self._told(error))
         return bool(self.jobs)
 
     def _job(self, ask: Ask) -> Iterator[None]:
@@ -382,8 +410,9 @@ def serve(line: socket.socket) -> int:
 
 
 def main() -> None:
-    """Run as a process of its own; signals of a terminal are the server's to hear."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run as a process of its own; signals are the server's to hear, and it ends when the server does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as line:
         sys.exit(serve(line))
 

@@ -1,0 +1,273 @@
+"""LibreTranslate's HTTP API, so that its clients work with models of Regard: texts, HTML, files, languages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from regard import __version__
+from regard.serving.documents import Format
+from regard.serving.forms import Upload, form_fields, is_json, json_object
+from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
+from regard.serving.messages import Refused
+from regard.serving.native import address_of, key_of
+from regard.serving.service import Service
+from regard.serving.translating import Translated, Translating, translate_all
+
+FORMATS: dict[str, Format] = {"text": "text", "html": "html"}
+FILES: dict[str, tuple[Format, str]] = {  # by the ending of their names: how they are read, and of what media type
+    ".txt": ("text", "text/plain"), ".md": ("markdown", "text/markdown"), ".html": ("html", "text/html"),
+    ".htm": ("html", "text/html"), ".srt": ("subtitles", "application/x-subrip"), ".vtt": ("subtitles", "text/vtt"),
+}  # fmt: skip
+BOM = "\ufeff"
+KEPT_SECONDS = 1800.0  # that a translated file can be fetched
+KEPT_BYTES = 64 * 2**20  # of all of them together
+
+
+class LibreTranslateRoute(APIRoute):
+    """A route that says what is wrong as LibreTranslate does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Refused as refused:
+                return _refusal(refused)
+            except HTTPException as error:
+                return _refusal(Refused(error.status_code, "bad_request", str(error.detail)))
+
+        return answered
+
+
+def _refusal(refused: Refused) -> Response:
+    response = JSONResponse({"error": refused.message}, 400 if refused.status == 422 else refused.status)
+    if refused.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, -int(-refused.retry_after // 1)))
+    return response
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A translated file that waits to be fetched."""
+
+    name: str
+    media_type: str
+    content: bytes
+    until: float
+
+
+class Downloads:
+    """Translated files, for a while: the oldest make room for new ones."""
+
+    def __init__(self, seconds: float = KEPT_SECONDS, most: int = KEPT_BYTES) -> None:
+        self.seconds, self.most = seconds, most
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
+
+    def put(self, name: str, media_type: str, content: bytes) -> str:
+        """Keep a file; what it can be fetched under."""
+        self._forget()
+        key = f"{secrets.token_urlsafe(16)}{PurePath(name).suffix}"
+        self._files[key] = StoredFile(name, media_type, content, time.monotonic() + self.seconds)
+        while len(self._files) > 1 and sum(len(file.content) for file in self._files.values()) > self.most:
+            self._files.popitem(last=False)
+        return key
+
+    def get(self, key: str) -> StoredFile | None:
+        """The file, if it is still there."""
+        self._forget()
+        return self._files.get(key)
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, file in self._files.items() if file.until < now]:
+            del self._files[key]
+
+
+def router(service: Service) -> APIRouter:
+    """All of it."""
+    paths = APIRouter(route_class=LibreTranslateRoute, tags=["LibreTranslate"])
+    downloads = Downloads()
+
+    def known() -> list[Route]:
+        return routes(service.models())
+
+    @paths.post("/translate")
+    async def translate_texts(request: Request) -> dict[str, Any]:
+        """Translate `q`, a text or a list of them, from `source` (`auto`: it is detected) to `target`; `format` is
+        `text` or `html`, `alternatives` how many more translations there should be."""
+        given = await _fields(request)
+        service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
+        texts, several = _texts(given)
+        form = FORMATS.get(_text(given, "format", "text"))
+        if form is None:
+            raise Refused(400, "bad_request", "format is text or html")
+        how = Translating(form=form, split=True, alternatives=_count(given, "alternatives", service.limits.nbest - 1))
+        return await _answer(service, texts, given, how, several=several)
+
+    @paths.get("/languages")
+    async def languages(request: Request) -> list[dict[str, Any]]:
+        """All languages, and into which each can be translated."""
+        service.admit(key_of(request) or request.query_params.get("api_key"), address_of(request))
+        return _languages(known())
+
+    @paths.post("/detect")
+    async def detect_language(request: Request) -> list[dict[str, Any]]:
+        """In which language `q` is written, in percent."""
+        given = await _fields(request)
+        service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
+        texts, _ = _texts(given)
+        codes = [entry["code"] for entry in _languages(known())]
+        found = await asyncio.to_thread(detect, "\n".join(texts), codes)
+        return [_detected(one) for one in found if one.confidence >= 0.01] or [_detected(one) for one in found[:1]]
+
+    @paths.post("/translate_file")
+    async def translate_file(request: Request) -> dict[str, str]:
+        """Translate a file; the answer says where the translation can be fetched for half an hour."""
+        given = await _fields(request)
+        service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
+        file = given.get("file")
+        if not isinstance(file, Upload):
+            raise Refused(400, "bad_request", "there is no file; send it as multipart/form-data")
+        name = PurePath(file.name).name
+        if PurePath(name).suffix.lower() not in FILES:
+            raise Refused(400, "bad_request", f"only files of these kinds are translated: {', '.join(FILES)}")
+        form, media_type = FILES[PurePath(name).suffix.lower()]
+        try:
+            text = file.content.decode("utf-8")
+        except UnicodeDecodeError:
+            raise Refused(400, "bad_request", "the file is not UTF-8 text") from None
+        mark = BOM if text.startswith(BOM) else ""
+        how = Translating(form=form, split=True)
+        found = await _answer(service, [text.removeprefix(BOM)], given, how, several=False)
+        key = downloads.put(name, media_type, (mark + found["translatedText"]).encode())
+        return {"translatedFileUrl": f"{request.base_url}download_file/{key}"}
+
+    @paths.get("/download_file/{key}")
+    async def download_file(key: str) -> Response:
+        """A translated file."""
+        file = downloads.get(key)
+        if file is None:
+            raise Refused(404, "not_found", "there is no such file, or no longer")
+        stem, suffix = PurePath(file.name).stem, PurePath(file.name).suffix
+        plain = "".join(x if x.isascii() and (x.isalnum() or x in "-_. ") else "_" for x in stem)[:80]
+        headers = {"Content-Disposition": f'attachment; filename="{plain}_translated{suffix.lower()}"'}
+        return Response(file.content, media_type=f"{file.media_type}; charset=utf-8", headers=headers)
+
+    @paths.get("/frontend/settings")
+    async def frontend_settings() -> dict[str, Any]:
+        """What LibreTranslate's own page wants to know."""
+        entries = _languages(known())
+        first, keyed = next(iter(known()), None), service.access.keys is not None
+        source, target = (first.pair.source, first.pair.target) if first else ("", "")
+        return {
+            "apiKeys": keyed, "keyRequired": keyed, "charLimit": service.limits.characters,
+            "filesTranslation": True, "frontendTimeout": 500, "suggestions": False,
+            "language": {
+                "source": {"code": source, "name": name_of(source)}, "target": {"code": target, "name": name_of(target)}
+            },
+            "languages": [entry["code"] for entry in entries], "supportedFilesFormat": list(FILES),
+        }  # fmt: skip
+
+    @paths.get("/spec", include_in_schema=False)
+    async def spec() -> dict[str, Any]:
+        """This API, as OpenAPI."""
+        return get_openapi(title="LibreTranslate, by Regard", version=__version__, routes=paths.routes)
+
+    return paths
+
+
+async def _answer(
+    service: Service, texts: Sequence[str], given: Mapping[str, Any], how: Translating, *, several: bool
+) -> dict[str, Any]:
+    """Translations, each by the model for its languages."""
+    known = routes(service.models())
+    source, target = _text(given, "source"), _text(given, "target")
+    detected = [Detected(source, 1.0)] * len(texts)
+    if source.lower() == AUTO:
+        sources = list(dict.fromkeys(one.pair.source for one in known if one.pair.target.lower() == target.lower()))
+        detected = [(await asyncio.to_thread(detect, text, sources or [AUTO]))[0] for text in texts]
+    found: dict[int, Translated] = {}
+    for language in dict.fromkeys(one.language for one in detected):
+        mine = [i for i, one in enumerate(detected) if one.language == language]
+        if language.lower() == target.lower():
+            found |= {i: Translated(texts[i], [], []) for i in mine}
+            continue
+        chosen = route(known, language, target)
+        own = Translating(**{**vars(how), "model": chosen.model, "pair": chosen.pair})
+        found |= dict(zip(mine, await translate_all(service, [texts[i] for i in mine], own), strict=True))
+    ordered = [found[i] for i in range(len(texts))]
+    answer: dict[str, Any] = {"translatedText": [one.text for one in ordered]}
+    if source.lower() == AUTO:
+        answer["detectedLanguage"] = [_detected(one) for one in detected]
+    if how.alternatives:
+        answer["alternatives"] = [one.alternatives for one in ordered]
+    return answer if several else {name: value[0] for name, value in answer.items()}
+
+
+def _languages(known: Sequence[Route]) -> list[dict[str, Any]]:
+    """Every language, with those that it can be translated into and itself, as LibreTranslate lists them."""
+    codes = dict.fromkeys(code for one in known for code in (one.pair.source, one.pair.target))
+    targets = {code: [code, *(x.pair.target for x in known if x.pair.source == code)] for code in codes}
+    return [
+        {"code": code, "name": name_of(code), "targets": list(dict.fromkeys(targets[code]))} for code in sorted(codes)
+    ]
+
+
+def _detected(one: Detected) -> dict[str, Any]:
+    return {"confidence": round(100 * one.confidence, 1), "language": one.language}
+
+
+# What requests bring
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    """The fields of a request: JSON, a form, or in the address."""
+    return {**request.query_params, **(await json_object(request) if is_json(request) else await form_fields(request))}
+
+
+def _texts(given: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The texts of a request, and whether they are a list."""
+    texts = given.get("q")
+    if texts is None:
+        raise Refused(400, "bad_request", "Invalid request: missing q parameter")
+    several = isinstance(texts, list)
+    found = texts if isinstance(texts, list) else [texts]
+    if not all(isinstance(text, str) for text in found):
+        raise Refused(400, "bad_request", "q is a text, or a list of texts")
+    return found, several
+
+
+def _text(given: Mapping[str, Any], name: str, usual: str | None = None) -> str:
+    value = given.get(name, usual)
+    if value is None and name in given:
+        value = usual
+    if value is None:
+        raise Refused(400, "bad_request", f"Invalid request: missing {name} parameter")
+    if not isinstance(value, str):
+        raise Refused(400, "bad_request", f"{name} is a text")
+    return value
+
+
+def _count(given: Mapping[str, Any], name: str, most: int) -> int:
+    value = given.get(name) or 0
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise Refused(400, "bad_request", f"{name} is a whole number") from None
+    if not 0 <= number <= most:
+        raise Refused(400, "bad_request", f"{name} is {number}; 0 to {most} will do")
+    return number

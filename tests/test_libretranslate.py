@@ -1,0 +1,162 @@
+"""LibreTranslate's API, by its own Python client and by hand, against a real server with a real model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+import regard
+from regard.serving.languages import detect, name_of
+from regard.serving.libretranslate import Downloads
+from tests.serving import served
+from tests.toy import toy_config, write_corpus
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("toy")
+    write_corpus(place, 600)
+    quick = {"steps": 100, "validate_every": 100, "save_every": 1000}
+    regard.train(toy_config(place, training=quick))
+    return place / "run"
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    with served([{"folder": str(folder), "name": "toy", "languages": ["en:de"]}]) as address:
+        yield address
+
+
+def test_its_own_client_works_unchanged(url: str) -> None:
+    client = LibreTranslateAPI(url)
+    assert client.translate("alpha beta gamma", "en", "de") == "GAMMA BETA ALPHA"
+    assert client.languages() == [
+        {"code": "de", "name": "German", "targets": ["de"]}, {"code": "en", "name": "English", "targets": ["en", "de"]}
+    ]  # fmt: skip
+    assert client.detect("This is how we do it.")[0]["language"] == "en"
+    assert client.translate("eta\n\n alpha beta ", "en", "de") == "ETA\n\n BETA ALPHA "
+
+
+def ask(url: str, path: str = "/translate", status: int = 200, **given: Any) -> Any:
+    answer = httpx.post(url + path, json=given)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+TEXT: dict[str, Any] = {"source": "en", "target": "de"}
+
+
+def test_texts_in_every_form(url: str) -> None:
+    """As JSON, as a form, as a list, with blanks and paragraphs, empty."""
+    assert ask(url, q="alpha beta", **TEXT) == {"translatedText": "BETA ALPHA"}
+    form = httpx.post(f"{url}/translate", data={"q": "alpha beta", **TEXT})
+    assert form.json() == {"translatedText": "BETA ALPHA"}
+    assert ask(url, q=["alpha beta", "", "eta"], **TEXT) == {"translatedText": ["BETA ALPHA", "", "ETA"]}
+    assert ask(url, q="  \n", **TEXT) == {"translatedText": "  \n"}
+    # A sentence at a time: the second begins behind a mark that ends one.
+    assert ask(url, q="alpha beta! Alpha\n\teta zeta\n", **TEXT)["translatedText"].endswith("\n\tZETA ETA\n")
+    assert ask(url, q="alpha beta", source="de", target="de") == {"translatedText": "alpha beta"}
+
+
+def test_html_keeps_its_tags(url: str) -> None:
+    page = '<p class="a">alpha <b>beta</b> gamma</p><script>alpha beta</script><p translate="no">eta zeta</p>'
+    found = ask(url, q=page, format="html", **TEXT)["translatedText"]
+    assert found == page.replace("alpha <b>beta</b> gamma", "GAMMA <b>BETA</b> ALPHA")
+
+
+def test_alternatives_differ(url: str) -> None:
+    found = ask(url, q="alpha beta gamma", alternatives=3, **TEXT)
+    assert found["translatedText"] == "GAMMA BETA ALPHA"
+    assert len({found["translatedText"], *found["alternatives"]}) == 4
+    several = ask(url, q=["alpha beta gamma", "eta"], alternatives=1, **TEXT)
+    assert [len(some) for some in several["alternatives"]] == [1, 1]
+
+
+def test_languages_are_detected(url: str) -> None:
+    found = ask(url, q="alpha beta gamma", source="auto", target="de")
+    assert found["translatedText"] == "GAMMA BETA ALPHA"
+    assert found["detectedLanguage"]["language"] == "en"  # the only one that there is a model for
+    both = ask(url, "/detect", q="Das ist ein kurzer Satz auf Deutsch, den jeder versteht.")
+    assert both[0]["language"] == "de"
+    assert both[0]["confidence"] > 90
+    assert [x.language for x in detect("Où est la bibliothèque de la ville ?", ["en", "de"])] != []
+    assert detect("Où est la bibliothèque de la ville ?", ["en", "fr", "de"])[0].language == "fr"
+    assert max(x.confidence for x in detect("Où est la bibliothèque de la ville ?", ["en", "de"])) < 0.1
+    assert (name_of("pt-BR"), name_of("de"), name_of("xx")) == ("Portuguese (BR)", "German", "xx")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"source": "en", "target": "de"}, 400, "missing q"),
+        ({"q": "alpha", "source": "en"}, 400, "missing target"),
+        ({"q": "alpha", "source": "en", "target": "fr"}, 400, "en to fr is not supported; pairs here: en to de"),
+        ({"q": "alpha", "source": "auto", "target": "fr"}, 400, "is not supported"),
+        ({"q": 3, **TEXT}, 400, "q is a text"),
+        ({"q": "alpha", "format": "pdf", **TEXT}, 400, "format is text or html"),
+        ({"q": "alpha", "alternatives": "many", **TEXT}, 400, "alternatives is a whole number"),
+        ({"q": "alpha", "alternatives": 99, **TEXT}, 400, "0 to 15"),
+        ({"q": "a" * 100_001, **TEXT}, 413, "more than 100,000"),
+    ],
+)  # fmt: skip
+def test_errors_have_its_form(url: str, given: dict[str, Any], status: int, said: str) -> None:
+    found = ask(url, status=status, **given)
+    assert list(found) == ["error"]
+    assert said in found["error"]
+
+
+def test_bodies_that_are_none(url: str) -> None:
+    for content in (b"{", b"[1]", b"\xff", b'{"q": NaN}'):
+        answer = httpx.post(f"{url}/translate", content=content, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert list(answer.json()) == ["error"]
+    assert httpx.post(f"{url}/translate", content=b"\xff\xfe").json()["error"] == "Invalid request: missing q parameter"
+    assert list(httpx.get(f"{url}/download_file/none").json()) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "out"),
+    [
+        ("a.txt", "\ufeffalpha beta\r\n\r\neta", "\ufeffBETA ALPHA\r\n\r\nETA"),
+        ("ä b.html", "<h1>alpha beta</h1>", "<h1>BETA ALPHA</h1>"),
+        ("c.SRT", "1\n00:00:01,000 --> 00:00:02,000\nalpha beta\n", "1\n00:00:01,000 --> 00:00:02,000\nBETA ALPHA\n"),
+        ("d.md", "# alpha beta\n\n```\nalpha\n```\n- eta\n", "# BETA ALPHA\n\n```\nalpha\n```\n- ETA\n"),
+    ],
+)  # fmt: skip
+def test_files_are_translated(url: str, name: str, text: str, out: str) -> None:
+    answer = httpx.post(f"{url}/translate_file", data=TEXT, files={"file": (name, text.encode())})
+    assert answer.status_code == 200, answer.text
+    found = httpx.get(answer.json()["translatedFileUrl"])
+    assert found.content.decode() == out
+    assert re.fullmatch(r'attachment; filename="[\w ]+_translated\.\w+"', found.headers["content-disposition"])
+
+
+def test_files_that_are_none(url: str) -> None:
+    for name, content in (("a.exe", b"x"), ("a.txt", b"\xff"), ("", b"x")):
+        answer = httpx.post(f"{url}/translate_file", data=TEXT, files={"file": (name, content)} if name else None)
+        assert answer.status_code == 400
+        assert list(answer.json()) == ["error"]
+
+
+def test_files_are_kept_for_a_while() -> None:
+    kept = Downloads(most=10)
+    first, second = kept.put("a.txt", "text/plain", b"12345678"), kept.put("b.txt", "text/plain", b"abc")
+    assert kept.get(first) is None
+    assert (file := kept.get(second)) is not None
+    assert file.content == b"abc"
+    gone = Downloads(seconds=-1.0)
+    assert gone.get(gone.put("a.txt", "text/plain", b"1")) is None
+
+
+def test_what_its_page_asks_for(url: str) -> None:
+    found = httpx.get(f"{url}/frontend/settings").json()
+    assert found["language"]["target"] == {"code": "de", "name": "German"}
+    assert not found["keyRequired"]
+    assert ".html" in found["supportedFilesFormat"]
+    assert "/translate" in httpx.get(f"{url}/spec").json()["paths"]

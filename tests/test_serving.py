@@ -1,0 +1,432 @@
+"""A server as its clients meet it: real processes, real HTTP."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.system import System
+from tests.served import PICTURES, TEXT, Running, running, save_model
+
+SLOW = {"search": {"beam": 4, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="module")
+def system(folder: Path) -> System:
+    long = {"model": {"max_positions": 1100}}
+    return save_model(folder / "toy", {**TEXT, "model": {**TEXT["model"], **long["model"]}})
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, system: System) -> Iterator[Running]:
+    save_model(folder / "pictures", PICTURES)
+    models = [{"folder": "toy", "languages": ["en:de"]}, {"folder": "pictures", "name": "captions"}]
+    with running(folder, models=models) as found:
+        yield found
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that happens in another process."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def told(response: httpx.Response, status: int, code: str) -> str:
+    """What a request that is refused is told."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["code"] == code
+    return str(error["message"])
+
+
+# What it answers
+
+
+def test_outputs_are_those_of_the_model(server: Running, system: System) -> None:
+    texts = ["alpha beta", "gamma delta epsilon", "zeta"]
+    answer = server.post("/v1/generate", {"input": texts, "search": {"beam": 3, "nbest": 2}}).json()
+    found = [[(one["text"], one["score"]) for one in some] for some in answer["outputs"]]
+    for ours, theirs in zip(found, system.outputs(texts, beam=3, nbest=2), strict=True):
+        assert [text for text, _ in ours] == [output.text for output in theirs]
+        assert [score for _, score in ours] == pytest.approx([output.score for output in theirs], abs=1e-4)
+    written = sum(one["output_tokens"] for some in answer["outputs"] for one in some)
+    assert answer["usage"] == {"source_tokens": 6, "output_tokens": written}
+    assert answer["model"] == "toy"
+
+
+def test_samples_do_not_depend_on_what_else_runs(server: Running) -> None:
+    body = {"input": ["alpha beta", "alpha beta"], "search": {"sample": True, "seed": 7}}
+    first = server.post("/v1/generate", body).json()["outputs"]
+    with ThreadPoolExecutor(4) as pool:
+        others = list(pool.map(lambda _: server.post("/v1/generate", body).json()["outputs"], range(4)))
+    assert [[one["text"] for one in some] for some in first] == [
+        [one["text"] for one in some] for some in others[0]
+    ]  # fmt: skip
+    assert first[0][0]["text"] != first[1][0]["text"]
+
+
+def test_details_of_an_output(server: Running, system: System) -> None:
+    body = {"input": "alpha beta gamma", "tokens": True, "alternatives": 3, "alignment": True, "trace": True}
+    (written,) = server.post("/v1/generate", body).json()["outputs"][0]
+    (score,) = system.score(["alpha beta gamma"], [written["text"]])
+    assert [x["log_prob"] for x in written["tokens"]] == pytest.approx(score.tokens, abs=1e-4)
+    assert written["tokens"][-1]["text"] == "</s>"
+    for token in written["tokens"]:
+        best = token["alternatives"]
+        assert len(best) == 3
+        assert best[0]["log_prob"] >= best[1]["log_prob"] >= best[2]["log_prob"]
+        assert token["id"] not in [x["id"] for x in best] or token["log_prob"] <= best[0]["log_prob"] + 1e-6
+    words = written["text"].split()
+    assert [word["text"] for word in written["words"]] == words
+    assert all(0 < word["confidence"] <= 1 for word in written["words"])
+    assert written["alignment"] == [list(link) for link in system.align(["alpha beta gamma"], [written["text"]])[0]]
+    assert len(written["coverage"]) == 3
+    assert written["trace"]["source"] == ["alpha", "beta", "gamma", "</s>"]
+
+
+def test_what_looks_odd_is_flagged(server: Running) -> None:
+    (written,) = server.post("/v1/generate", {"input": "alpha", "search": {"max_length": 2}}).json()["outputs"][0]
+    assert "truncated" in written["flags"]
+    (written,) = server.post("/v1/generate", {"input": "alpha beta", "prefix": "beta beta beta beta"}).json()[
+        "outputs"
+    ][0]
+    assert "repetition" in written["flags"]
+    source = "alpha beta gamma delta"
+    (written,) = server.post("/v1/generate", {"input": source, "prefix": source}).json()["outputs"][0]
+    assert "untranslated" in written["flags"]
+
+
+def test_prefixes_and_phrases(server: Running) -> None:
+    body = {"input": ["alpha", "beta"], "prefix": ["GAMMA", "DELTA"], "phrases": [["ZETA"], ["ETA THETA"]]}
+    first, second = (some[0]["text"] for some in server.post("/v1/generate", body).json()["outputs"])
+    assert first.startswith("GAMMA")
+    assert "ZETA" in first
+    assert second.startswith("DELTA")
+    assert "ETA THETA" in second
+
+
+@pytest.mark.parametrize("search", [{"beam": 1}, {"beam": 4}, {"sample": True}, {"mbr": 3}])
+def test_a_stream_joins_to_the_whole(server: Running, search: dict[str, Any]) -> None:
+    body = {"input": "alpha beta gamma delta", "search": {**search, "min_length": 8}, "stream": True}
+    with server.client.stream("POST", "/v1/generate", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events[-1] == "[DONE]"
+    *deltas, last = map(json.loads, events[:-1])
+    text = last["outputs"][0][0]["text"]
+    assert "".join(delta["delta"] for delta in deltas) == text
+    assert [delta["text"] for delta in deltas] == [
+        "".join(x["delta"] for x in deltas[: i + 1]) for i in range(len(deltas))
+    ]
+    assert text == server.post("/v1/generate", {**body, "stream": False}).json()["outputs"][0][0]["text"]
+    if search.get("beam") == 1 or "sample" in search:
+        assert len(deltas) > 2
+
+
+def test_scores_embeddings_explanations(server: Running, system: System) -> None:
+    pairs = [{"source": "alpha beta", "target": "BETA ALPHA"}, {"source": "gamma", "target": "GAMMA"}]
+    scores = server.post("/v1/score", {"pairs": pairs * 20}).json()["scores"]
+    for score, pair in zip(scores, system.score(["alpha beta", "gamma"], ["BETA ALPHA", "GAMMA"]), strict=False):
+        assert score["log_prob"] == pytest.approx(pair.log_prob, abs=1e-4)
+        assert score["perplexity"] == pytest.approx(pair.perplexity, rel=1e-3)
+    assert [token["text"] for token in scores[0]["tokens"]] == ["BETA", "ALPHA", "</s>"]
+    assert len(scores) == 40
+    answer = server.post("/v1/embed", {"input": ["alpha beta", "gamma"]}).json()
+    vectors = system.sentence_embeddings(["alpha beta", "gamma"])
+    assert np.allclose(answer["embeddings"], vectors, atol=1e-5)
+    explained = server.post("/v1/explain", {"input": "alpha beta", "target": "BETA"}).json()
+    assert explained["target"] == ["BETA", "</s>"]
+
+
+def test_models_and_their_api(server: Running) -> None:
+    first, second = server.client.get("/v1/models").json()["data"]
+    assert (first["id"], first["sources"], first["aligns"]) == ("toy", ["text"], True)
+    assert first["languages"] == [{"source": "en", "target": "de", "prefix": ""}]
+    assert (second["id"], second["sources"]) == ("captions", ["image"])
+    told(server.post("/v1/generate", {"model": "toi", "input": "alpha"}), 404, "unknown_model")
+    schema = server.client.get("/openapi.json").json()
+    assert schema["paths"]["/v1/generate"]["post"]["requestBody"]
+    assert server.client.get("/docs").status_code == 404
+    assert server.client.get("/ready").json() == {"ready": True, "models": {"toy": True, "captions": True}}
+
+
+# Files
+
+
+def picture(side: int = 20, form: str = "PNG") -> dict[str, str]:
+    file = io.BytesIO()
+    Image.fromarray(np.full((side, side, 3), 128, np.uint8)).save(file, form)
+    return {"data": base64.b64encode(file.getvalue()).decode()}
+
+
+def test_a_picture_comes_with_its_request_and_leaves_with_it(server: Running, folder: Path) -> None:
+    body = {"model": "captions", "input": [picture(), picture(30, "JPEG")], "alignment": True}
+    answer = server.post("/v1/generate", body).json()
+    assert len(answer["outputs"]) == 2
+    assert server.post("/v1/explain", {"model": "captions", "input": picture()}).json()["canvas"]
+    told(server.post("/v1/generate", {"model": "captions", "input": {"data": "aGVsbG8="}}), 422, "unprocessable")
+    assert len(list((folder / "tmp").iterdir())) == 2, "one of each worker"
+    assert not list((folder / "tmp").rglob("*/*"))
+
+
+def test_no_path_reaches_the_file_system(server: Running, folder: Path) -> None:
+    path = folder / "there.png"
+    Image.new("RGB", (20, 20)).save(path)
+    for given in (str(path), "/etc/passwd", f"{folder}/x.tar::1.png", [str(path)], [[str(path)]]):
+        body = {"model": "captions", "input": given}
+        message = told(server.post("/v1/generate", body), 422, "unprocessable")
+        assert "root:" not in message
+    told(server.post("/v1/explain", {"model": "captions", "input": str(path)}), 422, "unprocessable")
+    told(server.post("/v1/embed", {"model": "captions", "input": str(path)}), 422, "unprocessable")
+    pair = {"source": str(path), "target": "ALPHA"}
+    told(server.post("/v1/score", {"model": "captions", "pairs": [pair]}), 422, "unprocessable")
+    told(server.post("/v1/generate", {"model": "toy", "input": picture()}), 422, "unprocessable")
+    message = told(
+        server.post("/v1/generate", {"model": "captions", "input": {"data": "aGVsbG8="}}), 422, "unprocessable"
+    )
+    assert "upload " in message
+    assert "/" not in message
+
+
+# What is not answered
+
+
+HOSTILE: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 422),
+    "no JSON": (b"{", 400),
+    "not UTF-8": (b'{"input": "\xff"}', 400),
+    "NaN": (b'{"input": "alpha", "timeout": NaN}', 400),
+    "infinity": (b'{"input": "alpha", "search": {"alpha": Infinity}}', 400),
+    "too large a number": (b'{"input": "alpha", "timeout": 1e999}', 422),
+    "digits": (b'{"input": "alpha", "timeout": ' + b"9" * 10_000 + b"}", 400),
+    "deep lists": (b'{"input": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
+    "deep settings": (b'{"input": "alpha", "search": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}", 422),
+    "half a character": (b'{"input": "\\ud800"}', 422),
+    "a list": (b"[]", 422),
+    "null": (b"null", 422),
+    "unknown name": (b'{"input": "alpha", "beam": 3}', 422),
+    "no text": (b'{"input": 3}', 422),
+    "base64 that is none": (b'{"input": {"data": "!"}}', 422),
+    "empty": (b'{"input": ""}', 422),
+    "unknown setting": (b'{"input": "alpha", "search": {"beem": 3}}', 422),
+    "wide beam": (b'{"input": "alpha", "search": {"beam": 1000}}', 422),
+    "not our setting": (b'{"input": "alpha", "search": {"precision": "int8"}}', 422),
+    "list for a number": (b'{"input": "alpha", "search": {"beam": [1]}}', 422),
+    "many alternatives": (b'{"input": "alpha", "tokens": true, "alternatives": 100000}', 422),
+    "fewer prefixes": (b'{"input": ["alpha", "beta"], "prefix": ["ALPHA"]}', 422),
+    "phrases of another kind": (b'{"input": "alpha", "phrases": [["A"], "B"]}', 422),
+    "long phrases": (b'{"input": "alpha", "phrases": ["' + b"A " * 200 + b'"]}', 422),
+    "many inputs": (b'{"input": [' + b'"alpha",' * 300 + b'"alpha"]}', 413),
+    "many characters": (b'{"input": "' + b"alpha " * 20_000 + b'"}', 413),
+    "marks": (b'{"input": "<s> </s> <pad> \\u0000"}', 200),
+    "NUL": (b'{"input": "alpha \\u0000 beta"}', 200),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_bodies(server: Running, case: str) -> None:
+    body, status = HOSTILE[case]
+    response = server.client.post("/v1/generate", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == status, response.text
+    if status >= 400:
+        assert response.json()["error"]["message"]
+
+
+def test_bodies_that_are_no_json_are_not_read(server: Running) -> None:
+    post = server.client.post
+    body = b'{"input": "alpha"}'
+    told(post("/v1/generate", content=body, headers={"Content-Type": "text/plain"}), 415, "unsupported_media_type")
+    told(post("/v1/generate", content=body), 415, "unsupported_media_type")
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    told(post("/v1/generate", content=body, headers=headers), 415, "unsupported_media_type")
+    told(server.client.get("/v1/generate"), 405, "method_not_allowed")
+    told(server.client.get("/v1/nothing"), 404, "not_found")
+
+
+def raw(server: Running, content: bytes) -> bytes:
+    """What comes back for bytes that no client would send."""
+    with socket.create_connection((server.client.base_url.host, server.client.base_url.port or 0), 20) as line:
+        line.sendall(content)
+        found = b""
+        while data := line.recv(65536):
+            found += data
+        return found
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_comes(server: Running) -> None:
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    found = raw(server, head + b"Content-Length: 99999999999\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in found.lower()
+    chunk = b"100000\r\n" + b" " * 2**20 + b"\r\n"
+    assert raw(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 32 + b"1\r\n \r\n").startswith(
+        b"HTTP/1.1 413 "
+    )
+    assert raw(server, head + b"Content-Length: -1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert raw(server, b"\x16\x03\x01 nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_other_names_are_not_ours(server: Running) -> None:
+    response = server.client.get("/v1/models", headers={"Host": "evil.example"})
+    assert response.status_code == 421
+
+
+def test_headers(server: Running) -> None:
+    response = server.client.get("/v1/models", headers={"X-Request-ID": "a-b.1", "Origin": "https://evil.example"})
+    assert response.headers["x-request-id"] == "a-b.1"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'self'" in response.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in response.headers
+    assert "server" not in response.headers
+    odd = server.client.get("/v1/models", headers={"X-Request-ID": 'a"b\\c'}).headers["x-request-id"]
+    assert odd.isalnum()
+
+
+def test_the_log_holds_no_texts(server: Running) -> None:
+    server.post("/v1/generate", {"input": "theta theta secretword"}, headers={"X-Request-ID": "of-the-log"})
+    until(lambda: any(event.get("request_id") == "of-the-log" for event in server.events()))
+    (event,) = (event for event in server.events() if event.get("request_id") == "of-the-log")
+    assert event["status"] == 200
+    assert "secretword" not in server.log.read_text()
+
+
+# Limits of time and place
+
+
+def test_a_deadline_stops_the_work(server: Running) -> None:
+    told(server.post("/v1/generate", {"input": "alpha", "timeout": 0.2, **SLOW}), 504, "deadline")
+    until(lambda: server.metric("regard_running_size") == 0)
+    assert server.post("/v1/generate", {"input": "alpha"}).status_code == 200
+
+
+def test_a_client_that_leaves_frees_its_place(server: Running) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        server.post("/v1/generate", {"input": ["alpha beta"] * 200, **SLOW}, timeout=0.5)
+    until(lambda: server.metric("regard_queue_size") + server.metric("regard_running_size") == 0)
+    assert server.metric("regard_requests_total") > 0
+    with server.client.stream("POST", "/v1/generate", json={"input": "alpha", "stream": True, **SLOW}) as response:
+        next(response.iter_lines())
+    until(lambda: server.metric("regard_queue_size") + server.metric("regard_running_size") == 0)
+
+
+def test_metrics(server: Running) -> None:
+    before = server.metric("regard_generated_tokens_total"), server.metric("regard_inputs_total")
+    outputs = server.post("/v1/generate", {"input": ["alpha", "beta"]}).json()["outputs"]
+    written = sum(some[0]["output_tokens"] for some in outputs)
+    assert server.metric("regard_generated_tokens_total") == before[0] + written
+    assert server.metric("regard_inputs_total") == before[1] + 2
+    assert server.metric("regard_time_in_queue_seconds_count") >= 2
+    assert server.metric("regard_request_duration_seconds_count") >= 1
+
+
+# Processes that die, and those that are exchanged
+
+
+def test_a_worker_that_dies_is_started_again(server: Running) -> None:
+    pid = [event["pid"] for event in server.events() if event["event"] == "loaded" and event["model"] == "captions"][-1]
+    body = {
+        "model": "captions",
+        "input": [picture()] * 200,
+        "search": SLOW["search"] | {"max_length": 200, "min_length": 200},
+    }
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, "/v1/generate", body)
+        until(lambda: server.metric("regard_queue_size") + server.metric("regard_running_size") > 0)
+        os.kill(pid, signal.SIGKILL)
+        told(asked.result(), 503, "worker_died")
+    assert server.post("/v1/generate", {"model": "toy", "input": "alpha"}).status_code == 200
+    until(lambda: server.client.get("/ready").status_code == 200)
+    assert server.post("/v1/generate", {"model": "captions", "input": picture()}).status_code == 200
+    assert server.metric("regard_worker_restarts") == 1
+    told(server.post("/v1/models/toy/reload"), 403, "forbidden")
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Running]:
+    """A server with keys, and room for few."""
+    from regard.serving.access import new_key
+
+    save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
+    keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
+    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40}
+    with running(
+        tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
+    ) as found:
+        found.client.headers["Authorization"] = f"Bearer {keys['alice']}"
+        found.client.headers["X-Admin"] = keys["admin"]
+        yield found
+
+
+def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> None:
+    # Keys
+    admin = {"Authorization": f"Bearer {strict.client.headers.pop('X-Admin')}"}
+    wrong = strict.post("/v1/generate", {"input": "alpha"}, headers={"Authorization": "Bearer rg-wrong"})
+    assert "unknown" in told(wrong, 401, "unauthorized")
+    assert wrong.headers["www-authenticate"] == "Bearer"
+    assert "missing" in told(httpx.get(strict.client.base_url.join("/v1/models")), 401, "unauthorized")
+    assert httpx.get(strict.client.base_url.join("/health")).status_code == 200
+    before = strict.post("/v1/generate", {"input": "alpha"}).json()["outputs"][0][0]["text"]
+    allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
+    assert allowed["access-control-allow-origin"] == "https://good.example"
+    told(strict.post("/v1/models/toy/reload"), 403, "forbidden")
+
+    # A full queue
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(strict.post, "/v1/generate", {"input": ["alpha", "beta"], **SLOW})
+        until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") == 2)
+        refused = strict.post("/v1/generate", {"input": "gamma"})
+        told(refused, 429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+
+        # Another model in the same folder, while the first still answers
+        save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}}, seed=2)
+        assert strict.post("/v1/models/toy/reload", headers=admin).status_code == 200
+        assert slow.result().status_code == 200
+    assert strict.post("/v1/generate", {"input": "alpha"}).json()["outputs"][0][0]["text"] != before
+    (tmp_path / "toy" / "config.yaml").rename(tmp_path / "config.yaml")
+    told(strict.post("/v1/models/toy/reload", headers=admin), 422, "unprocessable")
+    assert strict.post("/v1/generate", {"input": "alpha"}).status_code == 200
+
+    # Too many requests of one caller
+    answers = [strict.client.get("/v1/models") for _ in range(60)]
+    assert {response.status_code for response in answers} == {200, 429}
+    told(answers[-1], 429, "rate_limited")
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+    # The end: what was asked is answered, nothing else is
+    results = list[httpx.Response]()
+    asking = threading.Thread(
+        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **SLOW}, headers=admin))
+    )
+    asking.start()
+    until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)
+    strict.process.send_signal(signal.SIGTERM)
+    until(lambda: strict.client.get("/ready").status_code == 503)
+    last = strict.post("/v1/generate", {"input": "alpha"}, headers=admin)
+    told(last, 503, "draining")
+    assert last.headers["connection"] == "close"
+    asking.join()
+    assert results[0].status_code == 200
+    assert strict.process.wait(20) == 0

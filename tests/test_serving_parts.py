@@ -1,0 +1,210 @@
+"""Parts of the server by themselves: what is sent of a text, who may ask, what is allowed, what looks odd."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.config import parse
+from regard.data.forms import Casing, TextForm, formed
+from regard.data.tokens import Bytes, Subwords
+from regard.errors import ConfigError
+from regard.search_settings import Search
+from regard.serving.access import Access, new_key, read_keys
+from regard.serving.details import Finding, describe
+from regard.serving.limits import Limits
+from regard.serving.messages import Blob, Generation, Refused
+from regard.serving.settings import ServerSettings, read_settings
+from regard.serving.stable import StableText
+from regard.serving.uploads import check_source
+from regard.tasks.results import Output
+from tests.served import TEXT, TOKENS
+from tests.test_cli import refused
+from tests.toy import untrained
+
+# Streams
+
+
+TEXTS = [
+    "Ein Haus am See.",
+    "zwölf Äpfel – naïve café",
+    "我想要一个苹果。",
+    "ฉันอยากได้แอปเปิ้ล",
+    "두 개의 사과",
+    "👩‍🚀 fliegt 🚀🚀",
+    "a",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    "form", [TextForm(), TextForm("jamo"), TextForm("nfd"), TextForm(lower=True, casing=Casing(first=True, inner=True))]
+)
+def test_what_is_sent_joins_to_the_whole(text: str, form: TextForm) -> None:
+    tokenizer = formed(Bytes(), form)
+    ids, stable = tokenizer.encode(text), StableText()
+    sent = [stable.settled(tokenizer.decode(ids[:end])) for end in range(len(ids) + 1)]
+    sent.append(stable.rest(tokenizer.decode(ids)))
+    assert "".join(sent) == tokenizer.decode(ids)
+    assert "\ufffd" not in "".join(sent)
+
+
+def test_text_is_sent_word_by_word() -> None:
+    stable = StableText()
+    assert [stable.settled(text) for text in ("Ha", "Haus", "Haus am", "Haus am S", "Haus am See")] == [
+        "", "", "Haus", " am", ""
+    ]  # fmt: skip
+    assert stable.rest("Haus am See") == " See"
+    stable = StableText()
+    assert [stable.settled(text) for text in ("我", "我想", "我想要", "我想要\ufffd")] == ["", "我", "想", ""]
+
+
+@given(st.text(alphabet="ab äé\u0301我想"))
+def test_any_text_joins(text: str) -> None:
+    stable, tokenizer = StableText(), Bytes()
+    ids = tokenizer.encode(text)
+    sent = "".join(stable.settled(tokenizer.decode(ids[:end])) for end in range(len(ids) + 1))
+    assert sent + stable.rest(tokenizer.decode(ids)) == tokenizer.decode(ids)
+
+
+def test_pieces_of_subwords_join() -> None:
+    texts = ["unbelievable houses", "believable house", "unhoused 我想"] * 20
+    tokenizer = Subwords.train(texts, "bpe", 300)
+    for text in texts[:3]:
+        ids, stable = tokenizer.encode(text), StableText()
+        sent = [stable.settled(tokenizer.decode(ids[:end])) for end in range(len(ids) + 1)]
+        assert "".join(sent) + stable.rest(tokenizer.decode(ids)) == text
+        assert all(text.startswith("".join(sent[:i])) for i in range(len(sent)))
+
+
+# Who may ask
+
+
+def test_keys_are_stored_as_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key, other = new_key(path, "alice"), new_key(path, "root", admin=True)
+    assert key not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    access = Access(read_keys(path), Limits())
+    access.admit(key, "1.2.3.4")
+    for wrong in (None, "", key[:-1], key + "x", "\ud800", key.upper()):
+        with pytest.raises(Refused, match="API key") as error:
+            access.admit(wrong, "1.2.3.4")
+        assert error.value.status == 401
+    access.admit_admin(other)
+    for wrong in (key, None):
+        with pytest.raises(Refused):
+            access.admit_admin(wrong)
+    with pytest.raises(ConfigError, match="has a key called 'alice'"):
+        new_key(path, "alice")
+    path.write_text("not a key\n")
+    with pytest.raises(ConfigError, match="keys:1 is no key"):
+        read_keys(path)
+
+
+def test_a_bucket_for_each_caller() -> None:
+    access = Access(None, Limits(per_minute=1, burst=3))
+    for _ in range(3):
+        access.admit(None, "1.2.3.4")
+    with pytest.raises(Refused, match="more than 1 requests a minute") as error:
+        access.admit(None, "1.2.3.4")
+    assert error.value.status == 429
+    assert 0 < (error.value.retry_after or 0) <= 60
+    access.admit(None, "1.2.3.5")
+
+
+# What is allowed
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"beam": 17}, "search.beam=17 is more than 16"),
+        ({"mbr": 500}, "search.mbr=500"),
+        ({"max_length": 10**6}, "search.max_length=1000000 is more than 1024"),
+        ({"contrastive": 0.6, "top_k": 10**7}, "search.top_k"),
+        ({"batch_tokens": 1}, "search.batch_tokens is set by the server"),
+    ],
+)
+def test_limits_of_a_search(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        Limits().check_search(search)
+    Limits().check_search({"beam": 16, "top_k": 1000})
+
+
+def test_a_source_is_what_a_model_reads() -> None:
+    check_source("a text", [])
+    check_source(["a text", Blob(data=b"a picture")], ["text", "image"])
+    for given_, media in (("/etc/passwd", "image"), (Blob(data=b""), "text"), ("x", "file"), (["x", "y"], "text")):
+        with pytest.raises(Refused):
+            check_source(given_, [media])  # type: ignore[arg-type, list-item]
+
+
+def test_settings_of_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("models: [{folder: runs/demo, languages: [en:de]}]\nlimits: {beam: 3}\nkeys: keys.txt\n")
+    found = read_settings(path, {"port": 9000})
+    assert (found.models[0].name, found.models[0].folder) == ("demo", str(tmp_path / "runs/demo"))
+    assert (found.limits.beam, found.port, found.keys) == (3, 9000, str(tmp_path / "keys.txt"))
+    path.write_text("limits: {bean: 3}\nhost: [1]\nmodels: [{folder: a, langages: [x]}]\n")
+    with pytest.raises(ConfigError) as error:
+        read_settings(path, {})
+    message = str(error.value)
+    assert "unknown setting 'bean' in [limits]; did you mean 'beam'?" in message
+    assert "unknown setting 'langages' in [models[0]]; did you mean 'languages'?" in message
+    assert "'host' in the top level is [1]" in message
+    with pytest.raises(ConfigError, match="would both be called 'demo'; write NAME=b/demo"):
+        read_settings(None, {"models": [{"folder": "a/demo"}, {"folder": "b/demo"}]})
+    with pytest.raises(ConfigError, match="'english-german' names no two languages; write them as en:de"):
+        read_settings(None, {"models": [{"folder": "a", "languages": ["english-german"]}]})
+    assert ServerSettings().is_local
+
+
+def test_what_the_command_refuses(tmp_path: Path) -> None:
+    assert "there is no model to serve" in refused("serve")
+    assert "no model folder gone" in refused("serve", "gone")
+    (tmp_path / "config.yaml").touch()
+    assert "no file of keys" in refused("serve", tmp_path, "--keys", tmp_path / "keys", "--port", "0")
+    assert "--new-key adds to a file" in refused("serve", "--new-key", "alice")
+    assert "say of which model, such as a=en:de" in refused("serve", "a=x", "b=y", "--languages", "en:de")
+    assert "names no model that is served: c" in refused("serve", "a=x", "--languages", "c=en:de")
+    assert "quantization goes with engine ctranslate2" in refused("serve", "x", "--quantization", "int8")
+
+
+# What looks odd
+
+
+def flags(source: str, text: str, tokens: int | None = None) -> list[str]:
+    task = untrained(parse(TEXT), TOKENS)
+    ids = TOKENS.encode(text) if tokens is None else [10] * tokens
+    finding = Finding(source, task.item(source), Search(max_length=40, max_ratio=30), Generation(inputs=[source]), [
+        Output(text, -1.0, -1.0, ids)
+    ])  # fmt: skip
+    return list(describe(task, [finding])[0][0].flags)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("alpha beta", "ALPHA BETA", []),
+        ("alpha beta", "ALPHA ALPHA ALPHA", ["repetition"]),
+        ("alpha alpha alpha", "ALPHA ALPHA ALPHA", []),
+        ("alpha beta", "ALPHA BETA GAMMA ALPHA BETA GAMMA ALPHA BETA GAMMA", ["repetition"]),
+        ("alpha beta", "好好好好", ["repetition"]),
+        ("alpha beta gamma delta", "so alpha beta gamma delta", ["untranslated"]),
+        ("1 2 3 4 5", "1 2 3 4 5", []),
+    ],
+)
+def test_flags(source: str, text: str, expected: list[str]) -> None:
+    assert flags(source, text) == expected
+
+
+def test_an_output_that_was_cut_off() -> None:
+    assert flags("alpha", "BETA", tokens=40) == ["truncated"]
+    assert flags("alpha", "BETA", tokens=39) == []
