@@ -331,7 +331,8 @@ def test_colours_can_be_told_apart() -> None:
         assert contrast(palette["doubt"][theme], palette["accent"][theme]) >= 1.5, "two bars side by side"
 
 
-NAMELESS = """() => [...document.querySelectorAll('button, select, input, textarea, audio, [tabindex="0"], canvas[role]')]
+NAMELESS = """() => [...document.querySelectorAll(
+    'button, select, input, textarea, audio, [tabindex="0"], canvas[role]')]
   .filter((x) => x.checkVisibility() && !(x.ariaLabel || x.labels?.length || x.textContent.trim()))
   .map((x) => x.outerHTML.slice(0, 100))"""
 

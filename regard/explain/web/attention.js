@@ -86,7 +86,8 @@ export function attentionPanel(on = {}) {
     const same = [chosen.kind, state.unit, x.target.join()].join();
     views[name].draw(view, same === scope);
     scope = same;
-    how.replaceChildren(views[name].how() + (name === "lines" ? POINT + (on.choose ? EDIT : "") : ""), ...(name === "map" ? [scale] : []));
+    const more = name === "lines" ? POINT + (on.choose ? EDIT : "") : "";
+    how.replaceChildren(views[name].how() + more, ...(name === "map" ? [scale] : []));
   }
 
   // The layer that was asked for, rollout as if it were one, or what to show first.
@@ -161,7 +162,10 @@ export function attentionPanel(on = {}) {
       leave();
       if (view) active().reset?.();
     },
-    restore(saved) { Object.assign(state, saved); },
+    // What was chosen, for a link, and back again.
+    get chosen() { return { ...state, head: state.head === "mean" ? null : state.head }; },
+    restore(saved) { for (const name of Object.keys(state)) state[name] = saved[name] ?? state[name]; },
     get unit() { return state.unit; },
+    get layer() { return view?.layer.name; },
   };
 }

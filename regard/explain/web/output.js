@@ -51,6 +51,6 @@ export function outputPanel(on = {}) {
     target.show(list);
   }
 
-  return { element, show, mark: (index) => target.mark(null, index ?? undefined), focus: target.focus, walk: target.walk,
-    at: target.at, place: (index) => list[index] };
+  const mark = (index) => target.mark(null, index ?? undefined);
+  return { element, show, mark, walk: target.walk, place: (index) => list[index] };
 }
