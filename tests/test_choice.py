@@ -204,6 +204,17 @@ def test_vectors_are_learnt_by_contrast(positives: bool, tmp_path: Path) -> None
         again.score([f"{a}\t{b}"], ["1"])
 
 
+def test_a_sentence_alone_in_its_batch_has_no_loss_and_is_refused(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"target": {"kind": "contrast"}, "training": {"steps": 2, "batch_tokens": 8}}
+    made = settings(tmp_path, ENCODER, data=sentences(tmp_path, False), **more)
+    with pytest.raises(ConfigError, match=r"alone in its batch of 8 tokens.* raise training.batch_tokens, to"):
+        regard.train(made)
+    (tmp_path / "one.txt").write_text("alone\n")
+    made = settings(tmp_path, ENCODER, data={**sentences(tmp_path, False), "train": str(tmp_path / "one.txt")}, **more)
+    with pytest.raises(DataError, match="there is one sentence to train on"):
+        regard.train(made)
+
+
 def test_training_data_are_sentences_and_others_are_pairs_with_a_number(tmp_path: Path) -> None:
     files = sentences(tmp_path, False)
     sides = sides_of("text", "contrast", data=files)

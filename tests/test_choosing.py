@@ -201,3 +201,15 @@ def test_the_command_and_last_words(tmp_path: Path) -> None:
         for a, b in zip(greedy, ("alpha beta gamma", "delta alpha"), strict=True)
     ]
     assert report["scores"]["last_word"]["score"] == 50 * sum(right)
+
+
+def test_only_positions_bound_the_texts_whose_last_words_are_told(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("alpha beta\n" + "alpha beta gamma delta " * 3 + "alpha\n")
+    short = {**LM, "target": {**LM.get("target", {}), "max_length": 4}, "search": {"max_length": 4}}
+    for kind, expected in (("lstm", 2), ("transformer", 1)):
+        warned: list[str] = []
+        model = {**LM["model"], "decoder": {"kind": kind}}
+        found = system({**short, "model": model}).last_words(texts, warn=warned.append)
+        assert len(found.examples) == expected
+        assert len(warned) == 2 - expected

@@ -1,4 +1,4 @@
-"""Checkpoints of JoeyNMT, fairseq and OpenNMT-py, written here as their trainers write them, and computed as they do.
+"""Checkpoints of JoeyNMT, fairseq, OpenNMT-py and eole, written here as their trainers do, and computed as they do.
 
 The forward passes are written out once more as the toolkits define them: names of tensors, places of norms, sines.
 """
@@ -6,6 +6,7 @@ The forward passes are written out once more as the toolkits define them: names 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import pickle
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from safetensors.torch import save_file
 from torch import Tensor
 
 import regard
@@ -25,7 +27,7 @@ from tests.conftest import FULL
 pytest.importorskip("tokenizers")
 
 D, HEADS, LAYERS, INNER, WORDS = 8, 2, 2, 12, [f"w{i}" for i in range(12)]
-SOURCE, TARGET = [6, 7, 8, 9], [10, 11, 12]  # ids of words in all three
+SOURCE, TARGET = [6, 7, 8, 9], [10, 11, 12]  # ids of words in all of them
 
 
 @dataclass
@@ -42,15 +44,27 @@ class Toy:
     feed_forward: tuple[str, str]
     pre: bool
     epsilon: float
-    sines: str = "interleaved"
+    sines: str = "interleaved"  # or fairseq, or none: then queries and keys are turned
+    gate: str | None = None  # of the feed-forward part, whose activation is then SiLU; and norms are RMSNorms
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         return F.linear(x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias"))
 
     def normed(self, x: Tensor, name: str) -> Tensor:
+        if self.gate is not None:
+            return x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.tensors[f"{name}.weight"]
         return F.layer_norm(x, (D,), self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"], self.epsilon)
 
+    def turned(self, x: Tensor) -> Tensor:
+        """Pairs of numbers as complex ones, times `e^{i t / 10000^{2j/d}}`."""
+        rates = 10000.0 ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.double) / x.shape[-1])
+        angle = torch.arange(x.shape[1], dtype=torch.double)[:, None] * rates
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
     def embedded(self, ids: list[int], table: str) -> Tensor:
+        if self.sines == "none":
+            return self.tensors[table][ids]
         first, half = (2, D // 2) if self.sines == "fairseq" else (0, D // 2)
         position = torch.arange(first, first + len(ids), dtype=torch.double)[:, None]
         span = half - 1 if self.sines == "fairseq" else half
@@ -65,6 +79,8 @@ class Toy:
             self.linear(y, part).unflatten(-1, (HEADS, -1)).transpose(0, 1)
             for y, part in ((x, query), (memory, key), (memory, value))
         )
+        if self.sines == "none" and x is memory:
+            q, k = self.turned(q), self.turned(k)
         scores = q @ k.mT / math.sqrt(D / HEADS)
         if causal:
             scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
@@ -82,6 +98,11 @@ class Toy:
         else:
             x = self.around(x, norms[0], lambda y: self.attend(y, y, own, causal=True))
             x = self.around(x, norms[1], lambda y: self.attend(y, memory, cross))
+        if self.gate is not None:
+            gate = f"{name}.{self.gate}"
+            return self.around(
+                x, norms[-1], lambda y: self.linear(F.silu(self.linear(y, inner)) * self.linear(y, gate), outer)
+            )
         return self.around(x, norms[-1], lambda y: self.linear(self.linear(y, inner).relu(), outer))
 
     def logits(self, source: list[int], target: list[int]) -> Tensor:
@@ -106,7 +127,8 @@ class Toy:
 
         def norm(name: str) -> None:
             self.tensors[f"{name}.weight"] = 1 + torch.randn(D, generator=draw) / 4
-            self.tensors[f"{name}.bias"] = torch.randn(D, generator=draw) / 4
+            if self.gate is None:
+                self.tensors[f"{name}.bias"] = torch.randn(D, generator=draw) / 4
 
         for number, stack in enumerate(self.stacks):
             for i in range(LAYERS):
@@ -117,6 +139,8 @@ class Toy:
                     norm(f"{stack}.{i}.{part}")
                 product(f"{stack}.{i}.{self.feed_forward[0]}", INNER, D)
                 product(f"{stack}.{i}.{self.feed_forward[1]}", D, INNER)
+                if self.gate is not None:
+                    product(f"{stack}.{i}.{self.gate}", INNER, D)
         for side in ("encoder", "decoder") if self.pre else ():
             norm(f"{side}.layer_norm")
         for name in dict.fromkeys((*self.embeddings, self.output[0])):
@@ -212,15 +236,49 @@ def opennmt(folder: Path, **changes: Any) -> tuple[Toy, Path]:
     return toy, folder / "model_step_1.pt"
 
 
+def eole(folder: Path, **changes: Any) -> tuple[Toy, Path]:
+    tied, biased, modern = (changes.pop(name, False) for name in ("tied", "biased", "modern"))
+    tables = ("src_emb.embeddings.weight", f"{'src' if tied else 'tgt'}_emb.embeddings.weight")
+    toy = Toy(
+        {}, tables, (tables[1] if tied else "generator.weight", "generator.bias"),
+        ("encoder.transformer_layers", "decoder.transformer_layers"),
+        ("linear_query", "linear_keys", "linear_values", "final_linear"), ("self_attn", "self_attn", "context_attn"),
+        (("input_layernorm", "post_attention_layernorm"),
+         ("input_layernorm", "precontext_layernorm", "post_attention_layernorm")),
+        ("mlp.gate_up_proj", "mlp.down_proj"), True, 1e-5, *(("none", "mlp.up_proj") if modern else ()),
+    )  # fmt: skip
+    toy.fill(biased=biased)
+    names = sorted(toy.tensors)
+    for number, shard in enumerate((names[::2], names[1::2])):
+        save_file({name: toy.tensors[name] for name in shard}, folder / f"model.{number:02}.safetensors")
+    model = {
+        "architecture": "transformer", "hidden_size": D, "layers": LAYERS, "heads": HEADS, "transformer_ff": INNER,
+        "share_embeddings": tied, "share_decoder_embeddings": tied, "encoder": {"encoder_type": "transformer"},
+        "decoder": {"decoder_type": "transformer", "tgt_word_vec_size": D}, "embeddings": {"word_vec_size": D},
+        **({"add_qkvbias": True, "add_ffnbias": True} if biased else {}),
+    }  # fmt: skip
+    if modern:
+        model |= {"mlp_activation_fn": "gated-silu", "layer_norm": "rms"}
+        model["embeddings"] = {"word_vec_size": D, "position_encoding_type": "Rotary"}
+    options = {"model": {**model, **changes.pop("model", {})}, "training": {"dropout": [0.3]}, **changes}
+    tokens = ["<unk>", "<blank>", "<s>", "</s>", *WORDS]
+    specials = {"bos_token": "<s>", "pad_token": "<blank>", "eos_token": "</s>", "unk_token": "<unk>"}
+    vocab = {"src": tokens, "tgt": tokens, "decoder_start_token": "<s>", "specials": specials}
+    (folder / "config.json").write_text(json.dumps(options))
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    return toy, folder
+
+
 # Each with the marks around a source and before a target.
 CASES = [
     (joeynmt, {}, [3], [2]), (joeynmt, {"pre": True, "tied": True}, [3], [2]), (fairseq, {"old": True}, [2], [2]),
     (fairseq, {"pre": True, "tied": True}, [2], [2]), (opennmt, {}, [], [2]),
-    (opennmt, {"tied": True, "biased": True}, [], [2]),
+    (opennmt, {"tied": True, "biased": True}, [], [2]), (eole, {}, [], [2]), (eole, {"modern": True}, [], [2]),
+    (eole, {"tied": True, "biased": True}, [], [2]),
 ]  # fmt: skip
 
 
-SOME = CASES if FULL else [CASES[i] for i in (1, 2, 4)]
+SOME = CASES if FULL else [CASES[i] for i in (1, 2, 4, 7, 8)]
 
 
 @pytest.mark.parametrize(("make", "changes", "after", "first"), SOME, ids=[case[0].__name__ for case in SOME])
@@ -251,6 +309,15 @@ def test_a_checkpoint_is_imported_and_computed_as_by_its_toolkit(
         (fairseq, {"adaptive_softmax_cutoff": "10"}, r"adaptive_softmax_cutoff: '10'; Regard has no such"),
         (fairseq, {"activation_fn": "tanh"}, r"activation_fn: 'tanh'; Regard has it only as relu or gelu"),
         (opennmt, {"max_relative_positions": 20}, r"max_relative_positions: 20; Regard has it only as 0"),
+        (eole, {"model": {"encoder": None}}, r"model.encoder: None; Regard reads encoders with decoders"),
+        (eole, {"model": {"heads_kv": 1}}, r"model.encoder.heads_kv: 1; Regard reads models in which it is 2"),
+        (eole, {"model": {"decoder": {"decoder_type": "rnn"}}}, r"model.decoder.decoder_type: 'rnn'"),
+        (eole, {"model": {"embeddings": {"position_encoding_type": "Alibi"}}}, r"position_encoding_type: 'Alibi'"),
+        (eole, {"model": {"embeddings": {"position_encoding_type": None}}}, r"position_encoding_type: None; Regard"),
+        (eole, {"model": {"pos_ffn_activation_fn": "tanh"}}, r"model.encoder.mlp_activation_fn: 'tanh'"),
+        (eole, {"modern": True, "model": {"rope_config": {"rotary_interleave": False}}}, r"rotary_interleave: False"),
+        (eole, {"modern": True, "biased": True}, r"add_qkvbias: True; Regard reads models in which it is False"),
+        (eole, {"transforms": ["onmt_tokenize"]}, r"transforms: 'onmt_tokenize', which Regard does not run"),
     ],
 )  # fmt: skip
 def test_what_would_be_computed_otherwise_is_refused(

@@ -173,6 +173,7 @@ class HeadTarget(Target):
     explained = True  # its answers have probabilities, and others may be forced
     ranked = 1  # how many answers its scores look at
     wrapped = False  # an item holds more than a model reads of it (`rows`)
+    contrasts = False  # the loss of a row is taken over the rows of its batch
     several_references = False  # examples of one source are one input with several references, when evaluated
 
     def counted(self, text: str) -> Sequence[Any]:

@@ -43,7 +43,7 @@ def import_model(
     place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
 ) -> System:
     """Write the model of Hugging Face's `transformers` in a folder, or of a name on its Hub, as a model folder of
-    Regard, and load it; or that of JoeyNMT in a folder, or of fairseq or OpenNMT-py in a checkpoint.
+    Regard, and load it; or that of JoeyNMT or eole in a folder, or of fairseq or OpenNMT-py in a checkpoint.
 
     What it needs and Regard lacks is an error that names it; `warn` hears of what its way to generate asks for beyond
     that. `force` replaces an earlier model there, nothing else.

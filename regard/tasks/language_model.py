@@ -127,15 +127,16 @@ class LanguageModeling(TextGeneration):
         Radford et al. 2019 measure it)."""
         seen: list[Example] = []
         right, total = 0, 0.0
+        most = self.longest if self.model.decoder.bounded else math.inf  # a recurrent network has no positions
         for window in windows(examples, self.window):
             targets = self.target.encode_many([x.target for x in window])
             words = [self.target.words(target) for target in targets]
             usable = []
             for i, (example, target) in enumerate(zip(window, targets, strict=True)):
-                if len(target) < self.longest and max(words[i], default=0) > 0:
+                if len(target) < most and max(words[i], default=0) > 0:
                     usable.append(i)
                 else:
-                    what = f"{len(target)} tokens long" if len(target) >= self.longest else "not two words or more"
+                    what = f"{len(target)} tokens long" if len(target) >= most else "not two words or more"
                     warn(f"{example.place} is {what}; left out")
             items = [targets[i] for i in usable]
             for group, batch, logits in self.logits(self.source.encode_many([""] * len(items)), items):

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import Batch, Predicted
+from regard.data.batches import Batch, Batches, Predicted
 from regard.data.examples import Example
 from regard.data.side import Field, Item
+from regard.data.store import ExampleStore
 from regard.data.target import HeadTarget, Scoring
 from regard.errors import ConfigError, DataError
 from regard.models.model import EncoderWithHead
@@ -56,6 +57,18 @@ class HeadPrediction(Task):
     @property
     def layout(self) -> Predicted:
         return Predicted(self.source, self.target, last=self.model.causal)
+
+    def training_batches(self, store: ExampleStore, budgets: Sequence[int], seed: int) -> Batches:
+        if self.target.contrasts and not self.source.sampled:
+            costs = np.sort(self.source.cost(np.diff(store.stores[0].offsets)))
+            if len(costs) < 2:
+                raise DataError("there is one sentence to train on, and no other to be told apart from")
+            if costs[:2].sum() > budgets[0]:
+                raise ConfigError(
+                    f"every sentence would be alone in its batch of {budgets[0]:,} tokens, with no other to be told "
+                    f"apart from; raise training.batch_tokens, to {16 * int(costs[-1]):,} say"
+                )
+        return super().training_batches(store, budgets, seed)
 
     def batch(self, sources: Sequence[Item], targets: Sequence[Tokens]) -> Batch:
         return self.layout(sources, targets, np.random.default_rng(0))

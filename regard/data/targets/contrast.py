@@ -78,6 +78,7 @@ class Contrast(RowsTarget):
     Settings = ContrastSettings
     dtype = "float64"
     explained = False
+    contrasts = True
 
     @property
     def size(self) -> int:

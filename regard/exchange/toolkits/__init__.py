@@ -1,6 +1,6 @@
-"""Translation models of NMT toolkits, from their own checkpoints: JoeyNMT, fairseq, OpenNMT-py.
+"""Translation models of NMT toolkits, from their own checkpoints: JoeyNMT, eole, fairseq, OpenNMT-py.
 
-    import_model("runs/joey", "models/joey")           # a folder of JoeyNMT
+    import_model("runs/joey", "models/joey")           # a folder of JoeyNMT or eole
     import_model("checkpoint_best.pt", "models/fair")  # a checkpoint of fairseq or OpenNMT-py
 
 Only tensors, plain values and argparse's options are read from what torch pickled; nothing of it is run.
@@ -24,16 +24,19 @@ IMPORTED = {"kind": "imported"}
 
 def is_toolkit(place: Path) -> bool:
     """Whether a place looks like a checkpoint of a toolkit, and not like a folder of transformers."""
-    return place.is_file() or (place.is_dir() and (place / "config.yaml").exists() and any(place.glob("*.ckpt")))
+    from regard.exchange.toolkits import eole
+
+    joeynmt = (place / "config.yaml").exists() and any(place.glob("*.ckpt"))
+    return place.is_file() or (place.is_dir() and (joeynmt or eole.is_folder(place)))
 
 
 def read_toolkit(place: Path) -> Toolkit:
-    """The model of a folder of JoeyNMT, or of a checkpoint of fairseq or OpenNMT-py."""
-    from regard.exchange.toolkits import fairseq, joeynmt, opennmt
+    """The model of a folder of JoeyNMT or eole, or of a checkpoint of fairseq or OpenNMT-py."""
+    from regard.exchange.toolkits import eole, fairseq, joeynmt, opennmt
     from regard.exchange.toolkits.toolkit import read_torch
 
     if place.is_dir():
-        return joeynmt.read(place)
+        return eole.read(place) if eole.is_folder(place) else joeynmt.read(place)
     if place.suffix in (".json", ".safetensors", ".bin", ".model", ".spm"):
         raise ModelError(f"{place} is one file of a model; give the folder that it lies in")
     found = read_torch(place, "fairseq or OpenNMT-py")
@@ -43,7 +46,7 @@ def read_toolkit(place: Path) -> Toolkit:
         return fairseq.read(found, place)
     raise ModelError(
         f"{place} is a checkpoint of no toolkit known here: fairseq's have model and cfg or args, OpenNMT-py's model, "
-        f"vocab and opt; this one has {', '.join(map(str, found)) or 'nothing'}. Of JoeyNMT, give the folder"
+        f"vocab and opt; this one has {', '.join(map(str, found)) or 'nothing'}. Of JoeyNMT and eole, give the folder"
     )
 
 
