@@ -4,6 +4,7 @@ others when a model is reloaded."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import sys
@@ -34,6 +35,9 @@ from regard.serving.wire import (
 
 LONGEST_PAUSE = 30.0  # seconds before a worker that dies again and again is started once more
 SOUND = 60.0  # one that lived so long was sound, and is started again at once
+# Threads of a worker that wait for each other sleep: those that spin take the cores from the server and its clients,
+# and where these are busy, each step of the network takes tens of times as long.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 GRACE = 10.0  # seconds in which a worker that has no more work ends by itself
 
 Note = Callable[..., None]  # what the log is told: an event, and what there is to say of it
@@ -88,7 +92,7 @@ class Worker:
             with theirs:
                 self.process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "regard.serving.worker", str(theirs.fileno()), pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                    stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env={**PATIENT, **os.environ},
                 )  # fmt: skip
             reader, self.writer = await asyncio.open_connection(sock=ours, limit=LARGEST)
             start = Start(served=self.served, limits=self.limits, folder=self._folder, modules=self.modules)
