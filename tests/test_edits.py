@@ -15,6 +15,7 @@ from regard.bundle import Source
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings
 from regard.models.build import build
+from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder
 from regard.nn.attention import MultiHeadAttention, capture
 from regard.nn.edits import Edits, RowEdit, editable, edited
@@ -228,6 +229,24 @@ def test_weights_are_shared_and_the_model_stays_as_it_is() -> None:
     assert torch.equal(edited(model, some_edits(model))(source, target).values, other(source, target).values)
     again = edited(other, Edits())
     assert all((module.edits is not None) == (name == "decoder.attention") for name, module in editable(again))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_what_decodes_is_shared_by_all_that_are_edited(precision: str) -> None:
+    model = deepcopy(tiny(("transformer-shaw", "transformer-pre-learned"), d_model=32)).float()
+    copied, other = for_decoding(model, precision), edited(model, some_edits(model))
+    decodes = for_decoding(other, precision)
+    tensors = [{x.data_ptr() for x in (*each.parameters(), *each.buffers())} for each in (copied, decodes)]
+    assert tensors[0] == tensors[1]
+    assert for_decoding(model, precision) is copied
+    assert all(module.edits is None for _, module in editable(copied))
+    assert all(module.edits is not None for _, module in editable(decodes))
+    source, target = batch_of("transformer-shaw")
+    close = 1e-5 if precision == "float32" else 0.3
+    for made, from_ in ((copied, model), (decodes, other)):
+        steps = torch.stack([row[0] for row in stepped(made, source, target)]).float()
+        expected = torch.stack([row[0] for row in rows_of(from_(source, target))])
+        torch.testing.assert_close(steps, expected, atol=close, rtol=close)
 
 
 def test_errors_name_what_there_is() -> None:

@@ -157,9 +157,18 @@ def editable(model: nn.Module) -> Iterator[tuple[str, Editable]]:
             yield name, module
 
 
-def is_edited(model: nn.Module) -> bool:
-    """Whether any attention of a model is edited."""
-    return any(module.edits is not None for _, module in editable(model))
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What an edited model was made of."""
+
+    model: nn.Module
+    edits: Edits
+
+
+def origin_of(model: nn.Module) -> Origin | None:
+    """What a model was made of by `edited`; None: it was not."""
+    found: Origin | None = vars(model).get("origin")
+    return found
 
 
 def edited(model: M, edits: Edits) -> M:
@@ -169,8 +178,9 @@ def edited(model: M, edits: Edits) -> M:
     if unknown := sorted(edits.layers - set(names)):
         there = f"there are: {', '.join(names)}" if names else "it has no attention that can be"
         raise ConfigError(f"no attention '{unknown[0]}' to edit in this model; {there}")
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, dict[int, Any](tensors)).eval()
+    shared: list[Any] = [*model.parameters(), *model.buffers(), origin_of(model)]
+    made = copy.deepcopy(model, {id(one): one for one in shared}).eval()
+    made.origin = Origin(model, edits)  # type: ignore[assignment]
     for name, module in editable(made):
         if name in edits.layers:
             module.edit(name, edits.of(name))
