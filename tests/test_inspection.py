@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from regard.inspection.inspect import Inspection, with_edits
 from regard.nn.edits import Edits, RowEdit, shifted
 from regard.search.beam import beam_search
 from regard.search.tree import BeamTree, TreeObserver
-from regard.system import System, new_task
+from regard.system import System, new_task, together
 from regard.tasks.task import attention_kind
 from tests.chain import BOS, EOS, Steps, limits, random_chain
 from tests.conftest import redrawn
@@ -285,6 +286,20 @@ def test_the_tree_of_a_search_leads_to_its_outputs(name: str, more: dict[str, An
     forced = made.inspect(source, forced=[7, 8], tree=True, **more).tree
     assert forced is not None
     assert [node.token for node in forced.nodes if node.state == "best"][prompt + 1 : prompt + 3] == [7, 8]
+
+
+def test_several_models_are_inspected_as_one() -> None:
+    one = system("transformer")
+    both = System(together([one.task, replace(one.task, model=deepcopy(one.task.model))]), Path())
+    plain, found = one.inspect("alpha beta", tree=True), both.inspect("alpha beta", tree=True)
+    assert [token.id for token in found.outputs[0].tokens] == [token.id for token in plain.outputs[0].tokens]
+    assert found.outputs[0].log_prob == pytest.approx(plain.outputs[0].log_prob, abs=1e-4)
+    off = Edits((("models.1.decoder.blocks.0.cross_attention", 0),))
+    layers = {x.name: x.weights for x in both.inspect("alpha beta", edits=off).explanation.layers}
+    assert not layers["models.1.decoder.blocks.0.cross_attention"][0].any()
+    assert layers["models.0.decoder.blocks.0.cross_attention"][0].any()
+    with pytest.raises(ConfigError, match="explain one of its models"):
+        both.explain("alpha beta", methods=("erasure",))
 
 
 def test_what_is_drawn_has_no_tree() -> None:
