@@ -1,15 +1,15 @@
 """Engines: requests in, outputs out, a turn at a time.
 
 An engine has one thread, and no queue but its own: whoever drives it submits work, calls `turn` while there is some,
-and hears of what was written through listeners. `ContinuousEngine` lets requests join and leave between two steps of the
-network (see `regard/search/continuous.py`); `BatchEngine` works on a batch from its beginning to its end.
+and hears of what was written through listeners. `ContinuousEngine` lets requests join and leave between two steps of
+the network (see `regard/search/continuous.py`); `BatchEngine` works on a batch from its beginning to its end.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -25,6 +25,9 @@ from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
 from regard.tasks.task import Task, inference
+
+GATHERED = 4  # requests join at once if they are one for so many that run
+PATIENCE = 4  # turns after which they join however few they are
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,44 @@ class Listener(Protocol):
         """There are none."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """What a request may come to need room for in a batch."""
+
+    rows: int = 1  # its beam, or its samples
+    target: int = 1  # positions of a row
+    source: int = 0  # positions of its source, which all rows share
+
+    @staticmethod
+    def of(task: TextGeneration, request: Request, search: Search) -> Size:
+        """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
+        places, (room,) = task.source.places(request.item), task.room([request.item], search)
+        if task.model.reads_source_first:
+            return Size(task.width(search), places + room + 1)
+        return Size(task.width(search), room + 1, places)
+
+    @staticmethod
+    def fitting(sizes: Iterable[Size], among: Iterable[Size], budget: int) -> int:
+        """How many of `sizes`, the first first, fit into a batch with others; if there are none, at least one does.
+
+        A batch holds tokens of its sources and of its rows, all padded to the longest of them."""
+        rows = target = source = count = fitting = 0
+
+        def held(size: Size) -> int:
+            nonlocal rows, target, source, count
+            rows, target, source = rows + size.rows, max(target, size.target), max(source, size.source)
+            count += 1
+            return rows * target + count * source
+
+        for size in among:
+            held(size)
+        for size in sizes:
+            if held(size) > budget and count > 1:
+                break
+            fitting += 1
+        return fitting
+
+
 @dataclass(eq=False)
 class Job:
     """A request in an engine."""
@@ -70,11 +111,8 @@ class Job:
     work: Work
     listener: Listener
     request: Request | None  # as numbers, where a decoder writes a token at a time
-    cost: int  # of the budget
+    size: Size
     told: int = 0  # settled tokens that the listener has heard of
-
-    def done(self, outputs: list[Output]) -> None:
-        self.listener.done(outputs)
 
 
 class Engine(ABC):
@@ -123,11 +161,11 @@ class BatchEngine(Engine):
 
     def add(self, ticket: int, work: Work, listener: Listener) -> int:
         """Like `submit`, under a ticket of another engine."""
-        request, cost = None, 1
+        request, size = None, Size()
         if isinstance(self.task, TextGeneration):
             request = checked(self.task, work)
-            cost = tokens(self.task, request, work.search)
-        self.queue.append(Job(ticket, work, listener, request, cost))
+            size = Size.of(self.task, request, work.search)
+        self.queue.append(Job(ticket, work, listener, request, size))
         return ticket
 
     def cancel(self, ticket: int) -> None:
@@ -140,13 +178,13 @@ class BatchEngine(Engine):
 
     def _next(self) -> list[Job]:
         """The first that waits, and others that go with it, within the budget."""
-        first, left = self.queue[0], self.budget
-        jobs = list[Job]()
-        for job in self.queue:
-            alike = job.work.search == first.work.search and bool(job.work.phrases) == bool(first.work.phrases)
-            if alike and (not jobs or job.cost <= left):
-                jobs.append(job)
-                left -= job.cost
+        first = self.queue[0].work
+        alike = [
+            job
+            for job in self.queue
+            if job.work.search == first.search and bool(job.work.phrases) == bool(first.phrases)
+        ]
+        jobs = alike[: Size.fitting((job.size for job in alike), (), self.budget)]
         self.queue = deque(job for job in self.queue if job not in jobs)
         return jobs
 
@@ -191,11 +229,10 @@ class BatchEngine(Engine):
 class ContinuousEngine(Engine):
     """Requests that join and leave between two steps of the network, each with its own settings.
 
-    The batch holds at most `budget` tokens: of each request the positions of its source, and for each of its rows (the
-    beam, or the samples) the most tokens that it may write, with one for the mark they begin with; without an encoder
-    the source stands in every row. What is shorter than another beside it is padded, which is not counted. Requests are
-    taken in first come, first served: one that does not fit waits until enough have left, and those behind it wait too,
-    so that none starves. One that is larger than the budget runs alone.
+    The batch holds at most `budget` tokens: its rows (the beam or the samples of each request) times the most that any
+    of them may come to write, and its sources times the longest, as they are padded; without an encoder the source is
+    counted in every row. Requests are taken in first come, first served: one that does not fit waits until enough have
+    left, and those behind it wait too, so that none starves. One that is larger than the budget runs alone.
 
     Ways to search that know a batch from beginning to end go through a `BatchEngine`, between two steps.
     """
@@ -207,7 +244,7 @@ class ContinuousEngine(Engine):
         self.queue, self.jobs = deque[Job](), dict[int, Job]()
         self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
         self.others = BatchEngine(task, budget)
-        self.memory = ExitStack()
+        self.memory, self.patience = ExitStack(), PATIENCE
 
     def submit(self, work: Work, listener: Listener) -> int:
         search = work.search
@@ -219,7 +256,7 @@ class ContinuousEngine(Engine):
         if search.sample and work.phrases:
             raise ConfigError("phrases that must appear need beam search; leave out sample")
         ticket = next(self.tickets)
-        self.queue.append(Job(ticket, work, listener, request, tokens(self.task, request, search)))
+        self.queue.append(Job(ticket, work, listener, request, Size.of(self.task, request, search)))
         return ticket
 
     def cancel(self, ticket: int) -> None:
@@ -255,14 +292,20 @@ class ContinuousEngine(Engine):
         return sum(batch.rows for batch in self.batches.values())
 
     def _admit(self) -> None:
-        left, new = self.budget - sum(job.cost for job in self.jobs.values()), dict[float, list[Job]]()
-        while self.queue and (self.queue[0].cost <= left or not self.jobs):
+        """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
+        out a batch anew takes about as long for some as for one."""
+        running = [job.size for job in self.jobs.values()]
+        fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
+        self.patience = self.patience - 1 if fitting else PATIENCE
+        if fitting * GATHERED < len(self.jobs) and self.patience > 0:
+            return
+        self.patience, new = PATIENCE, dict[float, list[Job]]()
+        for _ in range(fitting):
             job = self.queue.popleft()
-            left -= job.cost
             self.jobs[job.ticket] = job
             new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
-        for weight, jobs in new.items():
-            self._begin(weight, jobs)
+        for weight, some in new.items():
+            self._begin(weight, some)
 
     def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
         """Encode what some requests were given, in one batch, and let their searches join."""
@@ -316,13 +359,6 @@ def checked(task: TextGeneration, work: Work) -> Request:
         raise DataError(f"the source {what}")
 
     return task.requests([work.field], work.search, refuse, work.given)[0]
-
-
-def tokens(task: TextGeneration, request: Request, search: Search) -> int:
-    """What a request costs of a budget; see `ContinuousEngine`."""
-    places, (room,), rows = task.source.places(request.item), task.room([request.item], search), task.width(search)
-    own = rows * (room + 1)
-    return own + places * (rows if task.model.reads_source_first else 1)
 
 
 def told(error: Exception) -> RegardError:
