@@ -349,6 +349,7 @@ def test_the_variants_of_a_prompt_are_judged_by_what_comes_after_them() -> None:
     (found,) = made.counterfactual("alpha beta", ["gamma"])
     (pair,) = made.task.score_items([made.task.item("")], [[*made.task.target.encode("gamma"), *original]])
     assert found.log_prob_of_original == pytest.approx(math.fsum(pair.tokens[1:]), abs=1e-4)
+    assert [x.field for x in made.counterfactual("alpha beta")] == ["beta", "alpha"]
     with pytest.raises(ConfigError, match="say which variants"):
         system("picture").counterfactual("a.png")
 
