@@ -402,7 +402,7 @@ def test_a_budget_is_kept_and_none_starves() -> None:
         order += [i for i in range(8) if heard[i].outputs is not None and i not in order]
     assert most == 5  # of 10 positions for a row and 3 for a source each
     assert order.index(6) < order.index(7)
-    assert Size.fitting([Size(2, 5, 3)] * 4, [Size(1, 5, 4)], 40) == 1
+    assert Size.fitting([Size(2, 5, 3)] * 4, [Size(1, 5, 4)], 40) == 2
     assert Size.fitting([Size(100, 5, 3)], [], 40) == 1
     assert Size.fitting([Size(100, 5, 3)], [Size()], 40) == 0
 
