@@ -15,6 +15,7 @@ from regard.bundle import Source
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings
 from regard.models.build import build
+from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder
 from regard.nn.attention import MultiHeadAttention, capture
 from regard.nn.edits import Edits, RowEdit, editable, edited
@@ -230,6 +231,24 @@ def test_weights_are_shared_and_the_model_stays_as_it_is() -> None:
     assert all((module.edits is not None) == (name == "decoder.attention") for name, module in editable(again))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_what_decodes_is_shared_by_all_that_are_edited(precision: str) -> None:
+    model = deepcopy(tiny(("transformer-shaw", "transformer-pre-learned"), d_model=32)).float()
+    copied, other = for_decoding(model, precision), edited(model, some_edits(model))
+    decodes = for_decoding(other, precision)
+    tensors = [{x.data_ptr() for x in (*each.parameters(), *each.buffers())} for each in (copied, decodes)]
+    assert tensors[0] == tensors[1]
+    assert for_decoding(model, precision) is copied
+    assert all(module.edits is None for _, module in editable(copied))
+    assert all(module.edits is not None for _, module in editable(decodes))
+    source, target = batch_of("transformer-shaw")
+    close = 1e-5 if precision == "float32" else 0.3
+    for made, from_ in ((copied, model), (decodes, other)):
+        steps = torch.stack([row[0] for row in stepped(made, source, target)]).float()
+        expected = torch.stack([row[0] for row in rows_of(from_(source, target))])
+        torch.testing.assert_close(steps, expected, atol=close, rtol=close)
+
+
 def test_errors_name_what_there_is() -> None:
     model, name = tiny(("lstm-bi", "transformer-pre-learned")), "decoder.blocks.0.cross_attention"
     with pytest.raises(ConfigError, match=r"no attention 'decoder.x' to edit in this model; there are: decoder.blocks"):
@@ -243,5 +262,18 @@ def test_errors_name_what_there_is() -> None:
     for weights, said in (((0.0, 0.0), "all 0"), ((-1.0,), "0 or more"), ((float("nan"),), "0 or more"), ((), "all 0")):
         with pytest.raises(ConfigError, match=said):
             RowEdit(name, None, 3, weights)
-    with pytest.raises(ConfigError, match="position -1"):
-        RowEdit(name, None, -1, (1.0,))
+    for position in (-1, 2**40):
+        with pytest.raises(ConfigError, match=f"no position {position}"):
+            RowEdit(name, None, position, (1.0,))
+
+
+def test_weights_of_any_size_are_shares() -> None:
+    model, (source, target) = tiny(("lstm-bi", "transformer-pre-learned")), batch_of("lstm-bi")
+    name = "decoder.blocks.0.cross_attention"
+    found = []
+    for size in (1.0, 1e300, 1e-300):
+        with capture(made := edited(model, Edits(rows=(RowEdit(name, None, 0, (size, 3 * size)),)))) as trace:
+            made(source, target)
+        found.append(trace.weights(name, 3)[:, 0, :2])
+    for weights in found:
+        torch.testing.assert_close(weights, torch.tensor([[0.25, 0.75]] * 2))
