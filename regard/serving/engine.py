@@ -228,8 +228,9 @@ class ContinuousEngine(Engine):
     def cancel(self, ticket: int) -> None:
         self.queue = deque(job for job in self.queue if job.ticket != ticket)
         if self.jobs.pop(ticket, None) is not None:
-            for batch in self.batches.values():
-                batch.drop(ticket)
+            with inference(self.network):  # in which its tensors were made
+                for batch in self.batches.values():
+                    batch.drop(ticket)
         self.others.cancel(ticket)
 
     def turn(self) -> bool:
