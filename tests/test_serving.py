@@ -404,7 +404,7 @@ def strict(tmp_path: Path) -> Iterator[Running]:
 
     save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
     keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
-    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40}
+    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40, "body_timeout": 0.5}
     with running(
         tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
     ) as found:
@@ -425,6 +425,10 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
     assert allowed["access-control-allow-origin"] == "https://good.example"
     told(strict.post("/v1/models/toy/reload"), 403, "forbidden")
+
+    # A body that never comes
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert raw(strict, head + b'Content-Length: 100\r\n\r\n{"input"').startswith(b"HTTP/1.1 408 ")
 
     # A full queue
     with ThreadPoolExecutor(1) as pool:
