@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -28,8 +29,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from regard.system import System
-from tests.conftest import FULL
-from tests.served import PICTURES, TEXT, Running, running, save_model
+from tests.conftest import FULL, whole
+from tests.served import PICTURES, TEXT, Running, resident, running, save_model
 
 SLOW = {"search": {"beam": 2, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
 WHILE = {"search": {**SLOW["search"], "min_length": 250, "max_length": 300}}  # takes a while
@@ -179,6 +180,15 @@ def test_models_and_their_api(server: Running) -> None:
     assert schema["paths"]["/v1/generate"]["post"]["requestBody"]
     assert server.client.get("/docs").status_code == 404
     assert server.client.get("/ready").json() == {"ready": True, "models": {"toy": True, "captions": True}}
+
+
+def test_what_the_docs_ask(server: Running) -> None:
+    page = (Path(__file__).parents[1] / "docs/howto/serving.md").read_text()
+    asked = re.findall(r"^curl (?:-N )?localhost:8000(\S+)(?: --json '(.*)')?$", page, re.MULTILINE)
+    assert len(asked) >= 10
+    for path, body in asked:
+        response = server.post(path, json.loads(body)) if body else server.client.get(path)
+        assert response.status_code == 200, response.text
 
 
 # Files
@@ -379,7 +389,7 @@ def test_metrics(server: Running) -> None:
 
 
 def test_a_worker_that_dies_is_started_again(server: Running) -> None:
-    pid = [event["pid"] for event in server.events() if event["event"] == "loaded" and event["model"] == "captions"][-1]
+    pid = server.workers()["captions"]
     body = {
         "model": "captions",
         "input": [picture()] * 200,
@@ -395,6 +405,26 @@ def test_a_worker_that_dies_is_started_again(server: Running) -> None:
     assert server.post("/v1/generate", {"model": "captions", "input": picture()}).status_code == 200
     assert server.metric("regard_worker_restarts") == 1
     told(server.post("/v1/models/toy/reload"), 403, "forbidden")
+
+
+@whole
+def test_a_signal_reads_folders_anew(server: Running) -> None:
+    before = server.workers()
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: all(server.workers()[name] != pid for name, pid in before.items()))
+    assert server.post("/v1/generate", {"input": "alpha"}).status_code == 200
+    until(lambda: sum(event["event"] == "retired" for event in server.events()) == 2)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
+
+
+@whole
+def test_memory_stays_flat(server: Running) -> None:
+    server.hammer(4000)
+    processes = [server.process.pid, server.workers()["toy"]]
+    before = [resident(pid) for pid in processes]
+    server.hammer(20_000)
+    for pid, held in zip(processes, before, strict=True):
+        assert resident(pid) < held + 2**24
 
 
 @pytest.fixture

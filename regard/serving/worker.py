@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import sys
@@ -405,7 +406,10 @@ def serve(line: socket.socket) -> int:
             channel.send(Unable(message=str(error) or type(error).__name__))
             return 2
         channel.send(Ready(info=info))
-        Worker(system, channel, start, engine).run()
+        try:
+            Worker(system, channel, start, engine).run()
+        finally:
+            shutil.rmtree(start.folder, ignore_errors=True)  # the server may be gone
     except EOFError:  # the server is gone, or has no more work
         return 0
 
