@@ -202,7 +202,7 @@ class BatchEngine(Engine):
             found = self.task.outputs([x.field for x in works], works[0].search, wrong.__setitem__, given=given)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].listener.failed(told(error))
+                jobs[0].listener.failed(as_told(error))
             else:  # which of them it was shows when each is by itself
                 for job in jobs:
                     self._work([job])
@@ -350,7 +350,7 @@ class ContinuousEngine(Engine):
 
     def _fail(self, job: Job, error: Exception) -> None:
         del self.jobs[job.ticket]
-        job.listener.failed(told(error))
+        job.listener.failed(as_told(error))
 
 
 def checked(task: TextGeneration, work: Work) -> Request:
@@ -362,7 +362,7 @@ def checked(task: TextGeneration, work: Work) -> Request:
     return task.requests([work.field], work.search, refuse, work.given)[0]
 
 
-def told(error: Exception) -> RegardError:
+def as_told(error: Exception) -> RegardError:
     """An error as a listener hears of it."""
     if isinstance(error, RegardError):
         return error
