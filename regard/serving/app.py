@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from regard import __version__
-from regard.serving import libretranslate, pages
+from regard.serving import libretranslate, openai_api, pages
 from regard.serving.bodies import described
 from regard.serving.guards import Bodies, Guard, Names, refusal
 from regard.serving.messages import Code, Refused
@@ -28,6 +28,7 @@ def create_app(service: Service) -> Guard:
     app.include_router(status_router(service))
     app.include_router(router(service))
     app.include_router(libretranslate.router(service))
+    app.include_router(openai_api.router(service))
     app.include_router(pages.router())
     _answer_errors(app, service)
     if service.settings.cors:

@@ -6,16 +6,14 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
+from fastapi.responses import Response
 
 from regard import __version__
 from regard.serving.documents import Format
@@ -23,6 +21,7 @@ from regard.serving.forms import Upload, form_fields, is_json, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
 from regard.serving.messages import Refused
 from regard.serving.native import address_of, key_of
+from regard.serving.routes import route_class
 from regard.serving.service import Service
 from regard.serving.translating import Translated, Translating, translate_all
 
@@ -34,30 +33,6 @@ FILES: dict[str, tuple[Format, str]] = {  # by the ending of their names: how th
 BOM = "\ufeff"
 KEPT_SECONDS = 1800.0  # that a translated file can be fetched
 KEPT_BYTES = 64 * 2**20  # of all of them together
-
-
-class LibreTranslateRoute(APIRoute):
-    """A route that says what is wrong as LibreTranslate does."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except Refused as refused:
-                return _refusal(refused)
-            except HTTPException as error:
-                return _refusal(Refused(error.status_code, "bad_request", str(error.detail)))
-
-        return answered
-
-
-def _refusal(refused: Refused) -> Response:
-    response = JSONResponse({"error": refused.message}, 400 if refused.status == 422 else refused.status)
-    if refused.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, -int(-refused.retry_after // 1)))
-    return response
 
 
 @dataclass(frozen=True)
@@ -99,7 +74,8 @@ class Downloads:
 
 def router(service: Service) -> APIRouter:
     """All of it."""
-    paths = APIRouter(route_class=LibreTranslateRoute, tags=["LibreTranslate"])
+    kind = route_class(service, lambda refused: {"error": refused.message})
+    paths = APIRouter(route_class=kind, tags=["LibreTranslate"])
     downloads = Downloads()
 
     def known() -> list[Route]:

@@ -23,6 +23,7 @@ from regard.serving.messages import Flag, Generation, LanguagePair, ModelInfo, R
 from regard.serving.sentences import LONGEST
 from regard.serving.service import Service
 
+LONGEST_WAIT = 2.0  # seconds until the rest of a text is tried again
 SHORTEST = 40  # characters that a sentence may have, however little a model reads
 
 
@@ -141,11 +142,21 @@ def _document(text: str, info: ModelInfo, how: Translating) -> Document:
 async def _outputs(
     service: Service, info: ModelInfo, texts: Sequence[str], glossary: Glossary, how: Translating, *, alignment: bool
 ) -> list[list[Written]]:
-    """The outputs for each text, in requests as large as the server takes."""
-    found: list[list[Written]] = []
+    """The outputs for each text, in requests as large as the server takes. The first is refused if there is too much to
+    do; others wait, so that what was done is not lost."""
+    loop, found = asyncio.get_running_loop(), list[list[Written]]()
+    most = service.limits.timeout
+    until = loop.time() + (most if how.deadline is None else min(how.deadline, most))
     for part in _parts(texts, service.limits.inputs):
-        request = _generation(info, part, glossary, how, alignment=alignment)
-        found += await service.generate(request, deadline=how.deadline)
+        request, answered = _generation(info, part, glossary, how, alignment=alignment), None
+        while answered is None:
+            try:
+                answered = await service.generate(request, deadline=until - loop.time())
+            except Refused as refused:
+                if not found or refused.code != "overloaded" or loop.time() > until:
+                    raise
+                await asyncio.sleep(min(refused.retry_after or 1.0, LONGEST_WAIT))
+        found += answered
     return found
 
 
