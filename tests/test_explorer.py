@@ -81,7 +81,9 @@ def test_lines_and_heat_map_light_up_on_both_sides(browser: Browser, tmp_path: P
         cells = page.locator(".map .cells rect")
         assert cells.count() == (one.weights() >= 0.004).sum()
         page.locator(".map").hover(position={"x": 100, "y": 120})
-        assert re.search(r" attends to .*\nweight 0\.\d{3}", page.locator("#tip").inner_text())
+        told = re.fullmatch(r"(\S+) attends to (\S+)\nweight 0\.\d{3}\n.*", page.locator("#tip").inner_text())
+        assert told is not None
+        assert [x.strip("␣") for x in page.locator(".map text.here").all_text_contents()] == [told[1], told[2]]
         page.get_by_text("As a table").click()
         page.get_by_role("table").wait_for()
         rows = page.get_by_role("table").get_by_role("row")
@@ -291,9 +293,9 @@ def test_dark_as_the_system_has_it_or_as_was_chosen(browser: Browser, tmp_path: 
         light = page.evaluate(ground)
         button = page.get_by_role("button", name="Colours")
         button.click()
-        assert (button.inner_text(), page.evaluate(ground)) == ("Light", light)
+        assert (button.inner_text(), page.evaluate(ground)) == ("○ Light", light)
         button.click()
-        assert (button.inner_text(), page.evaluate(ground)) == ("Dark", dark)
+        assert (button.inner_text(), page.evaluate(ground)) == ("● Dark", dark)
         page.reload()
         assert page.evaluate(ground) == dark, "it is remembered"
     assert light != dark

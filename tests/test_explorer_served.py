@@ -58,7 +58,7 @@ def server(browser: Browser, folder: Path, system: System) -> Iterator[Running]:
 @pytest.fixture
 def page(browser: Browser, server: Running) -> Iterator[Page]:
     with opened(browser, str(server.client.base_url)) as found:
-        found.get_by_role("textbox", name="Text").first.wait_for()
+        found.get_by_role("textbox", name="Text").wait_for()
         yield found
 
 
@@ -208,7 +208,7 @@ def test_two_models_side_by_side(page: Page) -> None:
     texts = [[x.strip() for x in each.locator(".token").all_inner_texts()] for each in (one, two)]
     assert texts[0] != texts[1]
     differ = [[x.strip() for x in each.locator(".differs").all_inner_texts()] for each in (one, two)]
-    kept = [[x for x in mine] for mine in texts]
+    kept = [list(mine) for mine in texts]
     for mine, gone in zip(kept, differ, strict=True):
         for word in gone:
             mine.remove(word)

@@ -38,9 +38,9 @@ export function heatView(on) {
     const rows = range(y, high, view.query.length), columns = range(x, wide, view.key.length);
     const inner = (at, ...children) => make("svg", at, ...children);
     const labels = [
-      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map((q) => set(label(view.query[q]),
+      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map((q) => set(label(view.query[q], framed?.[0] === q),
         { x: left - 8, y: (q + 0.5) * cell - y, "text-anchor": "end" }))),
-      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map((k) => set(label(view.key[k]),
+      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map((k) => set(label(view.key[k], framed?.[1] === k),
         { transform: `translate(${(k + 0.5) * cell - x} ${top - 8}) rotate(-60)` }))),
     ];
     const cells = make("g", { class: "cells" });
@@ -145,8 +145,9 @@ export function heatView(on) {
 
 const short = (text) => (text.length > LONG ? text.slice(0, LONG - 1) + "…" : text);
 
-function label(place) {
+function label(place, here) {
   const text = make("text", { class: place.mark || place.given ? "mark" : "" }, ...visible(short(place.text), "tspan"));
+  text.classList.toggle("here", here);
   if (place.predicted) {
     text.append(make("tspan", { class: "predicted" }, ` → ${short(readable(place.predicted.text))}`));
   }
