@@ -1,6 +1,7 @@
 """Pages that are made when the site is built: every setting, from the classes that check it, and every command.
 
-An mkdocs hook. `settings_page`, `server_page` and `commands_page` need neither mkdocs nor torch; `tests/test_docs.py` reads them too.
+An mkdocs hook. `settings_page`, `server_page` and `commands_page` need neither mkdocs nor torch; `tests/test_docs.py`
+reads them too.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ every setting with its meaning.
 """
 SERVER = """# Settings of the server
 
-`regard serve --config serve.yaml` reads a YAML file of the settings below; [how](howto/serving.md). What the file leaves out
-keeps its default, and paths in it are relative to it. An unknown name or a value out of its limits is an error.
+`regard serve --config serve.yaml` reads a YAML file of the settings below; [how](howto/serving.md). What the file
+leaves out keeps its default, and paths in it are relative to it. An unknown name or a value out of its limits is an
+error.
 
 """
 COMMANDS = """# Commands

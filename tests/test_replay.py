@@ -21,7 +21,8 @@ from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, Recording, cloned, copy_into, signature, tensors
 from regard.ragged import Ragged, bucket, round_up
 from regard.search import beam
-from regard.search.beam import _Board, _Turn, beam_search
+from regard.search.beam import _Turn, beam_search
+from regard.search.board import Board
 from regard.search.choice import Chooser, likeliest_by_parts
 from regard.search.ensemble import Ensemble
 from regard.search.limits import Hypothesis, Limits
@@ -135,8 +136,8 @@ def test_a_turn_by_the_kernel_is_a_turn(
 
     longest = [6, 3, 1, 5] if ALL else [3, 2, 1, 3]
     limits = Limits(torch.tensor(longest, device=DEVICE), 1, 2, **rules).filled(5)
-    turn = _Turn(lambda tokens, state: (tokens, state), Chooser(width, 2), penalty, 0.7, exact, max(longest), False, 0)
-    board = _Board.new(limits, 1, width, width, 8)
+    turn = _Turn(Chooser(width, 2), penalty, 0.7, exact, max(longest), False, 0)
+    board = Board.new(limits, 1, width, width, 8)
     generator = torch.Generator().manual_seed(5)
     for _ in range(max(longest) + 1):
         logits = 3 * torch.randn(5, width, vocabulary, generator=generator).to(DEVICE)

@@ -13,17 +13,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
 from PIL import Image
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from regard.system import System
+from tests.conftest import FULL
 from tests.served import PICTURES, TEXT, Running, running, save_model
 
-SLOW = {"search": {"beam": 4, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
+SLOW = {"search": {"beam": 2, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
+WHILE = {"search": {**SLOW["search"], "min_length": 250, "max_length": 300}}  # takes a while
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +203,8 @@ def test_a_picture_comes_with_its_request_and_leaves_with_it(server: Running, fo
 def test_no_path_reaches_the_file_system(server: Running, folder: Path) -> None:
     path = folder / "there.png"
     Image.new("RGB", (20, 20)).save(path)
-    for given in (str(path), "/etc/passwd", f"{folder}/x.tar::1.png", [str(path)], [[str(path)]]):
-        body = {"model": "captions", "input": given}
+    for name in (str(path), "/etc/passwd", f"{folder}/x.tar::1.png", [str(path)], [[str(path)]]):
+        body = {"model": "captions", "input": name}
         message = told(server.post("/v1/generate", body), 422, "unprocessable")
         assert "root:" not in message
     told(server.post("/v1/explain", {"model": "captions", "input": str(path)}), 422, "unprocessable")
@@ -252,6 +261,31 @@ def test_hostile_bodies(server: Running, case: str) -> None:
     assert response.status_code == status, response.text
     if status >= 400:
         assert response.json()["error"]["message"]
+
+
+CONFORMANCE = [content_type_conformance, response_schema_conformance]
+
+
+def answers_for_itself(context: Any, response: Any, case: Any) -> None:
+    """Nothing is a bug; a request that asks for no time at all is told that it took too long (504)."""
+    assert response.status_code < 500 or response.status_code == 504, response.text
+
+
+def test_the_api_is_what_its_schema_says(server: Running) -> None:
+    quick = settings(
+        max_examples=300 if FULL else 8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not FULL,
+        database=None,
+    )  # fmt: skip
+    api = schemathesis.openapi.from_url(f"{server.client.base_url}/openapi.json")
+    operations: list[Any] = [cast(Any, result).ok() for result in api.get_all_operations()]
+    assert {operation.path for operation in operations} >= {"/v1/generate", "/v1/score", "/v1/models", "/health"}
+    for operation in operations:
+        own = [status_code_conformance] if operation.path.startswith("/v1") else []
+
+        def answered(case: Any) -> None:
+            case.call_and_validate(checks=[answers_for_itself, *CONFORMANCE, *own])  # noqa: B023 - called at once
+
+        quick(given(case=operation.as_strategy())(answered))()
 
 
 def test_bodies_that_are_no_json_are_not_read(server: Running) -> None:
@@ -349,7 +383,7 @@ def test_a_worker_that_dies_is_started_again(server: Running) -> None:
     body = {
         "model": "captions",
         "input": [picture()] * 200,
-        "search": SLOW["search"] | {"max_length": 200, "min_length": 200},
+        "search": {"beam": 4, "min_length": 200, "max_length": 200},
     }
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/v1/generate", body)
@@ -418,7 +452,7 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     # The end: what was asked is answered, nothing else is
     results = list[httpx.Response]()
     asking = threading.Thread(
-        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **SLOW}, headers=admin))
+        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **WHILE}, headers=admin))
     )
     asking.start()
     until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)

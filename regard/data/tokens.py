@@ -32,6 +32,7 @@ PAD, UNK, BOS, EOS, SEP, MASK = range(6)
 PUBLISHED = ("tokenizers", "pieces")  # kinds of those that other programs made; see foreign.py
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
+THREADED = 128  # lines for which SentencePiece starts threads of its own: for fewer that takes longer than they do
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,8 @@ class Subwords(Tokenizer):
         import sentencepiece
 
         cleaned = [clean(text, compose=self.composes) for text in texts]
+        if not sampling and len(cleaned) < THREADED:
+            return [list(self.processor.encode(text)) for text in cleaned]
         if not sampling:
             return [list(ids) for ids in self.processor.encode(cleaned)]
         # SentencePiece seeds its generator once in each thread, so only a new thread draws from a new seed; and it lets

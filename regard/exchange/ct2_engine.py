@@ -132,6 +132,8 @@ def _penalty(kind: str, alpha: float, length: int) -> float:
 class CTranslate2Engine(TextGeneration):
     """Writes and scores with an exported model; `System(engine, folder)` is a system that does."""
 
+    continuous = False
+
     model: Elsewhere  # type: ignore[assignment]  # nothing of a writer is left here
     folder: Path
     quantization: str  # how weights are stored

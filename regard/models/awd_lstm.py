@@ -12,6 +12,7 @@ from regard.model_settings import AwdLstmSettings
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
 from regard.nn.mogrifier import MogrifierLSTM, Pair
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 
 
@@ -26,6 +27,12 @@ class LSTMState:
 
     def fixed(self, tokens: int) -> LSTMState:
         return self
+
+    def grouped(self, grouping: Grouping | None) -> LSTMState:
+        return self
+
+    def join(self, others: Sequence[LSTMState], rows: Tensor, sources: Tensor) -> LSTMState:
+        return LSTMState(torch.cat([state.carry for state in (self, *others)])[rows])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ some time say when it was heard (`occupancy`): to `capture` that is an attention
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from regard.models.model import AutoregressiveModel, EncoderDecoder, State
 from regard.nn.attention import Aligner
 from regard.nn.ctc_loss import ctc_loss, takes
 from regard.nn.graphs import Graphs
+from regard.nn.rows import Grouping, Part, Together
 from regard.ragged import Ragged
 
 _LEAST = -1e30  # log p of what cannot be, where a difference of two of them must be a number
@@ -41,6 +43,7 @@ class PrefixState:
     blank: Tensor  # (rows, time + 1): of those that end with a blank
     last: Tensor  # (rows,): the last token; -1: none
     prefix: Tensor  # (rows,): log p of all that begins so
+    grouping: Grouping | None = None  # of rows by sources; None: as many for each
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> PrefixState:
         mine = {name: getattr(self, name)[rows] for name in ("token", "blank", "last", "prefix")}
@@ -50,6 +53,32 @@ class PrefixState:
 
     def fixed(self, tokens: int) -> PrefixState:
         return self
+
+    def grouped(self, grouping: Grouping | None) -> PrefixState:
+        return replace(self, grouping=grouping)
+
+    def join(self, others: Sequence[PrefixState], rows: Tensor, sources: Tensor) -> PrefixState:
+        states = (self, *others)
+        ends = torch.cat([state.ends for state in states])[sources]
+        most = int(ends.max())
+
+        def laid(name: str, which: Tensor, slots: int) -> Tensor:
+            parts = [getattr(state, name) for state in states]
+            return Together([Part(*x.shape[:2]) for x in parts], which, slots)(parts)
+
+        last, prefix = (torch.cat([getattr(state, name) for state in states])[rows] for name in ("last", "prefix"))
+        return PrefixState(
+            laid("log_probs", sources, most), laid("sums", sources, most + 1), ends, laid("token", rows, most + 1),
+            laid("blank", rows, most + 1), last, prefix,
+        )  # fmt: skip
+
+    @property
+    def owner(self) -> Tensor:
+        """The source of each row, `(rows,)`."""
+        if self.grouping is not None:
+            return self.grouping.source
+        each = len(self.last) // max(len(self.ends), 1)
+        return torch.arange(len(self.ends), device=self.ends.device).repeat_interleave(each)
 
 
 class CTCHead(Aligner):
@@ -117,18 +146,21 @@ class CTCHead(Aligner):
         """`(rows,)` tokens, at first `<s>`, to `log p` `(rows, vocabulary)` of the next, and the state after them."""
         state = _extended(tokens, state, self.begin, self.blank)
         sources, times = state.log_probs.shape[:2]
-        rows = len(tokens) // max(sources, 1)  # of a source
+        owner = state.owner
         inside = torch.arange(times, device=tokens.device) < state.ends[:, None]  # (sources, time)
-        hidden = torch.where(inside, 0.0, _LEAST).repeat_interleave(rows, 0)
+        hidden = torch.where(inside, 0.0, _LEAST)[owner]
         either = torch.logaddexp(state.token, state.blank)[:, :-1] + hidden  # (rows, time)
-        log_probs = state.log_probs.unsqueeze(1)  # (sources, 1, time, vocabulary)
-        begins = (either.view(sources, rows, times, 1) + log_probs).logsumexp(2).flatten(0, 1)  # (rows, vocabulary)
+        if state.grouping is None:
+            log_probs = state.log_probs.unsqueeze(1)  # (sources, 1, time, vocabulary)
+            begins = (either.view(sources, -1, times, 1) + log_probs).logsumexp(2).flatten(0, 1)  # (rows, vocabulary)
+        else:
+            begins = (either.unsqueeze(-1) + state.log_probs[owner]).logsumexp(1)
         # The last token again is only read as another where a blank stands between.
         again = state.last.clamp(min=0)
-        blanks = state.blank[:, :-1] + hidden + _of(state.log_probs, again)
+        blanks = state.blank[:, :-1] + hidden + _of(state.log_probs, owner, again)
         wanted = torch.where(state.last >= 0, blanks.logsumexp(1), begins.gather(1, again[:, None]).squeeze(1))
         begins = begins.scatter(1, again[:, None], wanted[:, None])
-        ends = state.ends.repeat_interleave(rows)[:, None]
+        ends = state.ends[owner][:, None]
         whole = torch.logaddexp(state.token, state.blank).gather(1, ends)
         begins[:, self.blank], begins[:, self.end] = _LEAST, whole.squeeze(1)
         found = (begins - state.prefix[:, None]).clamp(min=_LEAST)
@@ -182,26 +214,23 @@ def _log(where: Tensor) -> Tensor:
     return torch.where(where, 0.0, _LEAST)
 
 
-def _of(by_token: Tensor, tokens: Tensor) -> Tensor:
-    """`(rows, time)` of `(sources, time, vocabulary)`: that of one token for each row."""
-    rows = len(tokens) // max(len(by_token), 1)
-    index = tokens.view(len(by_token), rows, 1).expand(-1, -1, by_token.shape[1])
-    return by_token.mT.gather(1, index).flatten(0, 1)
+def _of(by_token: Tensor, owner: Tensor, tokens: Tensor) -> Tensor:
+    """`(rows, time)` of `(sources, time, vocabulary)`: that of one token for each row, which is of some source."""
+    return by_token[owner, :, tokens]
 
 
 def _extended(tokens: Tensor, state: PrefixState, begin: int, silence: int) -> PrefixState:
     """The state with one more token, `g` becomes `gc`: `r_t(gc) = (r_{t-1}(gc) + φ_{t-1}) y_t(c)`, where `φ` are the
     paths that read `g`, and may go on with `c`. Such a recurrence is a cumulative sum of what is divided by products of
     `y` up to each time, and multiplied by them again."""
-    new = tokens != begin
+    new, owner = tokens != begin, state.owner
     either = torch.logaddexp(state.token, state.blank)
     before = torch.where((tokens == state.last)[:, None], state.blank, either)[:, :-1]
-    token = _accumulated(before, _of(state.sums, tokens))
-    sums = state.sums[:, :, silence].repeat_interleave(len(tokens) // max(len(state.ends), 1), 0)
-    blank = _accumulated(token[:, :-1], sums)
+    token = _accumulated(before, _of(state.sums, owner, tokens))
+    blank = _accumulated(token[:, :-1], state.sums[:, :, silence][owner])
     times = torch.arange(before.shape[1], device=tokens.device)
-    inside = times < state.ends.repeat_interleave(len(tokens) // max(len(state.ends), 1))[:, None]
-    prefix = (before + _of(state.log_probs, tokens) + torch.where(inside, 0.0, _LEAST)).logsumexp(1)
+    inside = times < state.ends[owner][:, None]
+    prefix = (before + _of(state.log_probs, owner, tokens) + torch.where(inside, 0.0, _LEAST)).logsumexp(1)
     return replace(
         state,
         token=torch.where(new[:, None], token, state.token),
@@ -271,6 +300,13 @@ class JointState:
 
     def fixed(self, tokens: int) -> JointState:
         return JointState(self.decoder.fixed(tokens), self.ctc)
+
+    def grouped(self, grouping: Grouping | None) -> JointState:
+        return JointState(self.decoder.grouped(grouping), self.ctc.grouped(grouping))
+
+    def join(self, others: Sequence[JointState], rows: Tensor, sources: Tensor) -> JointState:
+        decoder = self.decoder.join([other.decoder for other in others], rows, sources)
+        return JointState(decoder, self.ctc.join([other.ctc for other in others], rows, sources))
 
 
 class JointStepper:

@@ -9,7 +9,7 @@ rows of one source stand together, as many for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -23,6 +23,7 @@ from regard.nn.adaptive import Softmax
 from regard.nn.crf import Chain
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 
 
@@ -35,6 +36,14 @@ class State(Protocol):
     def fixed(self, tokens: int) -> Self:
         """With room for so many more tokens, so that no shape changes from step to step. Room in which nothing stands
         yet may be one number spread out, and is there when the state has been cloned."""
+
+    def grouped(self, grouping: Grouping | None) -> Self:
+        """With rows so shared out among the sources. Whoever selects or joins rows so that sources have different
+        numbers of them, or no longer have, says so."""
+
+    def join(self, others: Sequence[Self], rows: Tensor, sources: Tensor) -> Self:
+        """Laid together with states of other searches, which may have other sources and have read more or fewer tokens:
+        these `rows` and `sources` of all of them, counted through, in this order."""
 
 
 class Decoder(Protocol):

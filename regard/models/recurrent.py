@@ -18,6 +18,7 @@ from regard.nn.deferred import autocast_dtype, defer_gradients, deferred_apply
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
 from regard.nn.recurrence import Recurrence, UnrolledRecurrence
+from regard.nn.rows import Grouping, Part, Together, rows_of_heads
 from regard.ragged import Ragged, bucket, gathered
 
 
@@ -59,6 +60,27 @@ class View:
     def select(self, sources: Tensor | slice) -> View:
         return View(*(getattr(self, field.name)[sources] for field in fields(self)))
 
+    def join(self, others: Sequence[View], sources: Tensor) -> View:
+        """These sources of all, counted through."""
+        views = (self, *others)
+        lengths = torch.cat([view.mask.sum(1) for view in views])[sources]
+        most = max(int(lengths.max()), 1)
+        values, keys = (
+            _joined_heads([getattr(view, name) for view in views], sources, most) for name in ("values", "keys")
+        )
+        mask = torch.arange(most, device=sources.device) < lengths[:, None]
+        summary = torch.cat([view.summary for view in views])[sources]
+        return View(summary, values, keys, mask, torch.arange(len(mask), device=sources.device))
+
+
+def _joined_heads(parts: Sequence[Tensor], rows: Tensor, most: int) -> Tensor:
+    """These rows of `(rows, heads, source, …)`, counted through all parts, with `most` source positions; 0 where a part
+    has none."""
+    heads = parts[0].shape[1]
+    own = [Part(len(x) * heads, x.shape[2]) for x in parts]
+    laid = Together(own, rows_of_heads(rows, heads), most, cleared=True)
+    return laid([x.flatten(0, 1) for x in parts]).unflatten(0, (-1, heads))
+
 
 @dataclass(frozen=True)
 class RecurrentState:
@@ -68,15 +90,32 @@ class RecurrentState:
     fed: Tensor  # (rows, d_model): the last output, where it enters; else (rows, 0)
     past: Tensor  # (rows, heads, source): the last weights, where attention asks for them; else (rows, 0, 0)
     view: View | None  # None: a language model
+    grouping: Grouping | None = None  # of rows by sources; None: as many for each
     at: Tensor | None = None  # (rows,): tokens read so far, where attention is edited, which goes by position
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
         view = self.view if sources is None or self.view is None else self.view.select(sources)
         at = None if self.at is None else self.at[rows]
-        return RecurrentState(self.carry[rows], self.fed[rows], self.past[rows], view, at)
+        return RecurrentState(self.carry[rows], self.fed[rows], self.past[rows], view, self.grouping, at)
 
     def fixed(self, tokens: int) -> RecurrentState:
         return self
+
+    def grouped(self, grouping: Grouping | None) -> RecurrentState:
+        return replace(self, grouping=grouping)
+
+    def join(self, others: Sequence[RecurrentState], rows: Tensor, sources: Tensor) -> RecurrentState:
+        states = (self, *others)
+        carry, fed = (torch.cat([getattr(state, name) for state in states])[rows] for name in ("carry", "fed"))
+        view = None
+        if self.view is not None:
+            view = self.view.join([state.view for state in others if state.view is not None], sources)
+        if self.past.numel() and view is not None:
+            past = _joined_heads([state.past for state in states], rows, view.mask.shape[1])
+        else:
+            past = torch.cat([state.past[:, :0, :0] for state in states])[rows]
+        ats = [state.at for state in states if state.at is not None]
+        return RecurrentState(carry, fed, past, view, at=torch.cat(ats)[rows] if ats else None)
 
 
 class RecurrentDecoder(Looped):
@@ -131,7 +170,7 @@ class RecurrentDecoder(Looped):
             (mask.shape[0], values.shape[1], mask.shape[1]) if self.looks_back else (mask.shape[0], 0, 0)
         )
         at = torch.zeros_like(view.number) if self._edited else None
-        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), past, view, at)
+        return RecurrentState(carry, torch.zeros_like(summary if self.feeds else summary[:, :0]), past, view, at=at)
 
     def _bridge_input(self, memory: Memory) -> Tensor:
         if self.bridge is not None:
@@ -172,22 +211,23 @@ class RecurrentDecoder(Looped):
         def cell(x: Tensor | None) -> tuple[Tensor, Tensor]:
             return self.recurrence.step(y if x is None else torch.cat((y, x), dim=-1), carry)
 
-        s, c, after, past = self._advance(cell, state.view, carry[:, -1, 0], state.fed, state.past, state.at)
+        begin = (state.view, carry[:, -1, 0], state.fed, state.past)
+        s, c, after, past = self._advance(cell, *begin, state.at, state.grouping)
         output, at = self._output(s, c), None if state.at is None else state.at + 1
-        return output, RecurrentState(after, output if self.feeds else state.fed, past, state.view, at)
+        return output, replace(state, carry=after, fed=output if self.feeds else state.fed, past=past, at=at)
 
     def _advance(
         self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor, past: Tensor,
-        at: Tensor | None,
+        at: Tensor | None, grouping: Grouping | None = None,
     ) -> tuple[Tensor, Any, Any, Tensor]:  # fmt: skip
         """`s_t`, `c_t`, what the cell carries on and the weights, from `s_{t-1}`, `o_{t-1}` and the weights before;
         `cell` takes what enters, and `at` `(rows,)` is `t`, where it is asked for."""
         mode, c = self.mode, None
         if mode.context in ("summary", "previous"):
-            c, past = self._context(view, previous, past, at)
+            c, past = self._context(view, previous, past, at, grouping)
         s, carry = cell(c if mode.enters == "context" else fed if mode.enters == "output" else None)
         if mode.context == "current":
-            c, past = self._context(view, s, past, at)
+            c, past = self._context(view, s, past, at, grouping)
         return s, c, carry, past
 
     def _full(self, y: Ragged, state: RecurrentState) -> tuple[Ragged, Tensor]:
@@ -231,22 +271,42 @@ class RecurrentDecoder(Looped):
             return self.dropout(s)
         return self.dropout(torch.tanh(deferred_apply(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
 
-    def _context(self, view: View | None, queries: Tensor, past: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _context(
+        self, view: View | None, queries: Tensor, past: Tensor, at: Tensor | None, grouping: Grouping | None = None
+    ) -> tuple[Tensor, Tensor]:
         """That of `(rows, d_model)`, the rows of one source together, or of `(sources, target, d_model)`; and the
         weights, where the next step asks for them. `at` `(rows,)` or `(sources, target)` are positions of queries."""
         assert view is not None, "this context mode needs an encoder"
+        if grouping is not None:
+            return self._grouped_context(view, queries, past, at, grouping)
         grouped = queries.unflatten(0, (view.summary.shape[0], -1)) if queries.dim() == 2 else queries
+        before = past.unflatten(0, (grouped.shape[0], -1)) if self.looks_back else None
+        found, weights = self._attended(view, grouped, before, at)
+        return found.reshape(queries.shape), past if weights is None else weights.flatten(0, 1)
+
+    def _grouped_context(
+        self, view: View, queries: Tensor, past: Tensor, at: Tensor | None, grouping: Grouping
+    ) -> tuple[Tensor, Tensor]:
+        """That of `(rows, d_model)`, where sources have different numbers of rows."""
+        before = grouping.padded(past) if self.looks_back else None
+        at = None if at is None else grouping.padded(at)
+        found, weights = self._attended(view, grouping.padded(queries), before, at)
+        return grouping.unpadded(found), past if weights is None else grouping.unpadded(weights)
+
+    def _attended(
+        self, view: View, queries: Tensor, past: Tensor | None, at: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The contexts of `(sources, target, d_model)`, and the weights `(sources, target, heads, source)` where the
+        next step asks for them."""
         if self.attention is None:
-            return view.summary.unsqueeze(1).expand_as(grouped).reshape(queries.shape), past
-        before = past.unflatten(0, (grouped.shape[0], -1)).transpose(1, 2) if self.looks_back else None
-        grouped = grouped.to(view.values.dtype)
-        position = None if at is None else at.reshape(grouped.shape[:2])
-        found, weights = self.attention(grouped, view.keys, view.values, view.mask, view.number, before, position)
+            return view.summary.unsqueeze(1).expand_as(queries), None
+        before = None if past is None else past.transpose(1, 2)
+        queries = queries.to(view.values.dtype)
+        position = None if at is None else at.reshape(queries.shape[:2])
+        found, weights = self.attention(queries, view.keys, view.values, view.mask, view.number, before, position)
         if self.gate is not None:
-            found = found * torch.sigmoid(deferred_apply(self.gate, grouped)).to(found.dtype)
-        if self.looks_back and weights is not None:
-            past = weights.transpose(1, 2).flatten(0, 1)
-        return found.reshape(queries.shape), past
+            found = found * torch.sigmoid(deferred_apply(self.gate, queries)).to(found.dtype)
+        return found, weights.transpose(1, 2) if self.looks_back and weights is not None else None
 
     def _replay(self, y: Ragged, memory: Memory, graphs: Graphs) -> Ragged:
         """The loop as a recorded CUDA graph, in one of few shapes: rows, steps and source positions are padded, and

@@ -13,7 +13,10 @@ from regard.models.encoders import Memory, Parts
 from regard.models.stems import Embedding
 from regard.nn.attention import Slots, allowed
 from regard.nn.blocks import DecoderBlock, run_blocks
+from regard.nn.rows import Grouping, Part, Together
 from regard.ragged import Ragged, round_up
+
+SPARE = 8  # empty slots that joined rows have room for, before their caches grow
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class TransformerState:
     at: int | Tensor  # slots that are taken; a tensor `(1,)` in a state that is `fixed`
     origin: Tensor | None = None  # (rows, slots); None: its own cache
     real: Tensor | None = None  # (rows, slots); None: all are
+    grouping: Grouping | None = None  # of rows by sources; None: as many for each
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
         state = replace(self, real=None if self.real is None else self.real[rows])
@@ -58,6 +62,42 @@ class TransformerState:
             grown = replace(self, caches=caches, origin=None)
         origin = grown._own() if grown.origin is None else grown.origin
         return replace(grown, at=torch.full((1,), self.at, device=origin.device), origin=origin)
+
+    def grouped(self, grouping: Grouping | None) -> TransformerState:
+        return replace(self, grouping=grouping)
+
+    def join(self, others: Sequence[TransformerState], rows: Tensor, sources: Tensor) -> TransformerState:
+        """Rows end in one slot. Those that are shorter have empty slots before them, and what is before all is cut."""
+        states = (self, *others)
+        counts = torch.cat([state._counts for state in states])[rows]
+        at = int(counts.max())
+        ends, real = [int(state.at) for state in states], None
+        parts = [
+            Part(len(state.caches[0]), state.caches[0].shape[1], at - end, state.origin)
+            for state, end in zip(states, ends, strict=True)
+        ]
+        laid = Together(parts, rows, at + SPARE)
+        if not bool((counts == at).all()):
+            slot = torch.arange(at + SPARE, device=rows.device)
+            real = (slot >= at - counts[:, None]) & (slot < at)
+        caches = tuple(laid(blocks) for blocks in zip(*(state.caches for state in states), strict=True))
+        joined = TransformerState(caches, (), None, at, real=real)
+        if self.mask is None:
+            return joined
+        masks = [state.mask for state in states if state.mask is not None]
+        lengths = torch.cat([mask.sum(-1).flatten() for mask in masks])[sources]
+        most = int(lengths.max())
+        laid = Together([Part(len(mask), mask.shape[-1]) for mask in masks], sources, most)
+        source = tuple(laid(blocks) for blocks in zip(*(state.source for state in states), strict=True))
+        mask = torch.arange(most, device=rows.device) < lengths[:, None]
+        return replace(joined, source=source, mask=mask[:, None, None, :])
+
+    @property
+    def _counts(self) -> Tensor:
+        """Slots that each row has taken, `(rows,)`."""
+        if self.real is not None:
+            return self.real[:, : self.at].sum(1)
+        return torch.full((len(self.caches[0]),), int(self.at), device=self.caches[0].device)
 
     def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
         """With room for `new` more positions, and where they go. `real` `(rows, new)`: which of them are no padding."""
@@ -96,20 +136,13 @@ def _wider(x: Tensor, slots: int) -> Tensor:
     return wider
 
 
-def _flush_right(blocks: Sequence[DecoderBlock], state: TransformerState, by: Tensor) -> TransformerState:
-    """The past of each row, moved `by` `(rows,)` slots, which are empty at its end; keys keep their distances."""
+def _flush_right(state: TransformerState, by: Tensor) -> TransformerState:
+    """The past of each row, moved `by` `(rows,)` slots, which are empty at its end."""
     assert isinstance(state.at, int), "slots are moved where shapes may change"
     assert state.real is not None, "all rows are flush"
     at, rows = state.at, torch.arange(len(by), device=by.device)[:, None]
     index = (torch.arange(at, device=by.device) - by[:, None]) % at  # (rows, slots that are taken)
-    caches = []
-    for block, cache in zip(blocks, state.caches, strict=True):
-        cache = cache[rows, index]
-        if (relative := block.self_attention.relative) is not None:
-            keys = cache[:, :, 0].transpose(0, 1)  # (slots, rows, heads, d_head): each row by its own distance
-            cache[:, :, 0] = relative.turn(keys, keys, by)[1].transpose(0, 1)
-        caches.append(cache)
-    return replace(state, caches=tuple(caches), real=state.real[rows, index])
+    return replace(state, caches=tuple(cache[rows, index] for cache in state.caches), real=state.real[rows, index])
 
 
 class TransformerDecoder(nn.Module):
@@ -167,23 +200,30 @@ class TransformerDecoder(nn.Module):
         longest = at + new
         x = tokens.like(self._embed(tokens.values, tokens.position + before, longest))
         padded = x.padded()
+        position = None
+        if state.real is not None:
+            position = state.real.sum(1)[:, None] + torch.arange(new, device=padded.device)
         state, slots = state.ready(new, tokens.mask)
+        slots = replace(slots, position=position)
         for block, cache in zip(self.blocks, state.caches, strict=True):
             padded = block.step(padded, cache, slots, None, None)
         state = replace(state, at=longest)
         if tokens.values.shape[0] < tokens.mask.numel():
-            state = _flush_right(self.blocks, state, new - tokens.lengths)
+            state = _flush_right(state, new - tokens.lengths)
         return tokens.unpadded(self._finished(padded)), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state, slots = state.ready(1)
         # Those of all rows are one, but where rows began with texts of different lengths.
-        position = slots.new if state.real is None else state.real.sum(1) - 1
+        position = slots.new
+        if state.real is not None:
+            position = state.real.sum(1) - 1
+            slots = replace(slots, position=position[:, None])
         # Empty slots are no positions, and how many a row has of them, or where it is, only the device may know.
         longest = slots.window if isinstance(state.at, int) and state.real is None else 0
         x = self._embed(tokens, position, longest).unsqueeze(1)  # (rows, 1, d_model)
         for block, cache, source in zip(self.blocks, state.caches, state.source or repeat(None), strict=False):
-            x = block.step(x, cache, slots, source, state.mask)
+            x = block.step(x, cache, slots, source, state.mask, state.grouping)
         # A tensor is counted up in place: the state that was given is used up.
         at = state.at + 1 if isinstance(state.at, int) else state.at.add_(1)
         return self._finished(x.squeeze(1)), replace(state, at=at)

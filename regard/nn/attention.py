@@ -24,6 +24,7 @@ from regard.nn.edits import Editable
 from regard.nn.kernels import Spans, attend_spans
 from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
+from regard.nn.rows import Grouping
 from regard.nn.scores import AttentionScore, Multiplied
 from regard.ragged import Ragged
 
@@ -176,6 +177,7 @@ class Slots:
     origin: Tensor | None = None  # (rows, slots): in whose cache each slot of a row lies, the new ones to be put down
     real: Tensor | None = None  # (rows, window): True where a slot holds something; None: all before the new do
     at: Tensor | None = None  # (1,): slots that are taken before the new, where only the device knows
+    position: Tensor | None = None  # (rows, new): where in its row each new one stands; None: where its slot does
 
     @cached_property
     def distance(self) -> Tensor:
@@ -298,23 +300,34 @@ class MultiHeadAttention(Editable):
         """Keys and values of packed or padded memory, `(…, 2, heads, d_head)`."""
         return self.inputs.part(memory, self.width, 3 * self.width).unflatten(-1, (2, self.heads, -1))
 
-    def cached_cross_attention(self, x: Tensor, memory: Tensor, mask: Tensor, slots: Slots) -> Tensor:
+    def cached_cross_attention(
+        self, x: Tensor, memory: Tensor, mask: Tensor, slots: Slots, grouping: Grouping | None = None
+    ) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`
-        `(groups, 1, 1, source)` is True. Each query is a row that stands at the new slot."""
-        queries = self.queries(x)  # (groups, queries, heads, d_head)
+        `(groups, 1, 1, source)` is True; so do single queries `(rows, 1, d_model)` that are grouped in another way.
+        Each query is a row that stands at the new slot."""
+        at = None  # (groups, queries): positions of queries, by which attention is edited
+        if self.edits is not None:
+            at = slots.held[:, slots.new].expand(x.shape[:2].numel(), -1)
+            at = at.reshape(x.shape[:2]) if grouping is None else grouping.padded(at.reshape(-1))
+        if grouping is None:
+            return self.output(self._cross_attention(self.queries(x), memory, mask, at))
+        queries = grouping.padded(self.queries(x).squeeze(1))  # (groups, queries, heads, d_head)
+        return self.output(grouping.unpadded(self._cross_attention(queries, memory, mask, at)).unsqueeze(1))
+
+    def _cross_attention(self, queries: Tensor, memory: Tensor, mask: Tensor, at: Tensor | None) -> Tensor:
         alike = queries.dtype == memory.dtype and not queries.requires_grad
         if alike and self.has_kernels(queries.device, queries.dtype):
             from regard.nn import triton_decoding
 
-            return self.output(triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2))
+            return triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2)
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
-        if self.edits is None:
+        if self.edits is None or at is None:
             context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         else:
             weights = padded_weights(queries.transpose(1, 2), keys, mask, None)
-            at = slots.held[:, slots.new].expand(x.shape[:2].numel(), -1).reshape(x.shape[:2])
             context = weigh(self.edits(weights, mask, at), values, None)
-        return self.output(context.transpose(1, 2).flatten(2))
+        return context.transpose(1, 2).flatten(2)
 
     def cached_self_attention(self, x: Tensor, cache: Tensor, slots: Slots) -> Tensor:
         """Causal attention of `(rows, new, d_model)` to itself and the positions before, of which `cache`
@@ -322,7 +335,7 @@ class MultiHeadAttention(Editable):
         assert self.causal, "only what looks back can go on from a past"
         q, k, v = (three := self.project(x)).unbind(-3)  # (rows, new, heads, d_head)
         if self.relative is not None:
-            q, k = self.relative.turn(q, k, slots.new)
+            q, k = self.relative.turn(q, k, slots.new if slots.position is None else slots.position)
         if slots.at is not None and x.shape[1] == 1 and self.has_kernels(q.device, q.dtype):
             assert slots.origin is not None, "a state of fixed shape says where its slots lie"
             from regard.nn import triton_decoding

@@ -15,6 +15,7 @@ from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate
 from regard.nn.kernels import Spans
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -180,13 +181,19 @@ class DecoderBlock(Block):
         values, pending = sublayers(x.values, pending, *within, (self.around_feed_forward, self.feed_forward))
         return x.like(values), pending
 
-    def step(self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None) -> Tensor:
+    def step(
+        self, x: Tensor, cache: Tensor, slots: Slots, source: Tensor | None, mask: Tensor | None,
+        grouping: Grouping | None = None,
+    ) -> Tensor:  # fmt: skip
         """New positions of each row, `(rows, new, d_model)`, whose keys and values are added to the cache. `source`
-        holds those of the source, `(sources, source, 2, heads, d_head)`; rows of one source stand together."""
+        holds those of the source, `(sources, source, 2, heads, d_head)`; rows of one source stand together, as many for
+        each, unless a `grouping` says otherwise."""
 
         def attend_source(x: Tensor) -> Tensor:
             assert source is not None, "this block attends to a source"
             assert mask is not None, "this block attends to a source"
+            if grouping is not None:
+                return self.cross_attention.cached_cross_attention(x, source, mask, slots, grouping)
             queries = x.unflatten(0, (mask.shape[0], -1)).flatten(1, 2)  # (sources, rows of one, d_model)
             return self.cross_attention.cached_cross_attention(queries, source, mask, slots).view_as(x)
 

@@ -87,7 +87,8 @@ class Relative(nn.Module):
     adds = True
 
     def turn(self, q: Tensor, k: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys `(…, length, heads, d_head)` that stand at slots `(length,)`."""
+        """Queries and keys `(…, length, heads, d_head)` that stand at slots `(length,)`, or each row's at its own,
+        `(rows, length)`."""
         return q, k
 
     def scores(self, q: Tensor, distance: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class Rotary(Relative):
         self.register_buffer("frequencies", Sinusoidal(d_head).frequencies, persistent=False)
 
     def turn(self, q: Tensor, k: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-        angle = slot[:, None, None] * self.frequencies  # (length, 1, d_head / 2), in full precision
+        angle = slot[..., None, None] * self.frequencies  # (…, length, 1, d_head / 2), in full precision
         cos, sin = angle.cos(), angle.sin()
 
         def turned(x: Tensor) -> Tensor:

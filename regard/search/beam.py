@@ -18,111 +18,14 @@ from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
 from regard.ragged import bucket, round_up
+from regard.search.board import Board, copy_to_host
 from regard.search.choice import Chooser, Constrained, Diverse
+from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.stepper import LazyStart, Step, Stepper, started
 
 WINDOW = 32  # slots of the target that a recorded turn has room for at first
 WIDEST = 16  # beam that a turn has a kernel for
-
-
-@dataclass(frozen=True)
-class _Board:
-    """Open and closed hypotheses of the beams that are still searched. Shapes stay as they are from turn to turn."""
-
-    number: Tensor  # (beams,): which beam this is
-    limits: Limits
-    length: Tensor  # (1,): tokens of a hypothesis that closes now, its closing mark counted
-    token: Tensor  # (beams, open): the last token of each open hypothesis
-    written: Tensor  # (beams, open, most + 2): open hypotheses, from bos on
-    log_prob: Tensor  # (beams, open)
-    over: Tensor  # (beams,): its search is over
-    last: Tensor  # (beams, most + 2): the best open one before the turn that ended the search
-    last_length: Tensor  # (beams,): tokens of it
-    closed: Tensor  # (beams, width, most + 1): closed hypotheses without marks, padded
-    closed_length: Tensor  # (beams, width)
-    closed_log_prob: Tensor  # (beams, width)
-    closed_score: Tensor  # (beams, width): -inf where there is none
-
-    @staticmethod
-    def new(limits: Limits, groups: int, open_: int, width: int, most: int) -> _Board:
-        """With one hypothesis in each beam, the first of `open_`."""
-        beams = torch.arange(len(limits.longest) * groups, device=limits.longest.device)
-        limits = limits.keep(beams // groups) if groups > 1 else limits
-        over = limits.longest < 0
-        written = torch.full((len(beams), open_, most + 2), limits.bos, device=beams.device)
-        log_prob, score = (torch.full((len(beams), n), -math.inf, device=beams.device) for n in (open_, width))
-        log_prob[:, 0].masked_fill_(~over, 0.0)
-        return _Board(
-            number=beams, limits=limits, length=beams.new_ones(1), token=written[..., 0].clone(), written=written,
-            log_prob=log_prob, over=over, last=written[:, 0].clone(), last_length=torch.zeros_like(beams),
-            closed=beams.new_zeros(len(beams), width, most + 1), closed_length=beams.new_zeros(len(beams), width),
-            closed_log_prob=score, closed_score=score.clone(),
-        )  # fmt: skip
-
-    def keep(self, stay: Tensor) -> _Board:
-        """Some of the beams, in this order."""
-        rows = {name: x[stay] for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
-        return replace(self, limits=self.limits.keep(stay), **rows)
-
-    def idle(self, count: int) -> _Board:
-        """All but the first `count` beams are over, and nobody's."""
-        beyond = torch.arange(len(self.number), device=self.number.device) >= count
-        log_prob = self.log_prob.masked_fill(beyond[:, None], -math.inf)
-        return replace(self, number=self.number.masked_fill(beyond, -1), over=self.over | beyond, log_prob=log_prob)
-
-    def rows(self, beams: Tensor) -> Tensor:
-        """The rows of the model's state that belong to some beams."""
-        return torch.arange(self.log_prob.numel(), device=beams.device).view_as(self.log_prob)[beams].flatten()
-
-    def close(self, log_prob: Tensor, parent: Tensor, penalty: Tensor) -> _Board:
-        """With new closed hypotheses (log p at -inf: none) among the best closed so far."""
-        score = torch.cat((self.closed_score, log_prob / penalty), dim=1)
-        score, best = score.topk(self.closed_score.shape[1], dim=1)
-        new = _picked(self.written[..., 1:], parent)
-        length = (self.length - 1).expand_as(parent)
-        return replace(
-            self,
-            closed=_picked(torch.cat((self.closed, new), dim=1), best),
-            closed_length=torch.cat((self.closed_length, length), dim=1).gather(1, best),
-            closed_log_prob=torch.cat((self.closed_log_prob, log_prob), dim=1).gather(1, best),
-            closed_score=score,
-        )
-
-
-def _picked(x: Tensor, index: Tensor) -> Tensor:
-    """`(beams, some, tokens)` of `(beams, all, tokens)`."""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-
-
-@dataclass(frozen=True)
-class _Results:
-    """What each beam has found, under the limits that were asked for."""
-
-    limits: Limits
-    groups: int
-    nbest: int
-    found: list[list[Hypothesis]]
-
-    def collect(self, board: _Board, beams: Tensor | None = None) -> None:
-        """Take in the hypotheses of some beams, or of all, whose search is over."""
-        best = (board.closed, board.closed_length, board.closed_log_prob, board.closed_score)
-        parts = (board.number, *(x[:, : self.nbest] for x in best))
-        here = _arriving(*(parts if beams is None else (x[beams] for x in parts)))()  # at once: each waits for a device
-        lost = []
-        for i, (number, *closed) in enumerate(zip(*(x.tolist() for x in here), strict=True)):
-            if 0 <= number < len(self.found):
-                every = zip(*closed, strict=True)
-                self.found[number] = [Hypothesis(x[:n], p, score) for x, n, p, score in every if score > -math.inf]
-                if not self.found[number]:
-                    lost.append(i)
-        if lost:
-            rows = torch.tensor(lost, device=board.last.device)
-            rows = rows if beams is None else beams[rows]
-            left = (x[rows].tolist() for x in (board.number, board.last, board.last_length))
-            for number, tokens, end in zip(*left, strict=True):
-                tokens = self.limits.begin(tokens[1 : end + 1], number // self.groups)
-                self.found[number] = [Hypothesis(tokens, -math.inf, -math.inf)]
 
 
 def beam_search(
@@ -150,47 +53,98 @@ def beam_search(
     limits = limits.to(device) if graphs is None else limits
     chooser = _chooser(limits, width, constraints, groups, diversity)
     chooser = chooser if observe is None else observe(chooser)
-    normalised = model.logits is None
-    turn = _Turn(model.logits or model.step, chooser, penalty, alpha, exact, most, normalised, counted)
-    results = _Results(limits, groups, nbest, [[] for _ in range(len(limits.longest) * groups)])
+    step, normalised = model.logits or model.step, model.logits is None
+    turn = _Turn(chooser, penalty, alpha, exact, most, normalised, counted)
     if graphs is not None:
         with exclusive(device):
-            _replay(graphs, turn, state, results)
-        return results.found
-    state = started(state)
-    board = _Board.new(limits, groups, 1, width // groups, most)
-    state = state.select(board.number // groups) if groups > 1 else state
-    _search(turn, *turn(board, state), results)  # the first turn has but one open hypothesis
-    return [_merge(results.found[i : i + groups], nbest) for i in range(0, len(results.found), groups)]
+            return _replay(graphs, turn, step, state, limits, nbest)
+    state, search = started(state), BeamSearch(turn, limits, nbest, groups)
+    if groups > 1:
+        state = state.select(torch.arange(len(search.board.number), device=device) // groups)
+    return drive(step, state, search)
 
 
-def _search(turn: _Turn, board: _Board, state: Any, results: _Results) -> None:
-    """Turn after turn; a source leaves as soon as its search is over."""
-    groups = results.groups
-    while True:
-        left = (~board.over).view(-1, groups).any(1)  # (sources,)
-        if not left.all():
-            results.collect(board, (~left).repeat_interleave(groups).nonzero().flatten())
-            stay = left.repeat_interleave(groups).nonzero().flatten()
-            if not len(stay):
-                return
-            board, state = board.keep(stay), state.select(board.rows(stay), left.nonzero().flatten())
-            turn.chooser.keep(stay)
-        board, state = turn(board, state)
+def new_beam_search(
+    limits: Limits, *, width: int, nbest: int, penalty: str, alpha: float, exact: bool, counted: int,
+    constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+) -> BeamSearch:  # fmt: skip
+    """Like `beam_search`, for who has the model to advance it by log-probabilities. All turns have as many rows, so
+    that searches can be joined at any of them."""
+    chooser = _chooser(limits, width, constraints, open_=width)
+    return BeamSearch(_Turn(chooser, penalty, alpha, exact, None, True, counted), limits, nbest, open_=width)
 
 
-Recorded = Recording[tuple[_Board, Any]]  # a turn, which writes what it gives over what it was given
+class BeamSearch(IncrementalSearch):
+    """Beam search for some sources, each of which has one beam, or as many as there are groups."""
+
+    def __init__(self, turn: _Turn, limits: Limits, nbest: int, groups: int = 1, open_: int = 1) -> None:
+        """The first turn has `open_` rows for each beam, of which all but one idle."""
+        self.turn, self.nbest, self.groups = turn, nbest, groups
+        most = max(int(limits.longest.max()), 0) if turn.most is None else turn.most
+        self.board = Board.new(limits, groups, open_, turn.chooser.width, most)
+
+    @property
+    def token(self) -> Tensor:
+        return self.board.token.flatten()
+
+    @property
+    def over(self) -> Tensor:
+        return self.board.over.view(-1, self.groups).all(1)
+
+    @property
+    def kind(self) -> Hashable:
+        if type(self.turn.chooser) is not Chooser:
+            return None
+        return BeamSearch, self.turn.key, self.nbest, self.board.log_prob.shape[1], self.board.limits.rules
+
+    def advance(self, given: Tensor) -> Tensor | None:
+        before = self.board.log_prob
+        self.board, rows = self.turn(self.board, given.unflatten(0, before.shape))
+        return rows if self.board.log_prob.shape[1] > 1 else None  # greedy rows never change places
+
+    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        found = [hypotheses for _, hypotheses in self.board.hypotheses(self.nbest, self._beams(sources))]
+        return [_merge(found[i : i + self.groups], self.nbest) for i in range(0, len(found), self.groups)]
+
+    def settled(self) -> list[list[int]]:
+        return self.board.settled()
+
+    def keep(self, stay: Tensor) -> None:
+        self.board = self.board.keep(self._beams(stay))
+        self.turn.chooser.keep(self._beams(stay))
+
+    def join(self, others: Sequence[BeamSearch]) -> None:
+        self.board = self.board.joined([other.board for other in others])
+
+    def stop(self, source: int) -> None:
+        self.board.over[source] = True
+        self.board.log_prob[source] = -math.inf
+
+    def _beams(self, sources: Tensor) -> Tensor:
+        if self.groups == 1:
+            return sources
+        return (sources[:, None] * self.groups + torch.arange(self.groups, device=sources.device)).flatten()
 
 
-def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
-    """Like `_search`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along
-    until half is, and beams are brought up to one of few numbers, by some that are over from the start."""
+Recorded = Recording[tuple[Board, Any]]  # a turn, which writes what it gives over what it was given
 
-    def recorded(board: _Board, state: Any) -> Recorded:
-        return graphs.recording(turn.key, lambda tree: copy_into(tree, turn(*tree)), (board, state))
 
-    size, left, turns, done = bucket(len(results.found)), len(results.found), turn.most + 1, 0
-    recording, room = _first_turn(graphs, turn, state, results.limits, size, recorded), WINDOW
+def _replay(graphs: Graphs, turn: _Turn, step: Step, state: Any, limits: Limits, nbest: int) -> list[list[Hypothesis]]:
+    """Like `drive`, with shapes that stay, so that a turn is recorded once and replayed. What is over idles along until
+    half is, and beams are brought up to one of few numbers, by some that are over from the start."""
+    assert turn.most is not None, "searches that are joined are not recorded"
+
+    def whole(board: Board, state: Any) -> tuple[Board, Any]:
+        given, state = step(board.token.flatten(), state)
+        board, rows = turn(board, given.unflatten(0, board.log_prob.shape))
+        return board, state.select(rows) if board.log_prob.shape[1] > 1 else state  # greedy rows never change places
+
+    def recorded(board: Board, state: Any) -> Recorded:
+        return graphs.recording(turn.key, lambda tree: copy_into(tree, whole(*tree)), (board, state))
+
+    size, left, turns, done = bucket(len(limits.longest)), len(limits.longest), turn.most + 1, 0
+    found: dict[int, list[Hypothesis]] = {}
+    recording, room = _first_turn(graphs, turn, state, limits, size, recorded), WINDOW
     arriving: Callable[[], list[Tensor]] | None = None
     while left and done < turns:  # by then all are as long as can be
         board, state = recording.inputs
@@ -200,7 +154,7 @@ def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
                 break
             if bucket(left) * 2 <= size:
                 size = bucket(left)
-                results.collect(board, (board.over & (board.number >= 0)).nonzero().flatten())
+                found |= board.hypotheses(nbest, (board.over & (board.number >= 0)).nonzero().flatten())
                 open_ = (~board.over).nonzero().flatten()
                 stay = torch.cat((open_, open_[:1].expand(size - left)))
                 board, state = board.keep(stay).idle(left), state.select(board.rows(stay), stay)
@@ -209,24 +163,26 @@ def _replay(graphs: Graphs, turn: _Turn, state: Any, results: _Results) -> None:
             recording, arriving = recorded(board, state), None
         recording()
         room, done = room - 1, done + 1
-        before, arriving = arriving, _arriving(recording.inputs[0].over)
+        before, arriving = arriving, copy_to_host(recording.inputs[0].over)
         if before is not None:  # what was over a turn ago: so nothing waits for the device, which is a turn behind
             left = int((~before()[0]).sum())
-    results.collect(recording.inputs[0])
+    found |= recording.inputs[0].hypotheses(nbest)
+    return [found[number] for number in range(len(limits.longest))]
 
 
 def _first_turn(
     graphs: Graphs, turn: _Turn, state: Any, limits: Limits, size: int,
-    recorded: Callable[[_Board, Any], Recorded],
+    recorded: Callable[[Board, Any], Recorded],
 ) -> Recorded:  # fmt: skip
     """The recording of a turn of `size` beams, set to the first, in which all but one hypothesis of a beam idle; what
     comes before it is recorded too, where it can."""
+    assert turn.most is not None, "searches that are joined are not recorded"
     count, width, most = len(limits.longest), turn.chooser.width, round_up(turn.most, 32)
     limits = limits.filled(size)
 
     def begin(state: Any, limits: Limits) -> Recorded:
         rows = torch.arange(size * width, device=graphs.device) // width
-        return recorded(_Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
+        return recorded(Board.new(limits, 1, width, width, most), state.select(rows).fixed(WINDOW))
 
     if isinstance(state, LazyStart) and graphs.filled:
         given, start, key = (state.filled(size), limits), state.start, ("begin", most, turn.key)
@@ -235,31 +191,15 @@ def _first_turn(
     return begin(state if count == size else state.select(sources, sources), limits.to(graphs.device))
 
 
-def _arriving(*given: Tensor) -> Callable[[], list[Tensor]]:
-    """Send tensors on their way from the device, which goes on meanwhile; what is given back waits for them."""
-    sent = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
-    event = torch.cuda.Event() if given[0].is_cuda else None
-    if event is not None:
-        event.record()
-
-    def wait() -> list[Tensor]:
-        if event is not None:
-            event.synchronize()
-        return sent
-
-    return wait
-
-
 @dataclass(frozen=True)
 class _Turn:
     """One more token for every beam."""
 
-    step: Step
     chooser: Chooser
     penalty: str
     alpha: float
     exact: bool
-    most: int
+    most: int | None  # tokens of any output; None: as many as those of each source, which may join later
     normalised: bool
     counted: int = 0  # tokens before those that are written that count in the length
 
@@ -269,25 +209,24 @@ class _Turn:
         names = (self.penalty, self.alpha, self.exact and self.most, self.normalised, self.counted)
         return (self.chooser.width, self.chooser.eos, *names)
 
-    def __call__(self, board: _Board, state: Any) -> tuple[_Board, Any]:
-        given, state = self.step(board.token.flatten(), state)
-        given = given.unflatten(0, board.log_prob.shape)  # (beams, open, vocabulary)
-        if self._has_kernel(board, given):
-            from regard.search import triton_beam
+    def __call__(self, board: Board, given: Tensor) -> tuple[Board, Tensor]:
+        """The board after this turn, and the row of the state that each open hypothesis goes on from. `given` are
+        logits or, `normalised`, log-probabilities, `(beams, open, vocabulary)`."""
+        if not self._has_kernel(board, given):
+            return self._choose(board, given if self.normalised else given.log_softmax(-1, torch.float32))
+        from regard.search import triton_beam
 
-            mildest = float(self._divisor(torch.tensor([self.most + 1.0]))) if self.exact else None
-            rows = triton_beam.turn(given, board, self.penalty, self.alpha, mildest)
-            board.length.add_(1)
-        else:
-            board, rows = self._choose(board, given if self.normalised else given.log_softmax(-1, torch.float32))
-        if board.log_prob.shape[1] > 1:  # greedy rows never change places
-            state = state.select(rows)
-        return board, state
+        assert self.most is not None, "the kernel has one bound for all"
+        mildest = float(self._divisor(torch.tensor([self.most + 1.0]))) if self.exact else None
+        rows = triton_beam.turn(given, board, self.penalty, self.alpha, mildest)
+        board.length.add_(1)
+        return board, rows
 
-    def _has_kernel(self, board: _Board, given: Tensor) -> bool:
+    def _has_kernel(self, board: Board, given: Tensor) -> bool:
         """Whether `triton_beam.turn` does what `_choose` does, which says what that is."""
         return (
             type(self.chooser) is Chooser
+            and self.most is not None
             and board.log_prob.shape[1] == self.chooser.width <= WIDEST
             and not board.limits.no_repeat
             and not self.counted
@@ -295,7 +234,7 @@ class _Turn:
             and usable(given)
         )
 
-    def _choose(self, board: _Board, given: Tensor) -> tuple[_Board, Tensor]:
+    def _choose(self, board: Board, given: Tensor) -> tuple[Board, Tensor]:
         """The board after this turn, and the row of the state that each open hypothesis goes on from."""
         choice = self.chooser.choose(given, board.log_prob, board.written, board.limits, board.length - 1)
         length = board.length.to(given.dtype)
@@ -304,15 +243,14 @@ class _Turn:
         # The best open one, before candidates that cannot be take its place.
         before = torch.where(board.over[:, None], board.last, board.written[:, 0])
         before_length = torch.where(board.over, board.last_length, board.length - 1)
-        mildest = self._divisor(torch.full_like(length, self.most + 1) if self.exact else length)
+        mildest = self._divisor(self._last_length(board, length) if self.exact else length)
         hope = choice.log_prob
         if choice.ready is not None and not self.exact:
             # Once enough have closed, one that may not close yet does not count: its score lacks what it has to write.
             hope = hope.masked_fill((board.closed_score[:, -1:] > -math.inf) & ~choice.ready, -math.inf)
         over = hope.amax(1) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
-        written = _picked(board.written, choice.parent)
-        written.index_copy_(2, board.length, choice.token.unsqueeze(-1))
+        written = board.write(choice.parent, choice.token)
         rows = choice.parent + torch.arange(len(written), device=written.device)[:, None] * board.written.shape[1]
         log_prob = choice.log_prob.masked_fill(over[:, None], -math.inf)  # nothing more closes in what is over
         board = replace(
@@ -321,19 +259,24 @@ class _Turn:
         )  # fmt: skip
         return board, rows.flatten()
 
+    def _last_length(self, board: Board, like: Tensor) -> Tensor:
+        """The greatest length that a hypothesis may close with."""
+        return board.limits.longest.to(like.dtype) + 1 if self.most is None else torch.full_like(like, self.most + 1)
+
     def _divisor(self, length: Tensor) -> Tensor:
         return length_penalty(self.penalty, self.alpha, length + self.counted)
 
 
 def _chooser(
-    limits: Limits, width: int, constraints: Sequence[Sequence[Sequence[int]]] | None, groups: int, diversity: float
-) -> Chooser:
+    limits: Limits, width: int, constraints: Sequence[Sequence[Sequence[int]]] | None, groups: int = 1,
+    diversity: float = 0.0, open_: int = 1,
+) -> Chooser:  # fmt: skip
     if width % groups:
         raise ConfigError(f"beam ({width}) is not divisible by groups ({groups}); try {-(-width // groups) * groups}")
     if constraints is not None and any(phrase for phrases in constraints for phrase in phrases):
         if groups > 1:
             raise ConfigError(f"constraints cannot be combined with groups ({groups}); set groups to 1")
-        return Constrained(width, limits, constraints)
+        return Constrained(width, limits, constraints, open_)
     return Diverse(width // groups, limits.eos, groups, diversity) if groups > 1 else Chooser(width, limits.eos)
 
 

@@ -37,8 +37,8 @@ class Chooser:
 
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         """Among the continuations of open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of
-        `length` `(1,)` tokens. `given` `(beams, open, vocabulary)` are the model's log-probabilities, which may be
-        written into."""
+        `length` tokens, `(1,)` or `(beams,)`. `given` `(beams, open, vocabulary)` are the model's log-probabilities,
+        which may be written into."""
         token, value = limits.restrict(given, written, length)
         best, found = likeliest(given, 2 * self.width)  # (beams, open, candidates)
         forced, first = (token >= 0)[:, None, None], torch.arange(best.shape[-1], device=best.device) == 0
@@ -132,7 +132,10 @@ class Constrained(Chooser):
     has room for. What lowers its debt is a candidate whatever its rank, and no other rule but the prefix forbids it.
     """
 
-    def __init__(self, width: int, limits: Limits, constraints: Sequence[Sequence[Sequence[int]]]) -> None:
+    def __init__(
+        self, width: int, limits: Limits, constraints: Sequence[Sequence[Sequence[int]]], open_: int = 1
+    ) -> None:
+        """The first turn has so many hypotheses `open_` for each source."""
         super().__init__(width, limits.eos)
         device = limits.longest.device
         wanted = [Counter(tuple(phrase) for phrase in phrases if phrase) for phrases in constraints]
@@ -156,7 +159,7 @@ class Constrained(Chooser):
         self.after = after.to(device)  # (sources, phrases, depth, known + 1)
         self.total = (self.size * copies.to(device)).sum(1)  # (sources,)
         self.banks = int((size * copies).sum(1).max()) + 1
-        self.left = copies.to(device).unsqueeze(1)  # (sources, open, phrases): copies still to come
+        self.left = copies.to(device).unsqueeze(1).repeat(1, open_, 1)  # (sources, open, phrases): copies still to come
         self.depth = torch.zeros_like(self.left)  # (sources, open, phrases): tokens met of the next copy
         self.ahead = self._look_ahead()
 
@@ -165,7 +168,7 @@ class Constrained(Chooser):
         hypothesis, and every token that lowers what a hypothesis owes."""
         count = int(length)
         log_probs = limits.apply(given.clone(), written[..., : count + 1])
-        total = log_prob.unsqueeze(-1) + self._restricted(log_probs, given, limits, count)
+        total = log_prob.unsqueeze(-1) + self._restricted(log_probs, given, limits, length)
         log_prob, place = self._candidates(total)
         parent, token = place // total.shape[-1], place % total.shape[-1]
         at = torch.arange(len(place), device=place.device).unsqueeze(1)
@@ -185,7 +188,7 @@ class Constrained(Chooser):
         ready = bank.gather(1, best) == self.total.unsqueeze(1)
         return Choice(closing, closing_parent, log_prob, parent, token, ready)
 
-    def _restricted(self, log_probs: Tensor, given: Tensor, limits: Limits, length: int) -> Tensor:
+    def _restricted(self, log_probs: Tensor, given: Tensor, limits: Limits, length: Tensor) -> Tensor:
         """Log-probabilities as the limits left them, out of those `given`, under what the phrases ask for."""
         self.ahead = ahead = self._look_ahead()
         room = limits.longest - length - 1  # after this token

@@ -44,7 +44,8 @@ def contrastive_search(
         allowed = limits.apply(given.clone(), written).squeeze(1)
         best, token = allowed.topk(min(top_k, allowed.shape[-1]), dim=-1)  # (sources, top_k)
         # Where the limits leave fewer, and be it none, closing stands in: it is never preferred to what is allowed.
-        token = limits.hold(token.masked_fill(best == -math.inf, limits.eos), length)
+        token = token.masked_fill(best == -math.inf, limits.eos)
+        token = limits.hold(token, torch.tensor([length], device=device))
         row = torch.arange(len(token), device=device)
         read, state = advance(token.flatten(), state.select(row.repeat_interleave(token.shape[1])))
         alike = (_directions(read).unflatten(0, token.shape) @ said.mT).amax(-1)  # (sources, top_k)

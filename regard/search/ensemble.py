@@ -14,6 +14,7 @@ from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel
 from regard.nn.graphs import Graphs
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 from regard.search.stepper import Step
 
@@ -29,6 +30,13 @@ class EnsembleState:
 
     def fixed(self, tokens: int) -> EnsembleState:
         return EnsembleState(tuple(state.fixed(tokens) for state in self.states))
+
+    def grouped(self, grouping: Grouping | None) -> EnsembleState:
+        return EnsembleState(tuple(state.grouped(grouping) for state in self.states))
+
+    def join(self, others: Sequence[EnsembleState], rows: Tensor, sources: Tensor) -> EnsembleState:
+        parts = zip(*(state.states for state in (self, *others)), strict=True)
+        return EnsembleState(tuple(own.join(rest, rows, sources) for own, *rest in parts))
 
 
 def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
@@ -69,16 +70,33 @@ class Limits:
         more = sources - len(self.longest)
         return self._with(lambda table: torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
 
+    @property
+    def rules(self) -> Hashable:
+        """What is the same for all sources."""
+        return self.bos, self.eos, self.forbidden, self.shortest, self.no_repeat
+
+    def joined(self, others: Sequence[Limits]) -> Limits:
+        """With sources of others behind these, under rules that are the same for all."""
+        most = max(each._prefix.shape[1] for each in (self, *others))
+        made = copy.copy(self)
+        tables = [F.pad(each._prefix, (0, most - each._prefix.shape[1]), value=-1) for each in (self, *others)]
+        longest = torch.cat([each.longest for each in (self, *others)])
+        vars(made).update(longest=longest, _prefix=torch.cat(tables), prefix=None)
+        return made
+
     def _with(self, change: Callable[[Tensor], Tensor], prefix: Sequence[Sequence[int]] | None = None) -> Limits:
         """With other tables; `prefix` is only that of the sources a search began with."""
         made = copy.copy(self)
         vars(made).update(longest=change(self.longest), _prefix=change(self._prefix), prefix=prefix)
         return made
 
-    def apply(self, log_probs: Tensor, written: Tensor) -> Tensor:
-        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`. At
-        its `longest` a source may only close; within its prefix it may only go on with that."""
-        token, value = self.restrict(log_probs, written, torch.tensor([written.shape[-1] - 1], device=written.device))
+    def apply(self, log_probs: Tensor, written: Tensor, length: Tensor | None = None) -> Tensor:
+        """`(sources, width, vocabulary)` with what may not come next at -inf, in place; `written` starts with `bos`, of
+        which `length` tokens count (see `restrict`), or all. At its `longest` a source may only close; within its
+        prefix it may only go on with that."""
+        if length is None:
+            length = torch.tensor([written.shape[-1] - 1], device=written.device)
+        token, value = self.restrict(log_probs, written, length)
         forced = (token >= 0)[:, None, None]
         if forced.any():
             index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
@@ -87,8 +105,9 @@ class Limits:
         return log_probs
 
     def restrict(self, log_probs: Tensor, written: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The rules for single tokens, in place, after the first `length` `(1,)` tokens of `written`; and the token
-        that is forced, `(sources,)`, -1 where none is, with its `log p`, `(sources, width)`."""
+        """The rules for single tokens, in place, after the first `length` tokens of `written`, a number for all `(1,)`
+        or for each `(sources,)`; and the token that is forced, `(sources,)`, -1 where none is, with its `log p`,
+        `(sources, width)`."""
         token = self.forced(length)
         index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
         given = log_probs.gather(-1, index)
@@ -97,30 +116,38 @@ class Limits:
         if self.no_repeat:
             self._ban_repeats(log_probs, written[..., 1:], length)
         if self.shortest:
-            log_probs[..., self.eos].masked_fill_(length < self.shortest, -math.inf)
+            log_probs[..., self.eos].masked_fill_((length < self.shortest)[:, None], -math.inf)
         closes = (token == self.eos)[:, None, None]  # which no prefix holds
         return token, torch.where(closes, log_probs.gather(-1, index), given).squeeze(-1)
 
     def forced(self, length: Tensor) -> Tensor:
-        """`(sources,)`: the only token that may come after `length` `(1,)` tokens; -1: there is a choice."""
+        """`(sources,)`: the only token that may come after `length` tokens, `(1,)` or `(sources,)`; -1: there is a
+        choice."""
         full = torch.where(self.longest <= length, self.eos, -1)
+        due = self._due(length)
+        return full if due is None else torch.where(due >= 0, due, full)
+
+    def hold(self, tokens: Tensor, length: Tensor) -> Tensor:
+        """`(sources, width)` tokens that were chosen, and those of the prefix where it is not over."""
+        due = self._due(length)
+        return tokens if due is None else torch.where(due[:, None] >= 0, due[:, None], tokens)
+
+    def _due(self, length: Tensor) -> Tensor | None:
+        """`(sources,)`: what the prefix goes on with after `length` tokens; -1: it is over. None: there is none."""
         most = self._prefix.shape[1]
         if not most:
-            return full
-        due = self._prefix.index_select(1, length.clamp(max=most - 1)).squeeze(1)
-        return torch.where((length < most) & (due >= 0), due, full)
+            return None
+        place = length.clamp(max=most - 1)
+        if len(place) == 1:
+            due = self._prefix.index_select(1, place).squeeze(1)
+        else:
+            due = self._prefix.gather(1, place[:, None]).squeeze(1)
+        return due.masked_fill(length >= most, -1)
 
-    def hold(self, tokens: Tensor, length: int) -> Tensor:
-        """`(sources, width)` tokens that were chosen, and those of the prefix where it is not over."""
-        if length >= self._prefix.shape[1]:
-            return tokens
-        due = self._prefix[:, length, None]
-        return torch.where(due >= 0, due, tokens)
-
-    def begin(self, tokens: list[int], number: int) -> list[int]:
-        """What a search was left with, from the prefix on, even where the search broke off within it."""
-        prefix = list(self.prefix[number]) if self.prefix else []
-        return prefix + tokens[len(prefix) :]
+    def begin(self, tokens: list[list[int]], sources: Tensor) -> list[list[int]]:
+        """What searches for some sources were left with, from the prefix on, even where one broke off within it."""
+        prefixes = [[token for token in row if token >= 0] for row in self._prefix[sources].tolist()]
+        return [prefix + rest[len(prefix) :] for prefix, rest in zip(prefixes, tokens, strict=True)]
 
     def _ban_repeats(self, log_probs: Tensor, written: Tensor, length: Tensor) -> None:
         size, places = self.no_repeat, written.shape[-1] - self.no_repeat + 1
@@ -128,9 +155,10 @@ class Limits:
             return
         grams = written.unfold(-1, size, 1)  # (sources, width, places, size)
         begin = torch.arange(places, device=written.device)
-        tail = length - size + 1 + torch.arange(size - 1, device=written.device)
-        now = written.index_select(-1, tail.clamp(min=0)).unsqueeze(-2)  # which a gram would go on from
-        seen = (grams[..., :-1] == now).all(-1) & (begin + size <= length)
+        tail = (length - size + 1)[:, None, None] + torch.arange(size - 1, device=written.device)
+        tail = tail.clamp(0, written.shape[-1] - 1).expand(*written.shape[:2], -1)
+        now = written.gather(-1, tail).unsqueeze(-2)  # which a gram would go on from
+        seen = (grams[..., :-1] == now).all(-1) & (begin + size <= length[:, None, None])
         banned = torch.where(seen, -math.inf, math.inf).to(log_probs.dtype)
         closing = log_probs[..., self.eos].clone()
         log_probs.scatter_reduce_(-1, grams[..., -1].clamp(min=0), banned, "amin")

@@ -7,12 +7,14 @@ What is drawn for a source depends on its key alone, not on what is drawn beside
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import Stepper, started
 
@@ -29,41 +31,103 @@ def sample(
     from which all draws of a source follow (see `line_keys`). The limits are applied first, then the `temperature`,
     `epsilon`, `top_k` and `top_p`, in this order.
     """
-    sources, device, state = len(limits.longest), limits.longest.device, started(state)
-    keys, each = keys.to(device), torch.arange(count, device=device)
-    number = torch.arange(sources, device=device)
-    written = torch.full((sources, 1, 1), limits.bos, device=device)
-    log_prob = torch.zeros(sources, 1, device=device)
-    ended = torch.zeros(sources, 1, dtype=torch.bool, device=device)
-    results: list[list[Hypothesis]] = [[] for _ in range(sources)]
-    while len(number):
-        log_probs, state = model.step(written[:, :, -1].flatten(), state)
-        log_probs = log_probs.unflatten(0, written.shape[:2])
-        if written.shape[1] < count:  # all samples of a source share the first step
-            spread = torch.arange(len(number), device=device).repeat_interleave(count)
-            state = state.select(spread)
-            log_probs, written, log_prob, ended = (
-                x.expand(-1, count, *x.shape[2:]) for x in (log_probs, written, log_prob, ended)
+    if not len(limits.longest):
+        return []
+    search = Sampling(limits, keys, count, temperature=temperature, epsilon=epsilon, top_k=top_k, top_p=top_p)
+    return drive(model.step, started(state), search)
+
+
+class Sampling(IncrementalSearch):
+    """Samples of some sources; see `sample`."""
+
+    def __init__(
+        self, limits: Limits, keys: Tensor, count: int = 1, *, temperature: float = 1.0, epsilon: float = 0.0,
+        top_k: int = 0, top_p: float = 1.0, rows: int = 1,
+    ) -> None:  # fmt: skip
+        """The first turn has so many `rows` for each source: one, or as many as there are samples."""
+        self.limits, self.count = limits, count
+        self.temperature, self.epsilon, self.top_k, self.top_p = temperature, epsilon, top_k, top_p
+        sources, device = len(limits.longest), limits.longest.device
+        self.keys = keys.to(device)
+        self.length = torch.zeros(1, dtype=torch.long, device=device)  # (1,) or (sources,): tokens of each sample
+        self.longest = 0  # none is longer, as far as is known without asking the device
+        self.written = torch.full((sources, rows, 1), limits.bos, device=device)  # (sources, samples, tokens + 1)
+        self.log_prob = torch.zeros(sources, rows, device=device)
+        self.ended = torch.zeros(sources, rows, dtype=torch.bool, device=device)
+
+    @property
+    def token(self) -> Tensor:
+        place = self.length[:, None, None].expand(*self.written.shape[:2], 1)
+        return self.written.gather(2, place).flatten()
+
+    @property
+    def over(self) -> Tensor:
+        return self.ended.all(1)
+
+    @property
+    def kind(self) -> Hashable:
+        how = (self.count, self.temperature, self.epsilon, self.top_k, self.top_p)
+        return Sampling, how, self.written.shape[1], self.limits.rules
+
+    def advance(self, given: Tensor) -> Tensor | None:
+        limits, rows = self.limits, None
+        log_probs = given.unflatten(0, self.written.shape[:2])
+        if log_probs.shape[1] < self.count:  # all samples of a source share the first step
+            rows = torch.arange(len(given), device=given.device).repeat_interleave(self.count)
+            log_probs, self.written, self.log_prob, self.ended = (
+                x.repeat_interleave(self.count, 1) for x in (log_probs, self.written, self.log_prob, self.ended)
             )
-        odds = limits.apply(log_probs.clone(), written) / temperature
-        odds = filter_top(filter_epsilon(odds, epsilon), top_k, top_p)
+        odds = limits.apply(log_probs.clone(), self.written, self.length) / self.temperature
+        odds = filter_top(filter_epsilon(odds, self.epsilon), self.top_k, self.top_p)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
-        token = choose(odds.softmax(-1, torch.float64), uniforms(keys[:, None], each, written.shape[-1] - 1))
-        token = limits.hold(token.masked_fill(ended | nowhere, limits.eos), written.shape[-1] - 1)
-        log_prob = log_prob + log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1).masked_fill(ended, 0.0)
-        written = torch.cat((written, token.unsqueeze(-1)), dim=-1)
-        ended = ended | (token == limits.eos)
-        done = ended.all(1)
-        if done.any():
-            for row in done.nonzero().flatten().tolist():
-                results[int(number[row])] = _hypotheses(written[row, :, 1:], log_prob[row], limits.eos)
-            stay = (~done).nonzero().flatten()
-            rows = torch.arange(done.numel() * count, device=device).view(-1, count)[stay].flatten()
-            number, keys, written, log_prob, ended = (x[stay] for x in (number, keys, written, log_prob, ended))
-            limits = limits.keep(stay)
-            state = state.select(rows, stay)
-    return results
+        each = torch.arange(self.count, device=given.device)
+        drawn = uniforms(self.keys[:, None], each, self.length[:, None])
+        token = choose(odds.softmax(-1, torch.float64), drawn)
+        token = limits.hold(token.masked_fill(self.ended | nowhere, limits.eos), self.length)
+        found = log_probs.gather(-1, token.unsqueeze(-1)).squeeze(-1)
+        self.log_prob = self.log_prob + found.masked_fill(self.ended, 0.0)
+        self.length, self.longest = self.length + 1, self.longest + 1
+        if self.longest >= self.written.shape[2]:
+            self.written = F.pad(self.written, (0, 16), value=limits.eos)
+        place = self.length[:, None, None].expand(*token.shape, 1)
+        self.written.scatter_(2, place, token.unsqueeze(-1))
+        self.ended = self.ended | (token == limits.eos)
+        return rows
+
+    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        found = zip(self.written[sources, :, 1:], self.log_prob[sources], strict=True)
+        return [_hypotheses(written, log_prob, self.limits.eos) for written, log_prob in found]
+
+    def settled(self) -> list[list[int]]:
+        tokens = self.written[..., 1:]
+        place = torch.arange(tokens.shape[-1], device=tokens.device) < self.length[:, None]
+        same = (tokens == tokens[:, :1]).all(1) & (tokens[:, 0] != self.limits.eos) & place
+        ends = same.int().cumprod(1).sum(1)
+        return [row[:end] for row, end in zip(tokens[:, 0].tolist(), ends.tolist(), strict=True)]
+
+    def keep(self, stay: Tensor) -> None:
+        self.limits = self.limits.keep(stay)
+        self.length = self.length if len(self.length) == 1 else self.length[stay]
+        self.keys, self.written, self.log_prob, self.ended = (
+            x[stay] for x in (self.keys, self.written, self.log_prob, self.ended)
+        )
+
+    def join(self, others: Sequence[Sampling]) -> None:
+        every = (self, *others)
+        self.limits = self.limits.joined([other.limits for other in others])
+        self.length = torch.cat([each.length.expand(len(each.keys)) for each in every])
+        self.longest = int(self.length.max())
+        wide = self.longest + 16
+        self.written = torch.cat([
+            F.pad(each.written, (0, wide - each.written.shape[2]), value=self.limits.eos) for each in every
+        ])  # fmt: skip
+        self.keys, self.log_prob, self.ended = (
+            torch.cat([getattr(each, name) for each in every]) for name in ("keys", "log_prob", "ended")
+        )
+
+    def stop(self, source: int) -> None:
+        self.ended[source] = True
 
 
 def line_keys(seed: int, numbers: Sequence[int]) -> Tensor:
@@ -71,9 +135,10 @@ def line_keys(seed: int, numbers: Sequence[int]) -> Tensor:
     return _mix(_mix(torch.tensor([_signed(seed)])) + torch.tensor([*map(_signed, numbers)], dtype=torch.long) * GOLDEN)
 
 
-def uniforms(keys: Tensor, sample: Tensor, step: int) -> Tensor:
+def uniforms(keys: Tensor, sample: Tensor, step: int | Tensor) -> Tensor:
     """A number in [0, 1), in float64, for each key and number of a sample at a step; the same on every device."""
-    bits = _mix(_mix(keys + (sample + 1) * GOLDEN) + _signed((step + 1) * GOLDEN))
+    turned = (step + 1) * GOLDEN
+    bits = _mix(_mix(keys + (sample + 1) * GOLDEN) + (_signed(turned) if isinstance(turned, int) else turned))
     return _shifted(bits, 11).double() * 2.0**-53
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.nn.triton_kernels import on_device
 
 if TYPE_CHECKING:
-    from regard.search.beam import _Board
+    from regard.search.board import Board
 
 NONE: tl.constexpr = tl.constexpr(-(2**63))  # a key below all
 PARTS = 16  # of the vocabulary, at most
@@ -95,7 +95,7 @@ def _survey(
         some = tl.where(some == best, NONE, some)
 
 
-def turn(logits: Tensor, board: _Board, penalty: str, alpha: float, mildest: float | None) -> Tensor:
+def turn(logits: Tensor, board: Board, penalty: str, alpha: float, mildest: float | None) -> Tensor:
     """One more token for every beam, from logits `(beams, width, vocabulary)` or log-probabilities.
 
     The board is written in place, but for its `length`. Gives the row of the model's state that each open hypothesis
@@ -134,7 +134,7 @@ def _turn(
     eos, alpha, mildest, penalty: tl.constexpr, exact: tl.constexpr, closable: tl.constexpr, width: tl.constexpr,
     wide: tl.constexpr, count: tl.constexpr, tile: tl.constexpr, parts_tile: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One beam: `Chooser.choose`, `_Board.close`, and what `_Turn` does after them."""
+    """One beam: `Chooser.choose`, `Board.close`, and what `_Turn` does after them."""
     beam = tl.program_id(0).to(tl.int64)
     slot = tl.arange(0, wide)
     real = slot < width

@@ -1,93 +1,358 @@
-"""Requests worked on together: whatever comes in while others run joins them."""
+"""Engines: requests in, outputs out, a turn at a time.
+
+An engine has one thread, and no queue but its own: whoever drives it submits work, calls `turn` while there is some,
+and hears of what was written through listeners. `ContinuousEngine` lets requests join and leave between two steps of
+the network (see `regard/search/continuous.py`); `BatchEngine` works on a batch from its beginning to its end.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
 
 from regard.data.side import Field
-from regard.errors import DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError
+from regard.memory import retain_memory
+from regard.models.decoding import for_decoding
+from regard.search.continuous import Group, SharedBatch
+from regard.search.stepper import begun
 from regard.search_settings import Search
-from regard.tasks.results import Given, Output
-from regard.tasks.task import Task
+from regard.tasks.generating import TextGeneration
+from regard.tasks.results import Given, Output, Request
+from regard.tasks.task import Task, inference
+
+GATHERED = 4  # requests join at once if they are one for so many that run
+PATIENCE = 4  # turns after which they join however few they are
 
 
 @dataclass(frozen=True)
 class Work:
-    """An input, and how its outputs are to be found."""
+    """One input, and all that is asked of its outputs."""
 
-    field: Field
-    search: Search
-    prefix: str = ""
-    phrases: tuple[str, ...] = ()
-    number: int = 0
-    prefix_tokens: tuple[int, ...] | None = None
+    field: Field  # the source, as `System.generate` takes it
+    search: Search  # all settings, resolved
+    prefix: str = ""  # how the output begins
+    phrases: tuple[str, ...] = ()  # what it must hold
+    number: int = 0  # what is drawn at random depends on `search.seed` and on this
+    prefix_tokens: tuple[int, ...] | None = None  # like `prefix`, as token ids
+
+    @property
+    def given(self) -> Given:
+        """What goes with the input, to a task."""
+        return Given(
+            prefixes=[self.prefix] if self.prefix else None,
+            phrases=[self.phrases] if self.phrases else None,
+            numbers=[self.number],
+            prefix_tokens=None if self.prefix_tokens is None else [self.prefix_tokens],
+        )
 
 
 class Listener(Protocol):
-    """Who is told of the outputs."""
+    """Who hears of what becomes of a request. After `done` or `failed` it hears no more."""
 
-    def wrote(self, tokens: Sequence[int]) -> None: ...
+    def wrote(self, tokens: Sequence[int]) -> None:
+        """All tokens so far that the best output surely begins with; there are more of them each time."""
 
-    def done(self, outputs: list[Output]) -> None: ...
+    def done(self, outputs: list[Output]) -> None:
+        """The outputs, best first."""
 
-    def failed(self, error: RegardError) -> None: ...
+    def failed(self, error: RegardError) -> None:
+        """There are none."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A request in an engine."""
+
+    ticket: int
+    work: Work
+    listener: Listener
+    request: Request | None  # as numbers, where a decoder writes a token at a time
+    cost: int  # of the budget
+    told: int = 0  # settled tokens that the listener has heard of
+
+    def done(self, outputs: list[Output]) -> None:
+        self.listener.done(outputs)
 
 
 class Engine(ABC):
-    """Works on all that was submitted, a step at each turn."""
+    """Where requests are worked on."""
 
-    waiting: int = 0
-    running: int = 0
-    rows: int = 0
-
-    @abstractmethod
-    def submit(self, work: Work, listener: Listener) -> int: ...
+    def __init__(self, budget: int) -> None:
+        self.budget, self.tickets = budget, count(1)
 
     @abstractmethod
-    def cancel(self, ticket: int) -> None: ...
+    def submit(self, work: Work, listener: Listener) -> int:
+        """Take in a request, and give its ticket; one that cannot be worked on is refused by an error."""
 
     @abstractmethod
-    def turn(self) -> bool: ...
+    def cancel(self, ticket: int) -> None:
+        """Work on a request no more, and free its place. Its listener hears nothing. One that is over is no matter."""
 
-
-@dataclass
-class BatchEngine(Engine):
-    """One request after the other."""
-
-    task: Task
-    queue: dict[int, tuple[Work, Listener]] = field(default_factory=dict)
-    last: int = 0
+    @abstractmethod
+    def turn(self) -> bool:
+        """Take in what waits and fits, and one step of all that runs; False: there is nothing left to do."""
 
     @property
-    def waiting(self) -> int:  # type: ignore[override]
-        return len(self.queue)
+    @abstractmethod
+    def waiting(self) -> int:
+        """Requests that are still to be begun."""
+
+    @property
+    @abstractmethod
+    def running(self) -> int:
+        """Requests that have been begun."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Hypotheses in the batch."""
+
+
+class BatchEngine(Engine):
+    """Requests of equal settings in batches, each from its beginning to its end, within one turn."""
+
+    def __init__(self, task: Task, budget: int) -> None:
+        super().__init__(budget)
+        self.task, self.queue = task, deque[Job]()
 
     def submit(self, work: Work, listener: Listener) -> int:
-        self.last += 1
-        self.queue[self.last] = work, listener
-        return self.last
+        return self.add(next(self.tickets), work, listener)
+
+    def add(self, ticket: int, work: Work, listener: Listener) -> int:
+        """Like `submit`, under a ticket of another engine."""
+        request, cost = None, 1
+        if isinstance(self.task, TextGeneration):
+            request = checked(self.task, work)
+            cost = tokens(self.task, request, work.search)
+        self.queue.append(Job(ticket, work, listener, request, cost))
+        return ticket
 
     def cancel(self, ticket: int) -> None:
-        self.queue.pop(ticket, None)
+        self.queue = deque(job for job in self.queue if job.ticket != ticket)
 
     def turn(self) -> bool:
-        if not self.queue:
-            return False
-        work, listener = self.queue.pop(next(iter(self.queue)))
+        if self.queue:
+            self._work(self._next())
+        return bool(self.queue)
 
-        def problem(index: int, what: str) -> None:
-            raise DataError(f"the input {what}")
+    def _next(self) -> list[Job]:
+        """The first that waits, and others that go with it, within the budget."""
+        first, left = self.queue[0], self.budget
+        jobs = list[Job]()
+        for job in self.queue:
+            alike = job.work.search == first.work.search and bool(job.work.phrases) == bool(first.work.phrases)
+            if alike and (not jobs or job.cost <= left):
+                jobs.append(job)
+                left -= job.cost
+        self.queue = deque(job for job in self.queue if job not in jobs)
+        return jobs
 
-        given = Given([work.prefix] if work.prefix else None, [work.phrases] if work.phrases else None, work.number)
+    def _work(self, jobs: Sequence[Job]) -> None:
+        """All outputs of some requests of equal settings."""
+        wrong: dict[int, str] = {}
+        works = [job.work for job in jobs]
+        given = Given(
+            prefixes=[work.prefix for work in works] if any(work.prefix for work in works) else None,
+            phrases=[work.phrases for work in works] if works[0].phrases else None,
+            numbers=[work.number for work in works],
+            prefix_tokens=[work.prefix_tokens for work in works] if any(x.prefix_tokens for x in works) else None,
+        )
         try:
-            listener.done(self.task.outputs([work.field], work.search, problem, given=given)[0])
-        except RegardError as error:
-            listener.failed(error)
-        return True
+            found = self.task.outputs([x.field for x in works], works[0].search, wrong.__setitem__, given=given)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].listener.failed(told(error))
+            else:  # which of them it was shows when each is by itself
+                for job in jobs:
+                    self._work([job])
+            return
+        for i, (job, outputs) in enumerate(zip(jobs, found, strict=True)):
+            if i in wrong:
+                job.listener.failed(DataError(f"the source {wrong[i]}"))
+            else:
+                job.listener.done(outputs)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue)
+
+    @property
+    def running(self) -> int:
+        return 0
+
+    @property
+    def rows(self) -> int:
+        return 0
 
 
-def new_engine(task: Task, *, budget: int) -> Engine:
-    return BatchEngine(task)
+class ContinuousEngine(Engine):
+    """Requests that join and leave between two steps of the network, each with its own settings.
+
+    The batch holds at most `budget` tokens: of each request the positions of its source, and for each of its rows (the
+    beam, or the samples) the most tokens that it may write, with one for the mark they begin with; without an encoder
+    the source stands in every row. What is shorter than another beside it is padded, which is not counted. Requests are
+    taken in first come, first served: one that does not fit waits until enough have left, and those behind it wait too,
+    so that none starves. One that is larger than the budget runs alone.
+
+    Ways to search that know a batch from beginning to end go through a `BatchEngine`, between two steps.
+    """
+
+    def __init__(self, task: TextGeneration, budget: int, precision: str | None = None) -> None:
+        super().__init__(budget)
+        self.task, self.precision = task, precision or task.config.search.precision
+        self.network = for_decoding(task.model, self.precision)
+        self.queue, self.jobs = deque[Job](), dict[int, Job]()
+        self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
+        self.others = BatchEngine(task, budget)
+        self.memory, self.patience = ExitStack(), PATIENCE
+
+    def submit(self, work: Work, listener: Listener) -> int:
+        search = work.search
+        if search.precision != self.precision:
+            raise ConfigError(f"this model decodes in {self.precision}; leave out search.precision={search.precision}")
+        if search.mbr or search.contrastive or search.groups > 1 or search.coverage:
+            return self.others.add(next(self.tickets), work, listener)
+        request = checked(self.task, work)
+        if search.sample and work.phrases:
+            raise ConfigError("phrases that must appear need beam search; leave out sample")
+        ticket = next(self.tickets)
+        self.queue.append(Job(ticket, work, listener, request, tokens(self.task, request, search)))
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        self.queue = deque(job for job in self.queue if job.ticket != ticket)
+        if self.jobs.pop(ticket, None) is not None:
+            with inference(self.network):  # in which its tensors were made
+                for batch in self.batches.values():
+                    batch.drop(ticket)
+        self.others.cancel(ticket)
+
+    def turn(self) -> bool:
+        if self.queue and not self.jobs:
+            self.memory.enter_context(retain_memory())
+        with inference(self.network):
+            self._admit()
+            for batch in self.batches.values():
+                self._step(batch)
+        self.others.turn()
+        if not self.queue and not self.jobs:
+            self.batches.clear()
+            self.memory.close()
+        return bool(self.waiting or self.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue) + self.others.waiting
+
+    @property
+    def running(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.batches.values())
+
+    def _admit(self) -> None:
+        """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
+        out a batch anew takes about as long for some as for one."""
+        left, jobs = self.budget - sum(job.cost for job in self.jobs.values()), list[Job]()
+        for job in self.queue:
+            if job.cost > left and (jobs or self.jobs):
+                break
+            jobs.append(job)
+            left -= job.cost
+        self.patience = self.patience - 1 if jobs else PATIENCE
+        if len(jobs) * GATHERED < len(self.jobs) and self.patience > 0:
+            return
+        self.patience, new = PATIENCE, dict[float, list[Job]]()
+        for job in jobs:
+            self.queue.popleft()
+            self.jobs[job.ticket] = job
+            new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
+        for weight, some in new.items():
+            self._begin(weight, some)
+
+    def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
+        """Encode what some requests were given, in one batch, and let their searches join."""
+        task, stepper = self.task, self.task.stepper(jobs[0].work.search)
+        alike = dict[Any, list[Job]]()
+        for job in jobs:
+            alike.setdefault(job.ticket if job.work.phrases else job.work.search, []).append(job)
+        order = [job for some in alike.values() for job in some]
+        try:
+            searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
+            source = task.source.pack([request.item for request in _requests(order)])
+            state = begun(stepper, task.first)(source.to(task.device))
+        except Exception as error:
+            if len(jobs) == 1:
+                self._fail(jobs[0], error)
+            else:  # which of them it was shows when each is by itself
+                for job in jobs:
+                    self._begin(weight, [job])
+            return
+        batch = self.batches.setdefault(weight, SharedBatch(stepper.step, task.device))
+        groups = zip(searches, alike.values(), strict=True)
+        batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
+
+    def _step(self, batch: SharedBatch[int]) -> None:
+        try:
+            finished = batch.turn()
+        except Exception as error:
+            for ticket in batch.members:
+                self._fail(self.jobs[ticket], error)
+            batch.clear()
+            return
+        for ticket, found in finished:
+            job = self.jobs.pop(ticket)
+            assert job.request is not None, "what is searched for was asked for"
+            search = job.work.search
+            job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
+        for ticket, settled in batch.settled():
+            if len(settled) > (job := self.jobs[ticket]).told:
+                job.told = len(settled)
+                job.listener.wrote(settled)
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        del self.jobs[job.ticket]
+        job.listener.failed(told(error))
+
+
+def checked(task: TextGeneration, work: Work) -> Request:
+    """A request as numbers; one for which nothing can be written is refused."""
+
+    def refuse(_: int, what: str) -> None:
+        raise DataError(f"the source {what}")
+
+    return task.requests([work.field], work.search, refuse, work.given)[0]
+
+
+def tokens(task: TextGeneration, request: Request, search: Search) -> int:
+    """What a request costs of a budget; see `ContinuousEngine`."""
+    places, (room,), rows = task.source.places(request.item), task.room([request.item], search), task.width(search)
+    own = rows * (room + 1)
+    return own + places * (rows if task.model.reads_source_first else 1)
+
+
+def told(error: Exception) -> RegardError:
+    """An error as a listener hears of it."""
+    if isinstance(error, RegardError):
+        return error
+    return RegardError(f"decoding failed ({type(error).__name__}: {error})")
+
+
+def _requests(jobs: Sequence[Job]) -> Iterator[Request]:
+    return (job.request for job in jobs if job.request is not None)
+
+
+def new_engine(task: Task, *, budget: int, precision: str | None = None) -> Engine:
+    """An engine for a task, whose batch holds at most so many tokens. It decodes in the precision of the task's
+    settings, unless another is given."""
+    if isinstance(task, TextGeneration) and task.continuous:
+        return ContinuousEngine(task, budget, precision)
+    return BatchEngine(task, budget)

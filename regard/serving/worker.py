@@ -398,8 +398,9 @@ def serve(line: socket.socket) -> int:
                 search["precision"] = start.served.precision
             start = start.model_copy(update={"served": start.served.model_copy(update={"search": search})})
             info = describe_model(system, start)
-            budget = start.served.batch_tokens or system.search_settings(**search).batch_tokens
-            engine = new_engine(system.task, budget=budget)
+            settings = system.search_settings(**search)
+            budget = start.served.batch_tokens or settings.batch_tokens
+            engine = new_engine(system.task, budget=budget, precision=settings.precision)
         except (RegardError, OSError, MemoryError, RuntimeError) as error:
             channel.send(Unable(message=str(error) or type(error).__name__))
             return 2

@@ -25,13 +25,14 @@ from regard.memory import retain_memory
 from regard.models.ctc import IMPOSSIBLE, CTCModel, JointStepper
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel, EncoderDecoder
-from regard.search.beam import beam_search
+from regard.search.beam import beam_search, new_beam_search
 from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import Ensemble, Together
+from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
-from regard.search.sample import line_keys, sample
+from regard.search.sample import Sampling, line_keys, sample
 from regard.search.stepper import LazyStart, Stepper, begun
 from regard.search.tree import TreeObserver
 from regard.search_settings import Search
@@ -44,6 +45,7 @@ from regard.tasks.results import (
     Output,
     PairScore,
     Problem,
+    Request,
     Shown,
     Tokens,
     Warn,
@@ -59,6 +61,7 @@ class TextGeneration(Task):
     model: AutoregressiveModel
 
     begins = "prefix"  # what the user calls how an output begins
+    continuous = True  # whether a search can be advanced a token at a time (`incremental`)
 
     @property
     def together(self) -> bool:
@@ -105,32 +108,53 @@ class TextGeneration(Task):
         self, fields: Sequence[Field], search: Search, problem: Problem, advance: Advance = lambda count: None,
         given: Given | None = None,
     ) -> list[list[Output]]:  # fmt: skip
-        items = self._read(fields, problem)
         given = given or Given()
-        if given.prefixes and any(self.source.prompt(field) for field in fields):
-            raise ConfigError("what a language model is given is how its output begins; leave out the prefixes")
-        prefixes = self.target.encode_many(given.prefixes or [self.source.prompt(field) for field in fields])
-        phrases = None if given.phrases is None else [self.target.encode_many(some) for some in given.phrases]
-        usable = []
-        for i, item in items.items():
-            if what := self._problem(item, prefixes[i], [] if phrases is None else phrases[i], search):
-                problem(i, what)
-            else:
-                usable.append(i)
+        asked = self.requests(fields, search, problem, given)
+        usable = list(asked)
         results: list[list[Output]] = [[] for _ in fields]
-        width = search.nbest if search.sample else search.mbr or search.beam
-        for group in self._shared_out([items[i] for i in usable], search, search.batch_tokens // width):
+        budget = search.batch_tokens // self.width(search)
+        for group in self._shared_out([asked[i].item for i in usable], search, budget):
             members = [usable[k] for k in group]
+            some = [asked[i] for i in members]
             found = self.search(
-                [items[i] for i in members], search, prefixes=[prefixes[i] for i in members],
-                phrases=None if phrases is None else [phrases[i] for i in members],
-                numbers=[given.first + i for i in members],
+                [one.item for one in some], search, prefixes=[one.prefix for one in some],
+                phrases=None if given.phrases is None else [one.phrases for one in some],
+                numbers=[one.number for one in some],
             )  # fmt: skip
             for i, hypotheses in zip(members, found, strict=True):
-                outputs = [Output(self.text_of(items[i], h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
-                results[i] = least_risk(outputs, search) if search.mbr else outputs
+                results[i] = self.written(asked[i].item, hypotheses, search)
             advance(len(members))
         return results
+
+    def requests(
+        self, fields: Sequence[Field], search: Search, problem: Problem, given: Given
+    ) -> dict[int, Request]:  # fmt: skip
+        """Each input that something can be written for, by its place; `problem` hears of the others."""
+        items = self._read(fields, problem)
+        prompts = [self.source.prompt(field) for field in fields]
+        if (given.prefixes or given.prefix_tokens) and any(prompts):
+            raise ConfigError("what a language model is given is how its output begins; leave out the prefixes")
+        prefixes: list[Tokens] = list(self.target.encode_many(given.prefixes or prompts))
+        for i, tokens in enumerate(given.prefix_tokens or []):
+            prefixes[i] = prefixes[i] if tokens is None else tokens
+        phrases = [self.target.encode_many(some) for some in given.phrases or []] or [[] for _ in fields]
+        numbers = range(given.first, given.first + len(fields)) if given.numbers is None else given.numbers
+        asked = {}
+        for i, item in items.items():
+            if what := self._problem(item, prefixes[i], phrases[i], search):
+                problem(i, what)
+            else:
+                asked[i] = Request(item, prefixes[i], phrases[i], numbers[i])
+        return asked
+
+    def written(self, source: Item, hypotheses: Sequence[Hypothesis], search: Search) -> list[Output]:
+        """What was found for a source, as outputs, best first."""
+        outputs = [Output(self.text_of(source, h.tokens), h.score, h.log_prob, h.tokens) for h in hypotheses]
+        return least_risk(outputs, search) if search.mbr else outputs
+
+    def width(self, search: Search) -> int:
+        """Rows that a search has for each source."""
+        return search.nbest if search.sample else search.mbr or search.beam
 
     def forced_outputs(
         self, field: Field, item: Item, forced: Tokens, search: Search, observer: TreeObserver | None = None
@@ -149,8 +173,7 @@ class TextGeneration(Task):
             score = pair.log_prob / float(self.length_penalty(search, torch.tensor([float(len(prefix))])))
             return [Output(self.text_of(item, tokens), score, pair.log_prob, tokens)]
         (found,) = self.search([item], search, prefixes=[tokens], observer=observer)
-        outputs = [Output(self.text_of(item, h.tokens), h.score, h.log_prob, h.tokens) for h in found]
-        return least_risk(outputs, search) if search.mbr else outputs
+        return self.written(item, found, search)
 
     def length_penalty(self, search: Search, length: Tensor) -> Tensor:
         """What `log p` of outputs of so many tokens, the mark at the end counted, is divided by."""
@@ -223,24 +246,12 @@ class TextGeneration(Task):
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples. An `observer`
         watches the beam search for a single source."""
-        model: Any = for_decoding(self.model, settings.precision)
-        room, fixed = self.room(sources, settings), self.target.fixed_length
-        weight = self._ctc_weight(settings)
-        with inference(model):
-            limits = Limits(
-                longest=torch.tensor(room),
-                bos=self.first[-1],
-                eos=self.target.marks.end,
-                forbidden=self.target.marks.forbidden(unknown=settings.unknown and fixed is None),
-                shortest=settings.min_length if fixed is None else fixed,
-                no_repeat=settings.no_repeat,
-                prefix=prefixes,
-            )
-            model = _with_ctc(model, weight) if weight else model
+        with inference(for_decoding(self.model, settings.precision)):
+            model = self.stepper(settings)
+            limits = self._limits(sources, settings, prefixes)
             start = LazyStart(begun(model, self.first), self.source.pack(sources), self.device, self.longest)
             if settings.sample or settings.mbr:
-                if phrases is not None:
-                    raise ConfigError("phrases that must appear need beam search; leave out sample and mbr")
+                _refuse_phrases(phrases, "sample and mbr")
                 return sample(
                     model, start, limits=limits.to(self.device),
                     keys=line_keys(settings.seed, range(len(sources)) if numbers is None else numbers),
@@ -248,8 +259,7 @@ class TextGeneration(Task):
                     top_k=settings.top_k, top_p=settings.top_p,
                 )  # fmt: skip
             if settings.contrastive:
-                if phrases is not None:
-                    raise ConfigError("phrases that must appear need beam search; leave out contrastive")
+                _refuse_phrases(phrases, "contrastive")
                 return contrastive_search(
                     model.advance, model.predict, start, limits=limits.to(self.device),
                     top_k=settings.top_k or 4, penalty=settings.contrastive,
@@ -261,11 +271,51 @@ class TextGeneration(Task):
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
                 counted=self.target.marks.counted, observe=None if observer is None else observer.watch,
             )  # fmt: skip
-        if weight or isinstance(self.model, CTCModel):  # what no path reads is an output only where there is no other
-            found = [[one for one in some if one.log_prob > IMPOSSIBLE] or some[:1] for some in found]
+        found = [self.possible(some, settings) for some in found]
         return self._cover(sources, found, settings) if settings.coverage else found
 
-    def _ctc_weight(self, settings: Search) -> float:
+    def possible(self, found: list[Hypothesis], settings: Search) -> list[Hypothesis]:
+        """Without what no path of CTC reads, which is an output only where there is no other."""
+        if not self.ctc_weight(settings) and not isinstance(self.model, CTCModel):
+            return found
+        return [one for one in found if one.log_prob > IMPOSSIBLE] or found[:1]
+
+    def stepper(self, settings: Search) -> Any:
+        """What a search of these settings drives: the model, laid out to decode fast, with CTC at its side."""
+        model, weight = for_decoding(self.model, settings.precision), self.ctc_weight(settings)
+        return _with_ctc(model, weight) if weight else model
+
+    def incremental(self, asked: Sequence[Request], settings: Search) -> IncrementalSearch:
+        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it."""
+        limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked]).to(self.device)
+        phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
+        if settings.sample:
+            _refuse_phrases(phrases, "sample")
+            keys = line_keys(settings.seed, [one.number for one in asked])
+            return Sampling(
+                limits, keys, settings.nbest, temperature=settings.temperature, epsilon=settings.least,
+                top_k=settings.top_k, top_p=settings.top_p, rows=settings.nbest,
+            )  # fmt: skip
+        return new_beam_search(
+            limits, width=settings.beam, nbest=settings.nbest, penalty=settings.length_penalty, alpha=settings.alpha,
+            exact=settings.exact, counted=self.target.marks.counted, constraints=phrases,
+        )  # fmt: skip
+
+    def _limits(
+        self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None
+    ) -> Limits:  # fmt: skip
+        fixed = self.target.fixed_length
+        return Limits(
+            longest=torch.tensor(self.room(sources, settings)),
+            bos=self.first[-1],
+            eos=self.target.marks.end,
+            forbidden=self.target.marks.forbidden(unknown=settings.unknown and fixed is None),
+            shortest=settings.min_length if fixed is None else fixed,
+            no_repeat=settings.no_repeat,
+            prefix=prefixes,
+        )
+
+    def ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
         models = self.model.models if isinstance(self.model, Ensemble) else [self.model]
         if not any(map(_joint, models)):
@@ -442,6 +492,11 @@ def least_risk(outputs: list[Output], search: Search) -> list[Output]:
     for output, utility in zip(outputs, utilities, strict=True):
         best.setdefault(output.text, replace(output, score=utility))
     return sorted(best.values(), key=lambda output: -output.score)[: search.nbest]
+
+
+def _refuse_phrases(phrases: object, way: str) -> None:
+    if phrases is not None:
+        raise ConfigError(f"phrases that must appear need beam search; leave out {way}")
 
 
 def _joint(model: Any) -> TypeGuard[EncoderDecoder]:

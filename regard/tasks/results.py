@@ -32,12 +32,24 @@ class Output:
 
 @dataclass(frozen=True)
 class Given:
-    """What goes with some inputs: how each output begins, phrases that each must hold, and the number of the first
-    input, as which it and those after it draw what is drawn at random."""
+    """What goes with some inputs: how each output begins, as text or as token ids, phrases that each must hold, and the
+    number of the first input, as which it and those after it draw what is drawn at random, or the number of each."""
 
     prefixes: Sequence[str] | None = None
     phrases: Sequence[Sequence[str]] | None = None
     first: int = 0
+    numbers: Sequence[int] | None = None
+    prefix_tokens: Sequence[Tokens | None] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """An input as numbers: its source, how its output begins, phrases that it must hold, and as which it draws."""
+
+    item: Item
+    prefix: Tokens
+    phrases: Sequence[Tokens]
+    number: int
 
 
 @dataclass(frozen=True)

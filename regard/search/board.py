@@ -1,0 +1,165 @@
+"""What beam search keeps: open hypotheses, and the best closed ones so far, of all beams in tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.search.limits import Hypothesis, Limits
+
+
+@dataclass(frozen=True)
+class Board:
+    """Open and closed hypotheses of the beams that are still searched. Shapes stay as they are from turn to turn.
+
+    Beams that began together have one `length`; those that joined later have each their own.
+    """
+
+    number: Tensor  # (beams,): which beam this is; -1: nobody's
+    limits: Limits
+    length: Tensor  # (1,) or (beams,): tokens of a hypothesis that closes now, its closing mark counted
+    token: Tensor  # (beams, open): the last token of each open hypothesis
+    written: Tensor  # (beams, open, most + 2): open hypotheses, from bos on
+    log_prob: Tensor  # (beams, open)
+    over: Tensor  # (beams,): its search is over
+    last: Tensor  # (beams, most + 2): the best open one before the turn that ended the search
+    last_length: Tensor  # (beams,): tokens of it
+    closed: Tensor  # (beams, width, most + 1): closed hypotheses without marks, padded
+    closed_length: Tensor  # (beams, width)
+    closed_log_prob: Tensor  # (beams, width)
+    closed_score: Tensor  # (beams, width): -inf where there is none
+
+    @staticmethod
+    def new(limits: Limits, groups: int, open_: int, width: int, most: int) -> Board:
+        """With one hypothesis in each beam, the first of `open_`."""
+        beams = torch.arange(len(limits.longest) * groups, device=limits.longest.device)
+        limits = limits.keep(beams // groups) if groups > 1 else limits
+        over = limits.longest < 0
+        written = torch.full((len(beams), open_, most + 2), limits.bos, device=beams.device)
+        log_prob, score = (torch.full((len(beams), n), -math.inf, device=beams.device) for n in (open_, width))
+        log_prob[:, 0].masked_fill_(~over, 0.0)
+        return Board(
+            number=beams.masked_fill(over, -1), limits=limits, length=beams.new_ones(1),
+            token=written[..., 0].clone(), written=written, log_prob=log_prob, over=over,
+            last=written[:, 0].clone(), last_length=torch.zeros_like(beams),
+            closed=beams.new_zeros(len(beams), width, most + 1), closed_length=beams.new_zeros(len(beams), width),
+            closed_log_prob=score, closed_score=score.clone(),
+        )  # fmt: skip
+
+    def keep(self, stay: Tensor) -> Board:
+        """Some of the beams, in this order."""
+        one = ("length",) if len(self.length) == 1 else ()
+        rows = {name: x[stay] for name, x in vars(self).items() if isinstance(x, Tensor) and name not in one}
+        return replace(self, limits=self.limits.keep(stay), **rows)
+
+    def joined(self, others: Sequence[Board]) -> Board:
+        """With the beams of others behind these, which are as wide. They may have begun at other times."""
+        boards = (self, *others)
+        limits = self.limits.joined([board.limits for board in others])
+        most = max(int(limits.longest.max()), 0)  # of those that are here: a longer one may have left
+
+        def laid(name: str) -> Tensor:
+            parts = [getattr(board, name) for board in boards]
+            wide = {"written": most + 2, "last": most + 2, "closed": most + 1}.get(name)
+            return torch.cat(parts if wide is None else [F.pad(x, (0, wide - x.shape[-1])) for x in parts])
+
+        tensors = {name: laid(name) for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
+        length = torch.cat([board.length.expand(len(board.number)) for board in boards])
+        return replace(self, limits=limits, length=length, **tensors)
+
+    def idle(self, count: int) -> Board:
+        """All but the first `count` beams are over, and nobody's."""
+        beyond = torch.arange(len(self.number), device=self.number.device) >= count
+        log_prob = self.log_prob.masked_fill(beyond[:, None], -math.inf)
+        return replace(self, number=self.number.masked_fill(beyond, -1), over=self.over | beyond, log_prob=log_prob)
+
+    def rows(self, beams: Tensor) -> Tensor:
+        """The rows of the model's state that belong to some beams."""
+        return torch.arange(self.log_prob.numel(), device=beams.device).view_as(self.log_prob)[beams].flatten()
+
+    def close(self, log_prob: Tensor, parent: Tensor, penalty: Tensor) -> Board:
+        """With new closed hypotheses (log p at -inf: none) among the best closed so far, by log p over a penalty `(1,)`
+        or `(beams,)`."""
+        score = torch.cat((self.closed_score, log_prob / penalty[:, None]), dim=1)
+        score, best = score.topk(self.closed_score.shape[1], dim=1)
+        new = picked(self.written[..., 1:], parent)
+        length = (self.length - 1)[:, None].expand_as(parent)
+        return replace(
+            self,
+            closed=picked(torch.cat((self.closed, new), dim=1), best),
+            closed_length=torch.cat((self.closed_length, length), dim=1).gather(1, best),
+            closed_log_prob=torch.cat((self.closed_log_prob, log_prob), dim=1).gather(1, best),
+            closed_score=score,
+        )
+
+    def write(self, parent: Tensor, token: Tensor) -> Tensor:
+        """What is written with one more token, `(beams, open)`, behind an open hypothesis each."""
+        written = picked(self.written, parent)
+        place = self.length.clamp(max=written.shape[2] - 1)  # what is over may go on, and nobody reads it
+        if len(place) == 1:
+            return written.index_copy_(2, place, token.unsqueeze(-1))
+        return written.scatter_(2, place[:, None, None].expand_as(token.unsqueeze(-1)), token.unsqueeze(-1))
+
+    def hypotheses(self, nbest: int, beams: Tensor | None = None) -> list[tuple[int, list[Hypothesis]]]:
+        """The number of some beams, or of all, whose search is over, and the best that each has found. One that found
+        none gives the best that was left open. Beams that are nobody's are left out."""
+        best = (self.closed, self.closed_length, self.closed_log_prob, self.closed_score)
+        parts = (self.number, *(x[:, :nbest] for x in best))
+        some = parts if beams is None else [x[beams] for x in parts]
+        here = copy_to_host(*some)()  # at once: each waits for a device
+        found, lost = [], []
+        for i, (number, *closed) in enumerate(zip(*(x.tolist() for x in here), strict=True)):
+            if number < 0:
+                continue
+            every = zip(*closed, strict=True)
+            found.append((number, [Hypothesis(x[:n], p, score) for x, n, p, score in every if score > -math.inf]))
+            if not found[-1][1]:
+                lost.append((i, found[-1][1]))
+        if lost:
+            rows = torch.tensor([i for i, _ in lost], device=self.last.device)
+            rows = rows if beams is None else beams[rows]
+            ends = zip(self.last[rows].tolist(), self.last_length[rows].tolist(), strict=True)
+            left = self.limits.begin([tokens[1 : end + 1] for tokens, end in ends], rows)
+            for (_, hypotheses), tokens in zip(lost, left, strict=True):
+                hypotheses.append(Hypothesis(tokens, -math.inf, -math.inf))
+        return found
+
+    def settled(self) -> list[list[int]]:
+        """What every hypothesis of a beam begins with that may still win: those that are open, and the best closed."""
+        most = min(int(self.length.max()) - 1, self.closed.shape[-1])
+        leader = self.closed[:, :1, :most]
+        tokens = torch.cat((leader, self.written[..., 1 : most + 1]), dim=1)
+        length = torch.cat((self.closed_length[:, :1], (self.length - 1)[:, None].expand_as(self.log_prob)), dim=1)
+        counts = torch.cat((self.closed_score[:, :1], self.log_prob), dim=1) > -math.inf
+        # Tokens of the first that counts, as far as all that count have them too.
+        first = counts.int().argmax(1)[:, None]
+        own = picked(tokens, first)
+        inside = torch.arange(most, device=tokens.device) < length.unsqueeze(-1)
+        same = ((tokens == own) & inside) | ~counts.unsqueeze(-1)
+        ends = same.all(1).int().cumprod(1).sum(1).masked_fill(~counts.any(1), 0)
+        return [row[:end] for row, end in zip(own.squeeze(1).tolist(), ends.tolist(), strict=True)]
+
+
+def picked(x: Tensor, index: Tensor) -> Tensor:
+    """`(beams, some, tokens)` of `(beams, all, tokens)`."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def copy_to_host(*given: Tensor) -> Callable[[], list[Tensor]]:
+    """Send tensors on their way from the device, which goes on meanwhile; what is given back waits for them."""
+    sent = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
+    event = torch.cuda.Event() if given[0].is_cuda else None
+    if event is not None:
+        event.record()
+
+    def wait() -> list[Tensor]:
+        if event is not None:
+            event.synchronize()
+        return sent
+
+    return wait
