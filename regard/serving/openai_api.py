@@ -67,7 +67,7 @@ def router(service: Service) -> APIRouter:
     """All of it, save the list of models, which is Regard's own too."""
     kind = route_class(service, lambda refused: {"error": problem(refused)})
     paths = APIRouter(prefix="/v1", route_class=kind, tags=["OpenAI"], responses=answers(error=OpenAIError))
-    texts = answers(EVENTS, error=OpenAIError)
+    with_events = answers(EVENTS, error=OpenAIError)
 
     def admit(request: Request) -> None:
         service.admit(key_of(request), address_of(request))
@@ -79,7 +79,7 @@ def router(service: Service) -> APIRouter:
         info = service.model(name)
         return {**info.model_dump(mode="json"), "id": info.name, "object": "model", "owned_by": "regard"}
 
-    @paths.post("/completions", openapi_extra=takes(schema_of(CompletionRequest), JSON), responses=texts)
+    @paths.post("/completions", openapi_extra=takes(schema_of(CompletionRequest), JSON), responses=with_events)
     async def completions(request: Request) -> Response:
         """What a language model writes after a prompt, or any other model for a text."""
         admit(request)
@@ -96,7 +96,7 @@ def router(service: Service) -> APIRouter:
         texts, usage = await write(service, job)
         return JSONResponse(form.whole([x for some in texts for x in some], usage))
 
-    @paths.post("/chat/completions", openapi_extra=takes(schema_of(ChatRequest), JSON), responses=texts)
+    @paths.post("/chat/completions", openapi_extra=takes(schema_of(ChatRequest), JSON), responses=with_events)
     async def chat(request: Request) -> Response:
         """An answer to the last message, which is all that the model reads: its translation, its caption, its
         transcript, its continuation. Other messages, those of the system too, are not read."""
@@ -104,6 +104,7 @@ def router(service: Service) -> APIRouter:
         body = parsed(ChatRequest, await json_object(request))
         info = service.model(body.model)
         source, most = message_source(body.messages[-1], info), body.max_completion_tokens or body.max_tokens
+        most = None if most is None else min(most, service.limits.max_length)
         form, n = Chat(info.name, body.n or 1), body.n or 1
         plain = n == 1 and not body.logprobs and info.sources == ["text"] and isinstance(source, str)
         if not plain and (body.split or body.glossary or body.format != "text"):
