@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -66,6 +66,14 @@ class Edits:
                 f"these are no edits ({error}); write {{'heads_off': [[layer, head]], 'rows': [{{'layer': …, "
                 "'head': …, 'position': …, 'weights': […]}]}"
             ) from None
+
+    @staticmethod
+    def off(heads: Iterable[str]) -> Edits:
+        """Heads to switch off, each as `LAYER:HEAD`."""
+        split = [(text, *text.rpartition(":")[::2]) for text in heads]
+        if wrong := [text for text, layer, head in split if not (layer and head.isascii() and head.isdigit())]:
+            raise ConfigError(f"'{wrong[0]}' is no head; write LAYER:HEAD, such as decoder.blocks.0.cross_attention:0")
+        return Edits(tuple((layer, int(head)) for _, layer, head in split))
 
     @property
     def layers(self) -> set[str]:
@@ -149,9 +157,18 @@ def editable(model: nn.Module) -> Iterator[tuple[str, Editable]]:
             yield name, module
 
 
-def is_edited(model: nn.Module) -> bool:
-    """Whether any attention of a model is edited."""
-    return any(module.edits is not None for _, module in editable(model))
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What an edited model was made of."""
+
+    model: nn.Module
+    edits: Edits
+
+
+def origin_of(model: nn.Module) -> Origin | None:
+    """What a model was made of by `edited`; None: it was not."""
+    found: Origin | None = vars(model).get("origin")
+    return found
 
 
 def edited(model: M, edits: Edits) -> M:
@@ -161,8 +178,9 @@ def edited(model: M, edits: Edits) -> M:
     if unknown := sorted(edits.layers - set(names)):
         there = f"there are: {', '.join(names)}" if names else "it has no attention that can be"
         raise ConfigError(f"no attention '{unknown[0]}' to edit in this model; {there}")
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, dict[int, Any](tensors)).eval()
+    shared: list[Any] = [*model.parameters(), *model.buffers(), origin_of(model)]
+    made = copy.deepcopy(model, {id(one): one for one in shared}).eval()
+    made.origin = Origin(model, edits)  # type: ignore[assignment]
     for name, module in editable(made):
         if name in edits.layers:
             module.edit(name, edits.of(name))

@@ -116,10 +116,6 @@ class BeamSearch(IncrementalSearch):
     def join(self, others: Sequence[BeamSearch]) -> None:
         self.board = self.board.joined([other.board for other in others])
 
-    def stop(self, source: int) -> None:
-        self.board.over[source] = True
-        self.board.log_prob[source] = -math.inf
-
     def _beams(self, sources: Tensor) -> Tensor:
         if self.groups == 1:
             return sources

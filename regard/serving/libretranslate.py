@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from regard import __version__
+import regard
 from regard.serving.documents import Format
 from regard.serving.forms import Upload, form_fields, is_json, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
@@ -231,7 +231,7 @@ def router(service: Service) -> APIRouter:
     @paths.get("/spec", include_in_schema=False)
     async def spec() -> dict[str, Any]:
         """This API, as OpenAPI."""
-        return get_openapi(title="LibreTranslate, by Regard", version=__version__, routes=paths.routes)
+        return get_openapi(title="LibreTranslate, by Regard", version=regard.__version__, routes=paths.routes)
 
     return paths
 

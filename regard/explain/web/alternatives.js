@@ -26,20 +26,24 @@ export function alternativesPanel(onforce) {
     columns.replaceChildren(...members.filter((i) => tokens[i]).map((i) => {
       const { text, id, alternatives } = tokens[i];
       const list = alternatives.some((each) => each.id === id) ? alternatives : [...alternatives, tokens[i]];
-      return make("div", {}, make("h3", {}, "Instead of ", make("bdi", {}, readable(text))), make("ul", {}, ...list.map((each) => {
-        const share = each.log_prob === null ? 0 : Math.exp(each.log_prob);
-        const choose = button(make("bdi", {}, readable(each.text)), () => {
-          element.hidden = true;
-          onforce([...tokens.slice(0, i).map((token) => token.id), each.id]);
-        }, { class: "alternative", "aria-current": each.id === id });
-        choose.append(make("span", { class: "quiet" }, percent(share)));
-        choose.style.setProperty("--p", share);
-        return make("li", {}, choose);
-      })));
+      const choose = (each) => {
+        element.hidden = true;
+        onforce([...tokens.slice(0, i).map((token) => token.id), each.id]);
+      };
+      return make("div", {}, make("h3", {}, "Instead of ", make("bdi", {}, readable(text))),
+        make("ul", {}, ...list.map((each) => make("li", {}, alternative(each, each.id === id, () => choose(each))))));
     }));
     element.hidden = !columns.children.length;
     element.querySelector("[aria-current=true]")?.focus();
   }
 
   return { element, show, close };
+}
+
+function alternative({ text, log_prob }, current, onclick) {
+  const share = log_prob === null ? 0 : Math.exp(log_prob);
+  const found = button(make("bdi", {}, readable(text)), onclick, { class: "alternative", "aria-current": current });
+  found.append(make("span", { class: "quiet" }, percent(share)));
+  found.style.setProperty("--p", share);
+  return found;
 }

@@ -26,7 +26,7 @@ async function send(path, body, signal) {
   }
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
-  throw new Refusal(answer.status, told.error?.message ?? told.detail ?? told.error ?? `The server says ${answer.status}.`);
+  throw new Refusal(answer.status, told.error?.message ?? `The server says ${answer.status}.`);
 }
 
 export const ask = async (path, body, signal) => (await send(`v1/${path}`, body, signal)).json();
@@ -41,7 +41,8 @@ export async function* events(path, body, signal) {
     const parts = (rest + value.replaceAll("\r\n", "\n")).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
-      const text = part.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      const data = part.split("\n").filter((line) => line.startsWith("data:"));
+      const text = data.map((line) => line.slice(5)).join("\n").trim();
       if (!text || text === "[DONE]") continue;
       const event = JSON.parse(text);
       if (event.error) throw new Refusal(event.error.status ?? 500, event.error.message ?? String(event.error));

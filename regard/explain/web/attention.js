@@ -11,8 +11,10 @@ import { seenView } from "./seen.js";
 import { hideTip, showTip } from "./tip.js";
 
 const VIEWS = { lines: "Lines", map: "Heat map", heads: "Every head" };
+const UNITS = ["pieces", "words"];
 const DEEP = 1000; // source pieces up to which a browser multiplies rollout in no time
 const POINT = " Point at a token, tap it, or walk there with the arrow keys.";
+const EDIT = " Choose one that attends to edit its weights; choose a head to switch it off.";
 
 /* `on` hears of it, where there is a model to ask: pointed(index of a target place, or null), choose(view, index) a
    query, changed() another choice; off(layer, head) says which heads are switched off. */
@@ -55,7 +57,8 @@ export function attentionPanel(on = {}) {
 
   function show(given) {
     x = given;
-    state.unit ??= x.canvas?.kind === "sound" ? "words" : "pieces"; // of a sound, words are known by their time
+    if (!UNITS.includes(state.unit)) state.unit = x.canvas?.kind === "sound" ? "words" : "pieces"; // words have times
+    if (!(state.view in VIEWS)) state.view = "lines"; // a link may say anything
     draw();
   }
 
@@ -69,7 +72,7 @@ export function attentionPanel(on = {}) {
     const over = x.canvas && chosen.kind !== "decoder";
     const [query, key] = over ? cellSides(x, chosen, state.unit) : sides(x, chosen, state.unit);
     const all = chosen.weights.map((head) => merge(head, query, key));
-    if (state.head >= all.length) state.head = "mean";
+    if (!(state.head in all) && state.head !== "max") state.head = "mean";
     view = { x, kind: kinds(x)[chosen.kind], layer: chosen, head: state.head, unit: state.unit, query, key,
       weights: combine(all, state.head), canvas: x.canvas, image: x.image, heads: [],
       layers: chosen.kind === "encoder" && over ? encoderLayers() : [], gold: Boolean(x.gold),
@@ -83,7 +86,8 @@ export function attentionPanel(on = {}) {
     const same = [chosen.kind, state.unit, x.target.join()].join();
     views[name].draw(view, same === scope);
     scope = same;
-    how.replaceChildren(views[name].how() + (name === "lines" ? POINT : ""), ...(name === "map" ? [scale] : []));
+    const more = name === "lines" ? POINT + (on.choose ? EDIT : "") : "";
+    how.replaceChildren(views[name].how() + more, ...(name === "map" ? [scale] : []));
   }
 
   // The layer that was asked for, rollout as if it were one, or what to show first.
@@ -113,7 +117,7 @@ export function attentionPanel(on = {}) {
     layer.value = chosen.name;
     const split = (words) => words.some((word, i) => i > 0 && word >= 0 && word === words[i - 1]);
     units.element.hidden = !split(x.source_word) && !split(x.target_word);
-    units.show(["pieces", "words"], state.unit);
+    units.show(UNITS, state.unit);
     kind.element.hidden = Boolean(over);
     const several = x.layers.length > 1 || all.length > 1;
     if (!several && state.view === "heads") state.view = "lines";
@@ -158,7 +162,10 @@ export function attentionPanel(on = {}) {
       leave();
       if (view) active().reset?.();
     },
-    restore(saved) { Object.assign(state, saved); },
+    // What was chosen, for a link, and back again.
+    get chosen() { return { ...state, head: state.head === "mean" ? null : state.head }; },
+    restore(saved) { for (const name of Object.keys(state)) state[name] = saved[name] ?? state[name]; },
     get unit() { return state.unit; },
+    get layer() { return view?.layer.name; },
   };
 }

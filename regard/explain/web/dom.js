@@ -71,6 +71,20 @@ export function color(name) {
   return found;
 }
 
+// The head of a table; the last column may have a name that only a screen reader tells.
+export function tableHead(names, unseen) {
+  const last = unseen ? make("th", { scope: "col" }, make("span", { class: "unseen" }, unseen)) : null;
+  return make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)), last));
+}
+
+// A control with its name before it.
+export const field = (name, control) =>
+  make("label", { class: "inline" }, make("span", { class: "quiet" }, name), control);
+
+// A part of the page under a heading, with a tool beside that; `name` is what a screen reader calls it.
+export const section = (name, heading, tool, ...content) => make("section", { "aria-label": name },
+  make("header", {}, make("h2", {}, heading), tool), ...content);
+
 export const clamp = (x, count) => Math.max(0, Math.min(x, count - 1));
 
 // Says something to a screen reader, once.

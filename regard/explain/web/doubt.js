@@ -11,7 +11,8 @@ export function doubt(source, { text, tokens, words, coverage, flags = [] }) {
   const reasons = [], logs = tokens.map((token) => token.log_prob ?? -Infinity);
   const mean = Math.exp(sum(logs) / Math.max(1, logs.length));
   const least = words?.length ? words.reduce((a, b) => (b.confidence < a.confidence ? b : a)) : null;
-  const received = (coverage ?? []).map((share) => share * Math.max(1, coverage.length / Math.max(1, words?.length ?? 1)));
+  const longer = Math.max(1, (coverage?.length ?? 0) / Math.max(1, words?.length ?? 1)); // than the output
+  const received = (coverage ?? []).map((share) => share * longer);
   const gap = received.length ? sum(received.map((share) => Math.max(0, 1 - share))) / received.length : 0;
   const repeated = Math.max(0, repetition(text) - repetition(source));
   const open = received.filter((share) => share < LITTLE).length;

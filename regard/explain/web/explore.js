@@ -5,7 +5,7 @@ import { ask, events, latest } from "./api.js";
 import { attentionPanel } from "./attention.js";
 import { composer } from "./compose.js";
 import { counterfactualPanel } from "./counterfactual.js";
-import { announce, button, make, number } from "./dom.js";
+import { announce, button, field, make, number, section } from "./dom.js";
 import { editor } from "./edits.js";
 import { outputPanel } from "./output.js";
 import { prepare } from "./prepare.js";
@@ -13,88 +13,80 @@ import { treeView } from "./tree.js";
 import { marked } from "./words.js";
 
 const ALTERNATIVES = 8;
+const HINT = " Choose a token to see what else might have stood there.";
 
 export function exploreView(models, onchange) {
+  let forced = []; // ids of tokens that the output begins with
+  let given = null, found = null, shown = null; // the input, the inspection of it and its explanation
+  let original = null; // { text, log_prob } of the output as the model has it
+
+  const only = latest(), input = composer(() => run());
   const select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
-  const method = make("select"), methods = make("label", { hidden: "" }, make("span", { class: "quiet" }, "Explained by"), method);
-  const input = composer(() => run()), beam = make("input", { type: "number", min: 1, max: 32, "aria-label": "Beam" });
+  const beam = make("input", { type: "number", min: 1, max: 32, "aria-label": "Beam" });
+  const method = make("select"), methods = field("Explained by", method);
   const told = make("p", { class: "told", role: "status" }), facts = make("p", { class: "quiet" });
   const live = make("p", { class: "live", dir: "auto", "aria-live": "polite", "aria-label": "Output" });
   const before = make("p", { class: "quiet", dir: "auto" }), chips = make("div", { class: "row chips" });
-  const only = latest(), edits = editor(() => look()), tree = treeView(), what = counterfactualPanel((text) => { input.set(text); run(); });
+
+  const edits = editor(() => look()), tree = treeView();
+  const what = counterfactualPanel((text) => { input.set(text); run(); });
   const attention = attentionPanel({
-    pointed: (index) => output.mark(index), off: edits.off, changed: () => { showOutput(); changed(); },
-    choose(view, index) { if (view.layer.name !== "rollout") edits.edit(view, index); },
+    pointed: (index) => output.mark(index),
+    off: edits.off,
+    changed() { showOutput(); onchange(); },
+    choose(view, index) { if (view.layer.name !== "rollout" && found?.outputs) edits.edit(view, index); },
   });
   const output = outputPanel({
     pointed: (index) => (index === null ? attention.leave() : attention.point(index)),
-    choose(index, token) { if (found?.outputs) choices.show(found.outputs[0].tokens, output.place(index).members, token); },
+    choose(index, token) {
+      if (found?.outputs) others.show(found.outputs[0].tokens, output.place(index).members, token);
+    },
   });
-  const choices = alternativesPanel((ids) => { forced = ids; look().then(() => output.walk(Math.max(0, ids.length - 1))); });
-  const headButton = button("", () => edits.toggle(attention.state.layer ?? shown.best, attention.state.head));
-  const result = make("section", { "aria-label": "Output", hidden: "" }, make("header", {}, make("h2", {}, "Output"), chips), live,
-    output.element, before, choices.element);
-  const run_ = button("Run", () => run(), { class: "primary" });
-  const element = make("div", { class: "view" }, make("section", { "aria-label": "Input" }, input.element, make("div", { class: "row" },
-    make("label", { class: "inline" }, make("span", { class: "quiet" }, "Model"), select),
-    make("label", { class: "inline" }, make("span", { class: "quiet" }, "Beam"), beam), methods, run_, told), facts),
+  const others = alternativesPanel(async (ids) => {
+    forced = ids;
+    await look();
+    output.walk(ids.length - 1);
+  });
+  const headButton = button("", () => edits.toggle(attention.layer, attention.state.head));
+
+  const result = section("Output", "Output", chips, live, output.element, before, others.element);
+  const element = make("div", { class: "view" }, make("section", { "aria-label": "Input" }, input.element,
+    make("div", { class: "row" }, field("Model", select), field("Beam", beam), methods,
+      button("Run", () => run(), { class: "primary" }), told), facts),
   result, attention.element, tree.element, what.element);
   attention.element.append(make("div", { class: "row edit-tools" }, headButton), edits.element);
-  attention.element.hidden = tree.element.hidden = true;
-  let forced = [], given = null, found = null, shown = null, original = null;
 
   const model = () => models.find((each) => each.name === select.value);
-  select.onchange = () => { reset(); setModel(); changed(); };
-  beam.onchange = () => run();
+  select.onchange = () => { clear(); setModel(); onchange(); };
+  beam.onchange = () => { if (given !== null) run(); };
   method.onchange = () => look();
 
   function setModel() {
-    const info = model();
+    const info = model(), known = (info.languages ?? []).filter(({ source }) => source !== "source");
     input.show(info.sources);
     beam.value = info.search?.beam ?? "";
     beam.closest("label").hidden = !info.writes;
-    const pairs = (info.languages ?? []).filter(({ source }) => source !== "source").map(({ source, target }) => `${source} to ${target}`).slice(0, 4).join(", ");
-    facts.textContent = [pairs, info.parameters ? `${info.parameters.toLocaleString("en")} parameters` : "", info.ready ? "" : "not ready yet"]
+    facts.textContent = [known.slice(0, 4).map(({ source, target }) => `${source} to ${target}`).join(", "),
+      info.parameters && `${info.parameters.toLocaleString("en")} parameters`, !info.ready && "not ready yet"]
       .filter(Boolean).join(" · ");
-    method.replaceChildren(...["attention", ...(info.methods ?? []).filter((name) => name !== "attention")].map((name) => make("option", { value: name }, name)));
-    methods.hidden = !info.methods?.length;
+    const names = ["attention", ...(info.methods ?? []).filter((name) => name !== "attention")];
+    method.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+    methods.hidden = names.length < 2;
   }
 
-  function reset() {
-    [forced, given, found, original] = [[], null, null, null];
+  // Nothing is shown, forced or edited.
+  function clear() {
+    [forced, given, found, shown, original] = [[], null, null, null, null];
     edits.set(null);
-    choices.element.hidden = true;
-    result.hidden = attention.element.hidden = tree.element.hidden = what.element.hidden = true;
+    told.textContent = "";
+    for (const each of [others, attention, tree, what]) each.element.hidden = true;
+    result.hidden = true;
   }
 
-  const search = () => (beam.value && Number(beam.value) !== model().search?.beam ? { search: { beam: Number(beam.value) } } : {});
-
-  // The output as it is written, and then all about it.
-  async function run(keep = false) {
-    const next = input.get();
-    if (next === null) return input.focus();
-    if (!keep) reset();
-    given = next;
-    changed();
-    const signal = only.begin();
-    result.hidden = live.hidden = false;
-    output.element.hidden = true;
-    before.textContent = live.textContent = told.textContent = "";
-    result.ariaBusy = true;
-    try {
-      if (model().writes && !keep) {
-        for await (const event of events("generate", { model: select.value, input: Array.isArray(given) ? [given] : given, ...search() }, signal)) {
-          if (event.text !== undefined) live.textContent = event.text;
-          else if (event.delta) live.textContent += event.delta;
-          else if (event.outputs) live.textContent = event.outputs[0]?.[0]?.text ?? "";
-        }
-      }
-      await look(signal);
-    } catch (error) {
-      fail(error);
-    }
-    result.ariaBusy = false;
-  }
+  const search = () => {
+    const width = Number(beam.value);
+    return width && width !== model().search?.beam ? { search: { beam: width } } : {};
+  };
 
   function fail(error) {
     if (error.name === "AbortError") return;
@@ -102,9 +94,38 @@ export function exploreView(models, onchange) {
     told.classList.add("error");
   }
 
+  // The output as it is written, and then all about it.
+  async function run() {
+    const next = input.get();
+    if (next === null) return input.focus();
+    clear();
+    given = next;
+    onchange();
+    const signal = only.begin();
+    result.hidden = live.hidden = false;
+    output.element.hidden = result.ariaBusy = true;
+    before.textContent = live.textContent = "";
+    chips.replaceChildren();
+    try {
+      if (model().writes) await follow(signal);
+      await look(signal);
+    } catch (error) {
+      fail(error);
+    }
+    if (!signal.aborted) result.ariaBusy = false;
+  }
+
+  async function follow(signal) {
+    const asked = { model: select.value, input: Array.isArray(given) ? [given] : given, ...search() };
+    for await (const event of events("generate", asked, signal)) {
+      if (event.text !== undefined) live.textContent = event.text;
+      else if (event.outputs) live.textContent = event.outputs[0]?.[0]?.text ?? "";
+    }
+  }
+
   // Alternatives, tree and attention, with what is forced and edited.
   async function look(signal = only.begin()) {
-    changed();
+    onchange();
     told.textContent = "Looking inside …";
     told.classList.remove("error");
     try {
@@ -112,7 +133,7 @@ export function exploreView(models, onchange) {
       found = model().writes ? await inspected(asked, signal) : null;
       shown = found ? found.explanation : await ask("explain", asked, signal);
       found ??= { outputs: null, tree: null };
-      if (!methods.hidden && method.value !== "attention") {
+      if (method.value !== "attention") {
         shown = await ask("explain", { ...asked, method: method.value, target: found.outputs?.[0].text }, signal);
       }
       await prepare(shown);
@@ -120,14 +141,14 @@ export function exploreView(models, onchange) {
       return fail(error);
     }
     told.textContent = "";
-    const best = found.outputs?.[0];
-    if (best && !forced.length && !edits.get()) original = { text: best.text, log_prob: best.log_prob };
+    const best = found.outputs?.[0], asItIs = !forced.length && !edits.get();
+    if (best && asItIs) original = { text: best.text, log_prob: best.log_prob };
     live.hidden = true;
     output.element.hidden = result.hidden = attention.element.hidden = false;
     attention.show(shown);
     showOutput();
     tree.show(found.tree);
-    if (!forced.length && !edits.get() && best) what.show(select.value, given, original);
+    if (best && asItIs) what.show(select.value, given, original);
     announce(best ? best.text : shown.target.join(" "));
   }
 
@@ -144,25 +165,30 @@ export function exploreView(models, onchange) {
 
   function showOutput() {
     if (!shown) return;
-    output.show(shown, attention.unit, { sourceShown: typeof given !== "string", forced: forced.length });
-    const best = found.outputs?.[0], edited = edits.list();
+    const best = found.outputs?.[0];
+    output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length });
     before.replaceChildren();
     if (original && best && best.text !== original.text) {
       before.append("Without that: ", marked(original.text, best.text), ` (log p ${number(original.log_prob)})`);
     }
-    const chip = (text, drop, name) => make("span", { class: `chip ${name}` }, text, button("×", drop, { "aria-label": `take back: ${text}` }));
-    chips.replaceChildren(
-      ...(edited.length ? [make("strong", { class: "chip edited" }, "edited")] : []),
-      ...(forced.length ? [chip(`begins as you chose (${forced.length} tokens)`, () => { forced = []; look(); }, "forced-chip")] : []),
-      ...edited.map(({ text, drop }) => chip(text, drop, "")),
-      ...(edited.length || forced.length ? [button("Reset", () => { forced = []; edits.set(null); look(); })] : []));
-    const { head, layer } = attention.state, name = layer ?? shown.best;
-    headButton.parentElement.hidden = !model().writes || typeof head !== "number" || name === "rollout" || !shown.layers.length;
+    showChips();
+    const { head } = attention.state, name = attention.layer;
+    headButton.parentElement.hidden = !best || typeof head !== "number" || name === "rollout" || !shown.layers.length;
     headButton.textContent = edits.off(name, head) ? `Switch head ${head} on again` : `Switch head ${head} off`;
   }
 
-  function changed() { onchange(); }
+  // What was changed, each with a way to take it back.
+  function showChips() {
+    const changes = edits.list().map(({ text, drop }) => chip(text, drop));
+    if (changes.length) changes.unshift(make("strong", { class: "chip edited" }, "edited"));
+    if (forced.length) {
+      changes.push(chip(`begins as you chose (${forced.length} tokens)`, () => { forced = []; look(); }));
+    }
+    if (changes.length) changes.push(button("Reset", () => { forced = []; edits.set(null); look(); }));
+    chips.replaceChildren(...changes);
+  }
 
+  clear();
   setModel();
   return {
     element,
@@ -171,39 +197,30 @@ export function exploreView(models, onchange) {
     // Begin anew with a text.
     open(name, text) {
       if (models.some((each) => each.name === name)) select.value = name;
-      reset();
       setModel();
       input.set(text);
       return run();
     },
     get state() {
-      const { layer, head, unit, view } = attention.state;
       return { model: select.value, text: input.text, forced: forced.length ? forced : null, edits: edits.get(),
-        layer, head: head === "mean" ? null : head, unit, view, beam: search().search?.beam ?? null };
+        ...attention.chosen, beam: search().search?.beam };
     },
-    restore({ model: name, text, forced: ids, edits: changes, layer, head, unit, view, beam: width }) {
-      if (models.some((each) => each.name === name)) select.value = name;
+    // First as it is, to compare with, and then as it was changed.
+    async restore(saved) {
+      if (models.some((each) => each.name === saved.model)) select.value = saved.model;
       setModel();
-      attention.restore({ ...(layer && { layer }), ...(head !== undefined && { head }), ...(unit && { unit }), ...(view && { view }) });
-      if (width) beam.value = width;
-      if (!text) return;
-      input.set(text);
-      edits.set(changes);
-      forced = Array.isArray(ids) ? ids : [];
-      const changedBefore = forced.length || changes;
-      if (!changedBefore) run();
-      else restoreChanged();
+      attention.restore(saved);
+      if (saved.beam > 0) beam.value = saved.beam;
+      if (!saved.text) return;
+      input.set(saved.text);
+      await run();
+      if (!Array.isArray(saved.forced) && !saved.edits) return;
+      forced = Array.isArray(saved.forced) ? saved.forced : [];
+      edits.set(saved.edits);
+      await look();
     },
   };
-
-  // First as it is, to compare with, and then as it was changed.
-  async function restoreChanged() {
-    const [ids, changes] = [forced, edits.get()];
-    [forced] = [[]];
-    edits.set(null);
-    await run();
-    forced = ids;
-    edits.set(changes);
-    await look();
-  }
 }
+
+const chip = (text, drop) => make("span", { class: "chip" }, text,
+  button("×", drop, { "aria-label": `Take back: ${text}` }));

@@ -2,7 +2,7 @@
 import { ask, useKey } from "./api.js";
 import { compareView } from "./compare.js";
 import { documentView } from "./documents.js";
-import { $, announce, button, choices, make } from "./dom.js";
+import { $, announce, button, choices, field, make } from "./dom.js";
 import { exploreView } from "./explore.js";
 import { readFragment, writeFragment } from "./fragment.js";
 import { redrawn } from "./prepare.js";
@@ -51,7 +51,6 @@ async function start() {
   open(saved.show ?? "explore");
   ready = true;
   views[current].restore(saved);
-  if (current !== "explore" && (saved.text || saved.document)) views[current].run();
   redrawn(() => views[current].draw(), () => views[current].reset());
 }
 
@@ -60,10 +59,11 @@ start().catch(refused);
 
 // A server may ask for a key.
 function refused(error) {
-  const told = make("p", { role: "alert" }, error.message), field = make("input", { type: "password", "aria-label": "API key" });
-  const use = () => { useKey(field.value.trim()); start().catch(refused); };
-  field.onkeydown = (event) => { if (event.key === "Enter") use(); };
-  $("main").replaceChildren(told, ...(error.status === 401
-    ? [make("div", { class: "row" }, make("label", { class: "inline" }, "API key", field), button("Use it", use))] : []));
-  field.focus();
+  const input = make("input", { type: "password", autocomplete: "off" });
+  const use = () => { useKey(input.value.trim()); start().catch(refused); };
+  input.onkeydown = (event) => { if (event.key === "Enter") use(); };
+  $("main").replaceChildren(make("p", { role: "alert" }, error.message));
+  if (error.status !== 401) return;
+  $("main").append(make("div", { class: "row" }, field("API key", input), button("Use it", use)));
+  input.focus();
 }

@@ -47,5 +47,6 @@ export function headsView(on) {
     element.replaceChildren(...groups.filter(Boolean));
   }
 
-  return { element, draw, highlight() {}, clear() {}, how: () => "Rows are layers, columns heads. Choose one to see it large." };
+  const how = () => "Rows are layers, columns heads. Choose one to see it large.";
+  return { element, draw, how, highlight() {}, clear() {} };
 }

@@ -1,5 +1,5 @@
 /* All weights as cells. Only rows and columns in sight are drawn; labels stay at the edges. */
-import { clamp, make, percent, readable, set, visible } from "./dom.js";
+import { clamp, make, percent, readable, set, tableHead, visible } from "./dom.js";
 import { named, probability } from "./places.js";
 import { hideTip, showTip } from "./tip.js";
 
@@ -38,9 +38,9 @@ export function heatView(on) {
     const rows = range(y, high, view.query.length), columns = range(x, wide, view.key.length);
     const inner = (at, ...children) => make("svg", at, ...children);
     const labels = [
-      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map((q) => set(label(view.query[q]),
+      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map((q) => set(label(view.query[q], framed?.[0] === q),
         { x: left - 8, y: (q + 0.5) * cell - y, "text-anchor": "end" }))),
-      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map((k) => set(label(view.key[k]),
+      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map((k) => set(label(view.key[k], framed?.[1] === k),
         { transform: `translate(${(k + 0.5) * cell - x} ${top - 8}) rotate(-60)` }))),
     ];
     const cells = make("g", { class: "cells" });
@@ -72,7 +72,8 @@ export function heatView(on) {
   }
 
   function range(from, length, count) {
-    const first = clamp(Math.floor(from / size.cell), count), last = clamp(Math.ceil((from + length) / size.cell), count);
+    const first = clamp(Math.floor(from / size.cell), count);
+    const last = clamp(Math.ceil((from + length) / size.cell), count);
     return Array.from({ length: last - first + 1 }, (_, i) => first + i);
   }
 
@@ -98,7 +99,8 @@ export function heatView(on) {
   }
 
   function inSight(q, k) {
-    const { left, top, cell } = size, near = (from, length, edge) => Math.min(Math.max(from, edge + cell - length), edge);
+    const { left, top, cell } = size;
+    const near = (from, length, edge) => Math.min(Math.max(from, edge + cell - length), edge);
     scroll.scrollTo(near(scroll.scrollLeft, scroll.clientWidth - left, k * cell),
       near(scroll.scrollTop, scroll.clientHeight - top, q * cell));
   }
@@ -143,9 +145,13 @@ export function heatView(on) {
 
 const short = (text) => (text.length > LONG ? text.slice(0, LONG - 1) + "…" : text);
 
-function label(place) {
-  const predicted = place.predicted && make("tspan", { class: "predicted" }, ` → ${short(readable(place.predicted.text))}`);
-  return make("text", { class: place.mark || place.given ? "mark" : "" }, ...visible(short(place.text), "tspan"), predicted);
+function label(place, here) {
+  const text = make("text", { class: place.mark || place.given ? "mark" : "" }, ...visible(short(place.text), "tspan"));
+  text.classList.toggle("here", here);
+  if (place.predicted) {
+    text.append(make("tspan", { class: "predicted" }, ` → ${short(readable(place.predicted.text))}`));
+  }
+  return text;
 }
 
 // Where cells lie: the room of labels, and the size of a cell and of the whole.
@@ -155,7 +161,8 @@ function measure({ query, key }, room) {
   const widest = (list) => Math.max(0, ...list.map((place) => brush.measureText(short(named(place))).width));
   const left = Math.ceil(widest(query)) + 22, long = widest(key), top = Math.ceil(0.87 * long) + 20;
   const cell = Math.floor(Math.max(LEAST, Math.min(MOST, (room - left - long / 2) / key.length)));
-  return { left, top, cell, width: left + key.length * cell + Math.ceil(long / 2), height: top + query.length * cell + 2 };
+  const width = left + key.length * cell + Math.ceil(long / 2), height = top + query.length * cell + 2;
+  return { left, top, cell, width, height };
 }
 
 // For who cannot see the map: what each row attends to most.
@@ -165,9 +172,8 @@ function weightTable({ query, key, weights, kind }) {
     return make("tr", {}, make("th", { scope: "row", dir: "auto" }, named(place)), ...best.map(([weight, k]) =>
       make("td", { dir: "auto" }, `${readable(key[k].text)} ${percent(weight)}`)));
   });
-  const head = [kind.query, "attends most to", "then to", "and to"].map((x) => make("th", { scope: "col" }, x));
   const more = query.length > TABLE ? `, the first ${TABLE} of ${query.length} rows` : "";
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table of weights" },
     make("table", {}, make("caption", {}, `The ${kind.key} that each ${kind.query} attends to${more}`),
-      make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+      tableHead([kind.query, "attends most to", "then to", "and to"]), make("tbody", {}, ...rows)));
 }

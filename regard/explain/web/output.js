@@ -27,7 +27,7 @@ export function outputPanel(on = {}) {
   const texts = make("div", { class: "texts" }, names[0], source, names[1], target.element);
   const element = make("div", {}, texts, candidates, total);
 
-  function show(x, unit, { forced = 0, sourceShown = true, differs = () => false } = {}) {
+  function show(x, unit, { forced = 0, sourceShown = true, differs = () => false, hint = "" } = {}) {
     const whole = x.places?.[0] === -1; // a label or a number
     source.replaceChildren(given(x));
     names[0].hidden = names[1].hidden = source.hidden = !sourceShown;
@@ -35,7 +35,7 @@ export function outputPanel(on = {}) {
     const logs = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
     total.textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
       "The bar under a token is its probability. " +
-      `All together: log p ${number(logs)}, or ${percent(Math.exp(logs / x.log_probs.length))} a piece.`;
+      `All together: log p ${number(logs)}, or ${percent(Math.exp(logs / x.log_probs.length))} a piece.` + hint;
     const titles = x.candidates ? ["Text", "Filled in"] : x.places ? [x.canvas ? "Source" : "Text", "Predicted"]
       : x.given ? ["Given", "Written"] : ["Source", "Target"];
     names.forEach((name, i) => { name.textContent = titles[i]; });
@@ -51,6 +51,6 @@ export function outputPanel(on = {}) {
     target.show(list);
   }
 
-  return { element, show, mark: (index) => target.mark(null, index ?? undefined), focus: target.focus, walk: target.walk,
-    at: target.at, place: (index) => list[index] };
+  const mark = (index) => target.mark(null, index ?? undefined);
+  return { element, show, mark, walk: target.walk, place: (index) => list[index] };
 }

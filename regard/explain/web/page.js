@@ -19,14 +19,12 @@ function draw() {
   const x = data[sentence];
   attention.show(x);
   output.show(x, attention.unit);
-  const { layer, head, unit, view } = attention.state;
-  writeFragment({ sentence: sentence || null, layer, head: head === "mean" ? null : head, unit, view });
+  writeFragment({ sentence: sentence || null, ...attention.chosen });
   announce(text(x.target, x.target_word));
 }
 
 function start() {
-  const { layer, head, unit, view } = saved;
-  attention.restore({ ...(layer && { layer }), ...(head !== undefined && { head }), ...(unit && { unit }), ...(view && { view }) });
+  attention.restore(saved);
   list.show(data, data[sentence], (x) => [make("span", { dir: "auto" }, given(x)),
     make("span", { dir: "auto", class: "quiet" }, text(x.target, x.target_word))]);
   $("nav").append(list.element);

@@ -95,7 +95,8 @@ export const belong = (x, from, to) => (x.gold ?? []).some(([source, target]) =>
 export const text = (pieces, words, blanks = []) => places(pieces, words, null, "words")
   .filter((x) => !x.mark || blanks.includes(x.members[0])).map((x) => x.text).join(" ");
 
-export const named = (place) => readable(place.text) + (place.predicted ? ` → ${readable(place.predicted.text)}` : "");
+export const named = ({ text, predicted }) =>
+  readable(text) + (predicted ? ` → ${readable(predicted.text)}` : "");
 
 export function probability({ log }) {
   if (log === undefined) return "";

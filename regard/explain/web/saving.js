@@ -11,7 +11,8 @@ export function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-/* A menu with what can be saved. `picture()` gives an <svg>, a <canvas> or a box of tokens with lines; `json()` data. */
+/* A menu with what can be saved. `picture()` gives an <svg>, a <canvas> or a box of tokens with lines; `json()` gives
+   data. */
 export function saveMenu(name, { picture, json }) {
   const menu = make("details", { class: "menu" });
   const item = (text, save) => button(text, () => { menu.open = false; save(); });

@@ -32,8 +32,8 @@ export function seenView(on) {
   const words = tokenLine({ label: "target, attending", side: "query",
     on: { enter: (_, index) => on.enter("query", index), choose: (_, index) => playFrom(index) } });
   words.element.classList.add("words");
-  const element = make("div", { class: "look" }, make("figure", {}, make("div", { class: "over" }, picture, cursor), times,
-    audio, large, caption), words.element, layers);
+  const figure = make("figure", {}, make("div", { class: "over" }, picture, cursor), times, audio, large, caption);
+  const element = make("div", { class: "look" }, figure, words.element, layers);
   let view, thumbnails = [], word = null;
   rows.onchange = ({ target }) => on.layer(target.value);
   const encoder = () => view.layer.kind === "encoder";
@@ -53,7 +53,8 @@ export function seenView(on) {
     rows.replaceChildren(...view.layers.map((layer, i) => {
       const canvas = screen(make("canvas", { "aria-hidden": true }), 192);
       thumbnails.push({ canvas, layer });
-      return radio("seen-layer", layer.name, view.layer.name, canvas, layer.name === "rollout" ? "rollout" : `layer ${i + 1}`);
+      const name = layer.name === "rollout" ? "rollout" : `layer ${i + 1}`;
+      return radio("seen-layer", layer.name, view.layer.name, canvas, name);
     }));
     screen(picture, kind === "picture" ? 768 : 1536);
     element.classList.toggle("wide", kind !== "picture");
@@ -175,7 +176,7 @@ export function seenView(on) {
     if (whole) {
       brush.imageSmoothingEnabled = view.image.naturalWidth > width;
       brush.drawImage(view.image, 0, 0, width, top - 6);
-      Object.assign(brush, { strokeStyle: "#fff", fillStyle: "#fff", lineWidth: 2, font: "26px system-ui, sans-serif" });
+      Object.assign(brush, { strokeStyle: "#fff", fillStyle: "#fff", lineWidth: 2, font: "26px system-ui" });
       brush.setLineDash([8, 6]);
       for (const spoken of view.spoken) {
         for (const edge of [Math.min(...spoken.gold), Math.max(...spoken.gold) + 1]) {

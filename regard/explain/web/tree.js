@@ -1,6 +1,6 @@
 /* The hypotheses of beam search as a tree: a column a step, the best path marked, what was pruned faint. Only the
    columns in sight are drawn. */
-import { lines, make, number, percent, readable, set } from "./dom.js";
+import { lines, make, number, percent, readable, section, set } from "./dom.js";
 import { saveMenu } from "./saving.js";
 import { hideTip, showTip } from "./tip.js";
 
@@ -8,23 +8,25 @@ const WIDE = 118, HIGH = 30, EDGE = 12, LONG = 12; // pixels of a step and of a 
 const ENDS = { closed: "finished", best: "on the best path", pruned: "pruned", open: "kept" };
 
 // Nodes with their place: those of a step stand in the order of their parents and then of their scores, so that no two
-// lines cross.
+// lines cross; the best path runs along the top.
 export function layout({ nodes }) {
   const steps = [], placed = new Map();
   for (const node of nodes) (steps[node.step] ??= []).push(node);
   for (const step of steps) {
-    (step ?? []).sort((a, b) => (placed.get(a.parent)?.row ?? 0) - (placed.get(b.parent)?.row ?? 0) || b.score - a.score)
+    const above = (node) => placed.get(node.parent)?.row ?? 0, best = (node) => Number(node.state === "best");
+    step?.sort((a, b) => above(a) - above(b) || best(b) - best(a) || b.score - a.score)
       .forEach((node, row) => placed.set(node.id, { node, row }));
   }
-  return { placed, steps: steps.map((step) => step ?? []), rows: Math.max(0, ...steps.map((step) => step?.length ?? 0)) };
+  const filled = Array.from(steps, (step) => step ?? []);
+  return { placed, steps: filled, rows: Math.max(0, ...filled.map((step) => step.length)) };
 }
 
 export function treeView() {
   const svg = make("svg", { class: "map tree", tabindex: 0, role: "application" }), room = make("div", {}, svg);
   const scroll = make("div", { class: "scroll" }, room), told = make("p", { class: "quiet" });
   const paths = make("ol", { class: "unseen" });
-  const element = make("section", { "aria-label": "Beam search" }, make("header", {}, make("h2", {}, "The beam as a tree"),
-    saveMenu("beam", { picture: () => whole(), json: () => tree })), told, scroll, paths);
+  const save = saveMenu("beam", { picture: () => whole(), json: () => tree });
+  const element = section("Beam search", "The beam as a tree", save, told, scroll, paths);
   let tree = null, found = null, at = null;
   scroll.onscroll = () => requestAnimationFrame(() => draw(svg, scroll.scrollLeft, scroll.clientWidth));
 
@@ -37,8 +39,8 @@ export function treeView() {
     const width = found.steps.length * WIDE + 2 * EDGE, height = found.rows * HIGH + 2 * EDGE;
     Object.assign(room.style, { width: `${width}px`, height: `${height}px` });
     const pruned = tree.nodes.filter((node) => node.state === "pruned").length;
-    told.textContent = `${tree.nodes.length} hypotheses in ${found.steps.length} steps, at most ${tree.width} kept in ` +
-      `each; ${pruned} were pruned. Arrow keys walk along the branches.`;
+    told.textContent = `${tree.nodes.length} hypotheses in ${found.steps.length} steps, ${tree.width} kept in each; ` +
+      `${pruned} were pruned. Arrow keys walk along the branches.`;
     set(svg, { "aria-label": "Tree of hypotheses" });
     scroll.scrollTo(0, 0);
     draw(svg, 0, scroll.clientWidth || width);
@@ -81,8 +83,9 @@ export function treeView() {
 
   // How probable its token is after those before; nodes have log p of all of them.
   const own = (node) => Math.exp(node.log_prob - (found.placed.get(node.parent)?.node.log_prob ?? 0));
-  const describe = (node) => [readable(node.text), lines(found.placed.has(node.parent) && `probability ${percent(own(node))}`,
-    `log p so far ${number(node.log_prob)}, score ${number(node.score)}`, ENDS[node.state])];
+  const describe = (node) => [readable(node.text),
+    lines(found.placed.has(node.parent) && `probability ${percent(own(node))}`,
+      `log p so far ${number(node.log_prob)}, score ${number(node.score)}`, ENDS[node.state])];
 
   function tell(node, group) {
     showTip(group, ...describe(node), { live: true });
@@ -93,8 +96,11 @@ export function treeView() {
     const here = found.placed.get(at), siblings = here && found.steps[here.node.step];
     const best = (list) => list.find((node) => node.state === "best") ?? list[0];
     const next = !here ? best(found.steps.find((step) => step.length)) : {
-      ArrowRight: best(tree.nodes.filter((node) => node.parent === at)), ArrowLeft: found.placed.get(here.node.parent)?.node,
-      ArrowDown: siblings[here.row + 1], ArrowUp: siblings[here.row - 1] }[event.key];
+      ArrowRight: best(tree.nodes.filter((node) => node.parent === at)),
+      ArrowLeft: found.placed.get(here.node.parent)?.node,
+      ArrowDown: siblings[here.row + 1],
+      ArrowUp: siblings[here.row - 1],
+    }[event.key];
     if (!event.key.startsWith("Arrow")) return;
     event.preventDefault();
     if (!next) return;

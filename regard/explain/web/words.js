@@ -2,10 +2,12 @@
 import { make } from "./dom.js";
 import { common } from "./numbers.js";
 
+const UNSPACED = /\p{Script=Han}|\p{Script=Hiragana}|\p{Script=Katakana}|\p{Script=Thai}/u;
+
 // Words between spaces; of a text without any, as in Chinese, those that the browser finds.
 export function words(text) {
   const parts = text.trim().split(/\s+/).filter(Boolean);
-  if (parts.length > 1 || !/\p{Script=Han}|\p{Script=Hiragana}|\p{Script=Katakana}|\p{Script=Thai}/u.test(text)) return parts;
+  if (parts.length > 1 || !UNSPACED.test(text)) return parts;
   return [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)].map((part) => part.segment);
 }
 

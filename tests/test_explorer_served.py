@@ -1,0 +1,345 @@
+"""The explorer of a server, in a real browser with real models: what is typed, forced, edited, compared and
+corrected."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.explain.page import POLICY, served_page, web_folder
+from regard.nn.edits import Edits
+from regard.system import System
+from tests.browser import launched, opened, scroll_width
+from tests.conftest import FULL, whole
+from tests.scripts import node, run_module
+from tests.served import PICTURES, TEXT, Running, running, save_model
+from tests.test_explorer import NAMELESS, choose, token
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+SENTENCE = "alpha beta gamma"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explored")
+
+
+@pytest.fixture(scope="module")
+def system(folder: Path) -> System:
+    return save_model(folder / "one", TEXT, seed=5)
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, folder: Path, system: System) -> Iterator[Running]:
+    """Two models of text, and where all is tested one of pictures."""
+    save_model(folder / "two", TEXT, seed=2)
+    names = ["one", "two"]
+    if FULL:
+        save_model(folder / "pictures", PICTURES)
+        names.append("pictures")
+    with running(folder, models=[{"folder": str(folder / name), "device": "cpu"} for name in names]) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, server: Running) -> Iterator[Page]:
+    with opened(browser, str(server.client.base_url)) as found:
+        found.get_by_role("textbox", name="Text").wait_for()
+        yield found
+
+
+def write(page: Page, text: str = SENTENCE, *, beam: int | None = None) -> None:
+    """Type a sentence, and wait for all that is shown of it."""
+    if beam is not None:
+        page.get_by_role("spinbutton", name="Beam").fill(str(beam))
+    page.locator("textarea:visible").fill(text)
+    with answered(page, "inspect"):
+        page.keyboard.press("Enter")
+    page.locator(".written .token").first.wait_for()
+
+
+def answered(page: Page, path: str) -> Any:
+    return page.expect_response(re.compile(f"/v1/{path}$"))
+
+
+def output(page: Page) -> list[str]:
+    return [x.strip() for x in page.locator(".written:visible .token").all_inner_texts()]
+
+
+def part(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def test_only_what_the_page_needs_is_served(server: Running) -> None:
+    assert "<script>" not in served_page(), "its policy lets no script into the document"
+    answer = server.client.get("/")
+    assert answer.headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY
+    for path in web_folder().glob("*.[jc]s*"):
+        found = server.client.get(f"/web/{path.name}")
+        assert found.text == path.read_text(encoding="utf-8")
+        assert found.headers["content-type"].startswith("text/javascript" if path.suffix == ".js" else "text/css")
+    for name in ("index.html", "no.js", "..%2Fpage.py", "%2e%2e/page.py"):
+        assert server.client.get(f"/web/{name}").status_code == 404, name
+
+
+def test_the_output_appears_as_it_is_written(page: Page, system: System) -> None:
+    page.evaluate("""() => { window.seen = []; const live = document.querySelector('.live');
+        new MutationObserver(() => seen.push(live.textContent)).observe(live, { childList: true, subtree: true,
+          characterData: true }); }""")
+    write(page, beam=1)
+    best = system.outputs([SENTENCE], beam=1)[0][0]
+    assert output(page) == [*best.text.split(), "</s>"][: len(output(page))]
+    seen = [text for text in page.evaluate("seen") if text]
+    assert len(set(seen)) > 2, "word by word"
+    assert all(best.text.startswith(text) for text in seen)
+    assert f"log p {best.log_prob:.2f}".replace("-", "−") in part(page, "Output").inner_text()
+
+
+def test_another_token_is_chosen_and_the_rest_changes(page: Page, system: System) -> None:
+    write(page)
+    before, found = output(page), system.inspect(SENTENCE, alternatives=8)
+    page.locator(".written .token").nth(1).click()
+    panel = page.get_by_role("group", name="Alternatives")
+    shown = [text.split("\n")[0] for text in panel.get_by_role("button").all_inner_texts()]
+    assert shown == [one.text for one in found.outputs[0].tokens[1].alternatives]
+    assert panel.locator("[aria-current=true]").evaluate("x => x === document.activeElement")
+    page.keyboard.press("ArrowDown")
+    with answered(page, "inspect") as told:
+        page.keyboard.press("Enter")
+    forced = json.loads(told.value.request.post_data or "")["forced"]
+    assert forced == [found.outputs[0].tokens[0].id, found.outputs[0].tokens[1].alternatives[1].id]
+    page.get_by_text("begins as you chose (2 tokens)").wait_for()
+    again = system.inspect(SENTENCE, forced=forced)
+    assert output(page) == [token.text for token in again.outputs[0].tokens]
+    assert output(page) != before
+    assert page.locator(".written .forced").count() == 2
+    assert "Without that:" in part(page, "Output").inner_text()
+    with answered(page, "inspect"):
+        page.get_by_role("button", name="Reset").click()
+    page.get_by_text("begins as you chose").wait_for(state="detached")
+    assert output(page) == before
+
+
+def test_the_beam_is_a_tree_that_can_be_walked(page: Page, system: System) -> None:
+    write(page, beam=2)
+    tree = system.inspect(SENTENCE, tree=True, beam=2).tree
+    assert tree is not None
+    assert f"{len(tree.nodes)} hypotheses in {tree.steps + 1} steps" in part(page, "Beam search").inner_text()
+    best = page.locator(".tree .node.best")
+    assert 3 < best.count() <= sum(node.state == "best" for node in tree.nodes)
+    assert page.locator(".tree .node.pruned").count() > 0
+    page.get_by_role("application", name="Tree of hypotheses").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    way = [node for node in tree.nodes if node.state == "best"]
+    assert page.locator("#tip b").inner_text() == way[2].text
+    assert "on the best path" in page.locator("#tip").inner_text()
+    page.keyboard.press("ArrowDown")
+    assert "on the best path" not in page.locator("#tip").inner_text()
+
+
+def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -> None:
+    write(page)
+    before, layer = output(page), page.get_by_role("combobox", name="Layer").first.input_value()
+    choose(page, "Heads", "0")
+    with answered(page, "inspect"):
+        page.get_by_role("button", name="Switch head 0 off").click()
+    page.get_by_text("edited", exact=True).wait_for()
+    off = system.inspect(SENTENCE, edits=Edits(heads_off=((layer, 0),)))
+    assert output(page) == [token.text for token in off.outputs[0].tokens]
+    assert page.get_by_role("button", name="Switch head 0 on again").is_visible()
+    with answered(page, "inspect"):
+        page.get_by_role("button", name="Reset").click()
+    page.get_by_text("edited", exact=True).wait_for(state="detached")
+    assert output(page) == before
+    choose(page, "Heads", "mean")
+    token(page, "target, attending", 0).click()
+    bars = page.get_by_role("group", name="Edit a row of weights").get_by_role("slider")
+    assert bars.count() == len(SENTENCE.split()) + 1
+    bars.nth(2).focus()
+    with answered(page, "inspect") as told:
+        page.keyboard.press("End")
+    (row,) = json.loads(told.value.request.post_data or "")["edits"]["rows"]
+    assert (row["layer"], row["head"], row["position"]) == (layer, None, 0)
+    assert row["weights"] == [0, 0, 1, 0]
+    page.get_by_text("edited", exact=True).wait_for()
+    edited = system.inspect(SENTENCE, edits=Edits.from_json({"rows": [row]}))
+    assert output(page) == [token.text for token in edited.outputs[0].tokens]
+    token(page, "target, attending", 0).hover()
+    assert "100% gamma" in page.locator("#tip").inner_text()
+
+
+def test_a_link_to_what_was_changed(page: Page, browser: Browser) -> None:
+    write(page)
+    page.locator(".written .token").nth(0).click()
+    with answered(page, "inspect"):
+        page.get_by_role("group", name="Alternatives").get_by_role("button").nth(2).click()
+    page.get_by_text("begins as you chose").wait_for()
+    choose(page, "Drawn as", "Heat map")
+    expected, address = output(page), page.url
+    with opened(browser, address) as other:
+        other.get_by_text("begins as you chose").wait_for()
+        assert output(other) == expected
+        assert other.get_by_role("application", name="Heat map").is_visible()
+        assert other.locator("textarea:visible").input_value() == SENTENCE
+
+
+def test_two_models_side_by_side(page: Page) -> None:
+    page.get_by_role("group", name="View").get_by_text("Compare").click()
+    page.locator("textarea:visible").fill(SENTENCE)
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text(re.compile("tokens differ|Both write the same")).wait_for()
+    one, two = part(page, "Model 1"), part(page, "Model 2")
+    texts = [[x.strip() for x in each.locator(".token").all_inner_texts()] for each in (one, two)]
+    assert texts[0] != texts[1]
+    differ = [[x.strip() for x in each.locator(".differs").all_inner_texts()] for each in (one, two)]
+    kept = [list(mine) for mine in texts]
+    for mine, gone in zip(kept, differ, strict=True):
+        for word in gone:
+            mine.remove(word)
+    assert sorted(kept[0]) == sorted(kept[1]), "what is not marked stands in both"
+    assert page.locator(".links:visible").count() == 2
+
+
+def test_what_if_a_word_were_another(page: Page, system: System) -> None:
+    write(page)
+    words = page.get_by_role("group", name="Words of the source").get_by_role("button")
+    assert words.all_inner_texts() == SENTENCE.split()
+    words.nth(1).click()
+    page.get_by_role("textbox", name="Instead of beta").fill("zeta")
+    page.keyboard.press("Enter")
+    row = page.locator(".variants tbody tr").first
+    row.wait_for()
+    (expected,) = system.counterfactual(SENTENCE, ["alpha zeta gamma"])
+    cells = row.get_by_role("cell").all_inner_texts()
+    assert cells[:2] == ["alpha zeta gamma", expected.text]
+    assert cells[3].startswith(f"{expected.log_prob_of_original:.2f}".replace("-", "−"))
+    assert row.locator("ins").first.inner_text() == "zeta"
+    page.get_by_role("button", name="Leave out each word").click()
+    page.locator(".source-word.weighed").nth(2).wait_for()
+    assert page.locator(".variants tbody tr").count() == 4
+    losses = [-one.change for one in system.counterfactual(SENTENCE)]
+    shown = [float(x) for x in words.evaluate_all("all => all.map((x) => x.style.getPropertyValue('--w'))")]
+    assert shown.index(max(shown)) == losses.index(max(losses))
+
+
+def test_a_document_is_ranked_by_doubt_corrected_and_saved(page: Page, system: System) -> None:
+    sentences = ["alpha beta", "gamma delta epsilon zeta", "eta", "theta alpha theta alpha theta"]
+    page.get_by_role("group", name="View").get_by_text("Document").click()
+    page.locator("textarea:visible").fill("\n".join(sentences) + "\n\n")
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_text(re.compile(r"4 sentences, \d of them doubtful")).first.wait_for()
+    rows = page.locator(".document tbody tr")
+    expected = {one: found for one, found in zip(sentences, system.doubts(sentences), strict=True) if found}
+    ranked = sorted(sentences, key=lambda one: -expected[one].doubt)
+    assert [row.get_by_role("cell").nth(1).inner_text() for row in rows.all()] == ranked
+    told = [int(row.get_by_role("cell").first.inner_text().rstrip("%")) for row in rows.all()]
+    assert told == [pytest.approx(100 * expected[one].doubt, abs=1.01) for one in ranked]
+    rows.first.get_by_role("button", name="Correct").click()
+    page.get_by_role("textbox", name="Output of sentence").fill("CORRECT\tTEXT ")
+    rows.first.get_by_role("button", name="Done").click()
+    assert rows.first.get_by_text("corrected").is_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Corrected as TSV").click()
+    assert Path(download.value.path()).read_text() == f"{ranked[0]}\tCORRECT TEXT\n"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="All as JSONL").click()
+    pairs = [json.loads(line) for line in Path(download.value.path()).read_text().splitlines()]
+    assert [pair["source"] for pair in pairs] == sentences
+    assert {pair["source"]: pair["target"] for pair in pairs} == {
+        one: "CORRECT TEXT" if one == ranked[0] else expected[one].text for one in sentences
+    }
+    choose(page, "Order", "as in the text")
+    assert [row.get_by_role("cell").nth(1).inner_text() for row in rows.all()] == sentences
+    with answered(page, "inspect"):
+        rows.nth(1).get_by_role("button", name="Look into it").click()
+    assert page.locator("textarea:visible").input_value() == sentences[1]
+
+
+def test_refusals_are_told(page: Page) -> None:
+    with answered(page, "generate"):
+        page.locator("textarea:visible").fill("alpha " * 2000)
+        page.keyboard.press("Enter")
+    told = page.locator(".told.error")
+    told.wait_for()
+    assert "tokens" in told.inner_text()
+
+
+def test_served_pages_are_named_and_narrow(page: Page) -> None:
+    write(page)
+    page.locator(".written .token").nth(0).click()
+    assert page.evaluate(NAMELESS) == []
+    for role in ("banner", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1, role
+    page.set_viewport_size({"width": 360, "height": 740})
+    for view in ("Explore", "Compare", "Document"):
+        page.get_by_role("group", name="View").get_by_text(view).click()
+        assert scroll_width(page) <= 360, view
+
+
+def test_what_is_spoken_becomes_a_wav_file(page: Page) -> None:
+    """The browser's microphone is one that beeps."""
+    found = page.evaluate("""async () => { const { record, base64 } = await import("/web/sound.js");
+        const stop = await record();
+        await new Promise((done) => setTimeout(done, 400));
+        return base64(await stop()); }""")
+    with wave.open(io.BytesIO(base64.b64decode(found))) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
+    assert len(samples) > 1600
+
+
+@node
+def test_samples_are_written_as_they_are() -> None:
+    (found,) = run_module({"sound": ["wav", "base64"]}, "say(base64(wav(given, 8000)));", [0, 0.5, -1, 1, 2])
+    with wave.open(io.BytesIO(base64.b64decode(found))) as file:
+        assert file.getframerate() == 8000
+        assert np.frombuffer(file.readframes(5), dtype=np.int16).tolist() == [0, 16384, -32767, 32767, 32767]
+
+
+@node
+def test_what_two_texts_share_and_what_is_a_word() -> None:
+    program = """
+say(common(given[0].split(" "), given[1].split(" ")));
+say([words("eins  zwei "), words("猫は寝る").join("|"),
+  sentences("One. Two!\\n\\nThree", true), sentences("a b\\nc", false)]);
+"""
+    same, (spaced, unspaced, split, lines) = run_module(
+        {"numbers": ["common"], "words": ["words", "sentences"]}, program, ["a b c d", "a x c c d"]
+    )
+    assert same == [[True, False, True, True], [True, False, True, False, True]]
+    assert spaced == ["eins", "zwei"]
+    assert unspaced.replace("|", "") == "猫は寝る"
+    assert "|" in unspaced
+    assert split == ["One.", "Two!", "Three"]
+    assert lines == ["a b", "c"]
+
+
+@whole
+def test_a_picture_is_dropped(page: Page, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(16, 16, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    page.get_by_role("combobox", name="Model").select_option("pictures")
+    with answered(page, "inspect"):
+        page.get_by_label("Choose a picture").last.set_input_files(tmp_path / "a.png")
+    page.locator("canvas.main:visible").wait_for()
+    assert page.locator(".written .token").count() > 0
