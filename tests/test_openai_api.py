@@ -240,6 +240,13 @@ def test_completions_of_a_language_model(client: openai.OpenAI) -> None:
     assert all(len(x) == 2 for x in known.top_logprobs)
     drawn = ask(max_tokens=4, temperature=1.5, n=1, best_of=8, seed=1).choices
     assert len(drawn) == 1
+    strange = ask("alpha unheard-of", max_tokens=3)  # a word that it does not know
+    assert len(strange.choices[0].text.split()) == 3
+    assert (
+        "".join(x.choices[0].text for x in ask("alpha unheard-of", max_tokens=3, stream=True))
+        == strange.choices[0].text
+    )
+    assert len(ask(max_tokens=10**6).choices[0].text) > 0  # as much as the server allows
 
 
 def test_completions_of_a_translator(client: openai.OpenAI) -> None:
