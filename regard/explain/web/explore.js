@@ -12,7 +12,7 @@ import { prepare } from "./prepare.js";
 import { treeView } from "./tree.js";
 import { marked } from "./words.js";
 
-const ALTERNATIVES = 8;
+const ALTERNATIVES = 8, WIDEST = 32; // asked for; of a beam, where the server does not say
 const HINT = " Choose a token to see what else might have stood there.";
 
 export function exploreView(models, onchange) {
@@ -22,10 +22,10 @@ export function exploreView(models, onchange) {
 
   const only = latest(), input = composer(() => run());
   const select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
-  const beam = make("input", { type: "number", min: 1, max: 32, "aria-label": "Beam" });
+  const beam = make("input", { type: "number", min: 1 });
   const method = make("select"), methods = field("Explained by", method);
   const told = make("p", { class: "told", role: "status" }), facts = make("p", { class: "quiet" });
-  const live = make("p", { class: "live", dir: "auto", "aria-live": "polite", "aria-label": "Output" });
+  const live = make("p", { class: "live", dir: "auto" }); // a screen reader is told when all is written
   const before = make("p", { class: "quiet", dir: "auto" }), chips = make("div", { class: "row chips" });
 
   const edits = editor(() => look()), tree = treeView();
@@ -65,6 +65,7 @@ export function exploreView(models, onchange) {
     const info = model(), known = (info.languages ?? []).filter(({ source }) => source !== "source");
     input.show(info.sources);
     beam.value = info.search?.beam ?? "";
+    beam.max = info.limits?.beam ?? WIDEST;
     beam.closest("label").hidden = !info.writes;
     facts.textContent = [known.slice(0, 4).map(({ source, target }) => `${source} to ${target}`).join(", "),
       info.parameters && `${info.parameters.toLocaleString("en")} parameters`, !info.ready && "not ready yet"]
@@ -148,7 +149,7 @@ export function exploreView(models, onchange) {
     attention.show(shown);
     showOutput();
     tree.show(found.tree);
-    if (best && asItIs) what.show(select.value, given, original);
+    if (best && asItIs && model().sources.length) what.show(select.value, given, original); // a prompt has no score
     announce(best ? best.text : shown.target.join(" "));
   }
 
