@@ -7,6 +7,7 @@ import { composer } from "./compose.js";
 import { counterfactualPanel } from "./counterfactual.js";
 import { announce, button, field, make, number, section } from "./dom.js";
 import { editor } from "./edits.js";
+import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
 import { prepare } from "./prepare.js";
 import { treeView } from "./tree.js";
@@ -18,7 +19,7 @@ const HINT = " Choose a token to see what else might have stood there.";
 export function exploreView(models, onchange) {
   let forced = []; // ids of tokens that the output begins with
   let given = null, found = null, shown = null; // the input, the inspection of it and its explanation
-  let original = null; // { text, log_prob } of the output as the model has it
+  let original = null; // the output as the model has it
 
   const only = latest(), input = composer(() => run());
   const select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
@@ -143,7 +144,7 @@ export function exploreView(models, onchange) {
     }
     told.textContent = "";
     const best = found.outputs?.[0], asItIs = !forced.length && !edits.get();
-    if (best && asItIs) original = { text: best.text, log_prob: best.log_prob };
+    if (best && asItIs) original = best;
     live.hidden = true;
     output.element.hidden = result.hidden = attention.element.hidden = false;
     attention.show(shown);
@@ -166,10 +167,13 @@ export function exploreView(models, onchange) {
 
   function showOutput() {
     if (!shown) return;
-    const best = found.outputs?.[0];
-    output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length });
+    const best = found.outputs?.[0], changed = original && best && best !== original;
+    const texts = (one) => one.tokens.map((token) => token.text);
+    const [kept] = changed ? common(texts(best), texts(original)) : [];
+    output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length,
+      differs: (i) => kept?.[i] === false });
     before.replaceChildren();
-    if (original && best && best.text !== original.text) {
+    if (changed && best.text !== original.text) {
       before.append("Without that: ", marked(original.text, best.text), ` (log p ${number(original.log_prob)})`);
     }
     showChips();
