@@ -225,7 +225,8 @@ class System:
         then. Without `variants`, a text is read without each of its words in turn."""
         source = self._field(source, "source")
         if variants is None:
-            if not isinstance(source, str) or not self.config.sources[0].text:
+            side = self.config.sources[0]
+            if not isinstance(source, str) or (side.given and not side.text):
                 raise ConfigError("only a text is read without each of its words; say which variants of the source")
             variants = without_each_word(source)
         fields = self._fields(variants, "variants")

@@ -494,9 +494,9 @@ def test_too_little_memory_is_said_and_a_bug_is_not_hidden(capsys: pytest.Captur
 
 def test_what_python_shows_of_a_model(model: Path) -> None:
     assert dir(regard) == [
-        "AttentionScore", "Body", "Config", "EncoderSettings", "HeadTarget", "Metric", "Modality", "Objective",
-        "ObjectiveSettings", "RegardError", "Score", "SideSettings", "Stem", "StemSettings", "System", "Target",
-        "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "import_model", "load",
+        "AttentionScore", "Body", "Config", "Edits", "EncoderSettings", "HeadTarget", "Metric", "Modality", "Objective",
+        "ObjectiveSettings", "RegardError", "RowEdit", "Score", "SideSettings", "Stem", "StemSettings", "System",
+        "Target", "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "import_model", "load",
         "register", "train",
     ]  # fmt: skip
     assert all(getattr(regard, name) for name in dir(regard))

@@ -49,6 +49,7 @@ from tests.toy import WORDS, untrained
 
 CPU = torch.device("cpu")
 BEGIN, END = 1, 2
+PHRASES = [[[5, 6]], [[7], [9]], [[4, 4]]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Asked:
             "greedy": {},
             "beam": {"width": 3, "nbest": 2},
             "exact": {"width": 4, "nbest": 4, "penalty": "gnmt", "alpha": 0.7, "exact": True},
-            "phrase": {"width": 3, "penalty": "none", "constraints": [[[5, 6]]]},
+            "phrase": {"width": 3, "penalty": "none", "constraints": [PHRASES[self.number % len(PHRASES)]]},
         }
         return {**usual, **own[self.kind]}
 
@@ -164,6 +165,13 @@ def test_so_do_those_of_ctc_alone_and_beside_a_decoder(decoder: str) -> None:
     kinds = ("greedy", "beam", "sample", "exact")  # marks of these are its own: `<s>` is 1, `</s>` 2
     model = model if alone else JointStepper(model, 0.4)
     check_schedule(model, recordings([20, 9, 31, 14, 26, 12]), asked(6, choice, kinds), choice)
+
+
+@pytest.mark.parametrize("pair", [("lstm-uni", "gru-mlp-feeding"), ("transformer-t5", "transformer-pre-learned")])
+def test_so_do_those_of_different_phrases_and_of_one_kind(pair: Pair) -> None:
+    choice = drawn(pair)
+    for kinds in (["phrase"], ["exact"], ["sample"]):
+        check_schedule(tiny(pair), draw([3, 1, 0, 6, 4, 2], 11, seed=2), asked(6, choice, kinds), choice)
 
 
 def test_a_cache_is_no_longer_than_the_longest_row() -> None:

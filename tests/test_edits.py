@@ -262,5 +262,18 @@ def test_errors_name_what_there_is() -> None:
     for weights, said in (((0.0, 0.0), "all 0"), ((-1.0,), "0 or more"), ((float("nan"),), "0 or more"), ((), "all 0")):
         with pytest.raises(ConfigError, match=said):
             RowEdit(name, None, 3, weights)
-    with pytest.raises(ConfigError, match="position -1"):
-        RowEdit(name, None, -1, (1.0,))
+    for position in (-1, 2**40):
+        with pytest.raises(ConfigError, match=f"no position {position}"):
+            RowEdit(name, None, position, (1.0,))
+
+
+def test_weights_of_any_size_are_shares() -> None:
+    model, (source, target) = tiny(("lstm-bi", "transformer-pre-learned")), batch_of("lstm-bi")
+    name = "decoder.blocks.0.cross_attention"
+    found = []
+    for size in (1.0, 1e300, 1e-300):
+        with capture(made := edited(model, Edits(rows=(RowEdit(name, None, 0, (size, 3 * size)),)))) as trace:
+            made(source, target)
+        found.append(trace.weights(name, 3)[:, 0, :2])
+    for weights in found:
+        torch.testing.assert_close(weights, torch.tensor([[0.25, 0.75]] * 2))

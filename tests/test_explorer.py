@@ -388,6 +388,15 @@ def test_axe_finds_nothing(scheme: str, browser: Browser, tmp_path: Path) -> Non
                 assert found == [], (number, view)
 
 
+def test_a_notebook_shows_it_in_a_frame(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{sentence()._repr_html_()}", encoding="utf-8")
+    with opened(browser, tmp_path / "cell.html") as page:
+        frame = page.frame_locator("iframe")
+        frame.get_by_role("listbox", name="target, attending").get_by_role("option").nth(1).hover()
+        assert frame.locator("#tip").inner_text().startswith("Kat\n")
+        frame.get_by_role("button", name="Colours").click()  # in a sandbox nothing can be remembered
+
+
 def test_a_token_cannot_break_out(browser: Browser, tmp_path: Path) -> None:
     hostile = ["</script><img src=x onerror=alert(1)>", "{{data}}", "\x00", "<b>", "</s>"]
     with opened(browser, saved(tmp_path, sentence(hostile, hostile))) as page:

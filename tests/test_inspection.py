@@ -189,7 +189,8 @@ def test_edits_are_held_against_what_there_is() -> None:
     plain = {"heads_off": [[layer, 1]], "rows": [{"layer": layer, "position": 2, "weights": [0, 1]}]}
     assert Edits.from_json(plain) == Edits(((layer, 1),), (RowEdit(layer, None, 2, (0.0, 1.0)),))
     assert not Edits.from_json({})
-    wrong: list[Any] = [{"rows": [{"layer": layer}]}, {"off": []}, {"heads_off": [3]}, {"rows": [{"heads": 1}]}, []]
+    wrong: list[Any] = [{"rows": [{"layer": layer}]}, {"off": []}, {"heads_off": [3]}, {"rows": [{"heads": 1}]}, [],
+                        {"heads_off": [[layer, math.inf]]}]  # fmt: skip
     for data in wrong:
         with pytest.raises(ConfigError, match="these are no edits"):
             Edits.from_json(data)
@@ -348,6 +349,7 @@ def test_the_variants_of_a_prompt_are_judged_by_what_comes_after_them() -> None:
     (found,) = made.counterfactual("alpha beta", ["gamma"])
     (pair,) = made.task.score_items([made.task.item("")], [[*made.task.target.encode("gamma"), *original]])
     assert found.log_prob_of_original == pytest.approx(math.fsum(pair.tokens[1:]), abs=1e-4)
+    assert [x.field for x in made.counterfactual("alpha beta")] == ["beta", "alpha"]
     with pytest.raises(ConfigError, match="say which variants"):
         system("picture").counterfactual("a.png")
 

@@ -20,7 +20,7 @@ from regard.explain.trace import Explanation
 
 MOST = 2_000_000  # weights of encoder layers that one explanation may bring, of 7 bytes each
 DECIMALS = 4  # finer than any screen shows, and the weights are nearly all of the page's size
-STYLES = ("style.css",)
+STYLE, SERVED_STYLE = "style.css", "explorer.css"  # of both pages, and of what only a server's page has
 WEB = "web"  # the folder of modules, here and, as it is served, in the page's addresses
 # Nothing may be fetched: the page works offline, and no token can make it call out.
 OFFLINE = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -39,7 +39,7 @@ def page(explanations: list[Explanation], title: str = "What the model attends t
     return _filled(
         title,
         policy=f'<meta http-equiv="Content-Security-Policy" content="{OFFLINE}">',
-        style=f"<style>\n{''.join(map(text, STYLES))}</style>",
+        style=f"<style>\n{text(STYLE)}</style>",
         data=f'<script type="application/json" id="data">{data}</script>',
         script=f'<script type="module">\n{one_script("page")}</script>',
     )
@@ -48,7 +48,7 @@ def page(explanations: list[Explanation], title: str = "What the model attends t
 def served_page(title: str = "Regard") -> str:
     """The document of a server, which has the files of `web_folder` under `web/` beside it, the native API under `v1/`
     and `POLICY` as its Content-Security-Policy."""
-    styles = "\n".join(f'<link rel="stylesheet" href="{WEB}/{name}">' for name in STYLES)
+    styles = "\n".join(f'<link rel="stylesheet" href="{WEB}/{name}">' for name in (STYLE, SERVED_STYLE))
     icon = '<link rel="icon" href="data:,">'  # none, so that none is asked for
     script = f'<script type="module" src="{WEB}/explorer.js"></script>'
     return _filled(title, policy=icon, style=styles, data="", script=script)

@@ -34,7 +34,7 @@ class RowEdit:
 
     def __post_init__(self) -> None:
         where = f"position {self.position} of {self.layer}"
-        if self.position < 0:
+        if not 0 <= self.position < 2**31:
             raise ConfigError(f"no {where}; positions are counted from 0")
         if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights):
             raise ConfigError(f"weights for {where} should be numbers of 0 or more")
@@ -61,7 +61,7 @@ class Edits:
             _only(data, {"heads_off", "rows"})
             off = tuple((str(layer), int(head)) for layer, head in data.get("heads_off", []))
             return Edits(off, tuple(_row(row) for row in data.get("rows", [])))
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise ConfigError(
                 f"these are no edits ({error}); write {{'heads_off': [[layer, head]], 'rows': [{{'layer': …, "
                 "'head': …, 'position': …, 'weights': […]}]}"
@@ -95,7 +95,7 @@ def _row(data: dict[str, Any]) -> RowEdit:
 
 def _only(data: dict[str, Any], names: set[str]) -> None:
     if not isinstance(data, dict):
-        raise TypeError(f"{data!r} is no mapping")
+        raise TypeError(f"{type(data).__name__} is no mapping")
     if unknown := sorted(set(data) - names):
         raise ValueError(f"unknown name '{unknown[0]}'")
 
@@ -115,8 +115,8 @@ class LayerEdits:
         if keys is None:
             keys = torch.arange(weights.shape[-1], device=weights.device)[None]
         for edit in self.rows:
-            given = weights.new_tensor((*edit.weights, 0.0))  # the last is that of keys beyond
-            last = len(edit.weights)
+            most, last = max(edit.weights), len(edit.weights)
+            given = weights.new_tensor([*(weight / most for weight in edit.weights), 0.0])  # the last: of keys beyond
             row = given[torch.where((keys >= 0) & (keys < last), keys, last)][:, None, None, :]
             row = torch.where(seen, row, 0.0)
             row = row / row.sum(-1, keepdim=True).clamp(min=torch.finfo(row.dtype).tiny)

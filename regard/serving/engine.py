@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from regard.data.side import Field
 from regard.errors import ConfigError, DataError, RegardError
@@ -77,7 +77,7 @@ class Size:
     def of(task: TextGeneration, request: Request, search: Search) -> Size:
         """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
         places, (room,) = task.source.places(request.item), task.room([request.item], search)
-        if task.model.reads_source_first:
+        if task.together:
             return Size(task.width(search), places + room + 1)
         return Size(task.width(search), room + 1, places)
 
@@ -311,9 +311,9 @@ class ContinuousEngine(Engine):
     def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
         """Encode what some requests were given, in one batch, and let their searches join."""
         task, stepper = self.task, self.task.stepper(jobs[0].work.search)
-        alike = dict[Any, list[Job]]()
+        alike = dict[tuple[Search, bool], list[Job]]()
         for job in jobs:
-            alike.setdefault(job.ticket if job.work.phrases else job.work.search, []).append(job)
+            alike.setdefault((job.work.search, bool(job.work.phrases)), []).append(job)
         order = [job for some in alike.values() for job in some]
         try:
             searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
@@ -339,12 +339,13 @@ class ContinuousEngine(Engine):
             batch.clear()
             return
         for ticket, found in finished:
-            job = self.jobs.pop(ticket)
-            assert job.request is not None, "what is searched for was asked for"
-            search = job.work.search
-            job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
+            job = self.jobs.pop(ticket, None)
+            if job is not None and job.request is not None:  # none: another listener has just cancelled it
+                search = job.work.search
+                job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
         for ticket, settled in batch.settled():
-            if len(settled) > (job := self.jobs[ticket]).told:
+            job = self.jobs.get(ticket)
+            if job is not None and len(settled) > job.told:
                 job.told = len(settled)
                 job.listener.wrote(settled)
 

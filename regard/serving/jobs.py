@@ -63,7 +63,8 @@ class Jobs:
     def _problem(self, given: Field) -> str | None:
         """Why a source cannot be read, or None."""
         task = self.system.task
-        item, begins = task.item(given), task.target.encode(prompt) if (prompt := task.source.prompt(given)) else []
+        (item,), prompt = task.source.encode_many([given]), task.source.prompt(given)
+        begins = task.target.encode(prompt) if prompt else []
         return task.source.problem(item, task.longest) or task.unfit(item, begins)
 
     def _score(self, ask: Score) -> Job:

@@ -45,6 +45,7 @@ from regard.serving.wire import (
     dumped,
 )
 from regard.system import System, load
+from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ class Input:
     text: StableText = field(default_factory=StableText)
 
     def wrote(self, tokens: Sequence[int]) -> None:
-        if self.ask.stream:
-            new = self.text.settled(self.worker.text_of(self, tokens))
+        task = self.worker.system.task
+        if self.ask.stream and isinstance(task, TextGeneration) and task.grows:
+            new = self.text.settled(task.target.decode(tokens))
             self.worker.say(*([Wrote(id=self.ask.id, text=new)] if new else []))
 
     def done(self, outputs: list[Output]) -> None:
@@ -137,10 +139,6 @@ class Worker:
         lines = traceback.format_tb(error.__traceback__)
         print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
         return Refused(500, "internal", "something went wrong here; the log says where")
-
-    def text_of(self, one: Input, tokens: Sequence[int]) -> str:
-        """What some tokens of an output read as."""
-        return self.system.task.target.decode(tokens)
 
     # Taking requests
 
@@ -210,8 +208,10 @@ class Worker:
         self.finished = []
         task = self.system.task
         try:
+            items = task.source.encode_many([one.field for one, _ in done])
             findings = [
-                Finding(one.field, task.item(one.field), one.search, one.ask.request, outputs) for one, outputs in done
+                Finding(one.field, item, one.search, one.ask.request, outputs)
+                for (one, outputs), item in zip(done, items, strict=True)
             ]
             written = describe(task, findings)
         except RegardError as error:
@@ -284,14 +284,14 @@ def describe_model(system: System, start: Start) -> ModelInfo:
         raise ConfigError(f"{served.folder} writes and predicts nothing for an input, so there is nothing to serve")
     prefixes = [prefix for prefix in config.data.prefixes if prefix.startswith(LANGUAGE)]
     guessed = [LanguagePair(target=prefix.strip("<2>"), prefix=prefix) for prefix in prefixes]
-    own = served.engine == "regard"
+    own, writes = served.engine == "regard", isinstance(task, TextGeneration)
     texts = [part.media for part in task.source.parts] == ["text"] and config.target.text
     weights = system.folder / WEIGHTS
     return ModelInfo(
         name=served.name, ready=True, target=config.target.kind,
         sources=[part.media for part in task.source.parts] if config.sources[0].given else [],
-        writes=config.target.written, aligns=task.best_layer is not None, embeds=own,
-        methods=list(METHODS) if config.target.written and config.sources[0].given and own else [],
+        writes=writes, aligns=task.best_layer is not None, embeds=own,
+        methods=list(METHODS) if writes and own and config.sources[0].given else [],
         languages=served.pairs or guessed or ([LanguagePair()] if texts and config.sources[0].given else []),
         parameters=system.parameters(), device=str(task.device), engine=served.engine,
         created=int(weights.stat().st_mtime if weights.exists() else time.time()),
