@@ -24,6 +24,8 @@ RACES = {
     "speech-cpu": ("speech", "training throughput of a Conformer on a CPU"),
     "pretrain-gpu": ("pretrain", "pretraining throughput on plain text on a GPU"),
     "pretrain-cpu": ("pretrain", "pretraining throughput on plain text on a CPU"),
+    "serve-gpu": ("serve", "throughput and latency of HTTP servers under many clients, on a GPU"),
+    "serve-cpu": ("serve", "throughput and latency of HTTP servers under many clients, on a CPU"),
     "start-up": ("start_up", "time until something happens"),
     "grow": ("train", "throughput and memory as sentences, batches, vocabulary and model grow"),
     "precision": ("quality", "speed and quality of a trained model in fewer bits"),
@@ -33,6 +35,7 @@ OTHERS = {
     "exposure": ("experiments", "exposure bias and two remedies"),
     "transfer": ("experiments", "what a pretrained encoder or decoder is worth"),
     "loss-curve": ("experiments", "whether training with kernels and CUDA graphs learns what plain training learns"),
+    "overload": ("overload", "the server at twice the load that it can take"),
     "kernels": ("kernels", "kernels on a GPU: the best tiles, and torch's own beside them"),
 }
 TOP = "Regard and its peers, measured side by side. `BENCHMARK --help` lists the options of each."

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from regard.models.encoders import Body as Body
     from regard.models.stems import Stem as Stem
     from regard.nn.attention import capture as capture
+    from regard.nn.edits import Edits as Edits
+    from regard.nn.edits import RowEdit as RowEdit
     from regard.nn.scores import AttentionScore as AttentionScore
     from regard.registry import register as register
     from regard.runs import train as train
@@ -50,6 +52,7 @@ _HOMES = {
     "AttentionScore": "regard.nn.scores",
     "Body": "regard.models.encoders",
     "Config": "regard.settings",
+    "Edits": "regard.nn.edits",
     "EncoderSettings": "regard.model_settings",
     "HeadTarget": "regard.data.target",
     "Metric": "regard.evaluation.metrics",
@@ -57,6 +60,7 @@ _HOMES = {
     "Objective": "regard.training.objectives",
     "ObjectiveSettings": "regard.training_settings",
     "RegardError": "regard.errors",
+    "RowEdit": "regard.nn.edits",
     "Score": "regard.evaluation.metrics",
     "SideSettings": "regard.section",
     "Stem": "regard.models.stems",

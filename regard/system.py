@@ -31,10 +31,11 @@ from regard.errors import ConfigError, DamagedError, DataError, ModelError, show
 from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation
+from regard.inspection.attribution import Method, attributed
 from regard.inspection.counterfactual import Counterfactual, counterfactual, without_each_word
 from regard.inspection.doubt import Doubt, doubts
 from regard.inspection.explaining import explained
-from regard.inspection.inspect import Inspection, inspect
+from regard.inspection.inspect import Inspection, inspect, with_edits
 from regard.models.build import build, count_parameters
 from regard.models.electra import ReplacedTokenModel
 from regard.models.elmo import BidirectionalLanguageModel
@@ -171,26 +172,35 @@ class System:
         corpus = CorpusFiles(0, "", cast(Any, files))
         return self.task.last_words(self._examples(corpus, warn, strict=False), warn)
 
-    def explain(self, source: Field | Example, target: str | None = None, **search: Any) -> Explanation:
+    def explain(
+        self, source: Field | Example, target: str | None = None, *, methods: Sequence[Method] = (),
+        edits: Edits | None = None, **search: Any,
+    ) -> Explanation:  # fmt: skip
         """What every layer and head attends to while writing the target (its own best output, if none is given).
 
         The target is run once more, teacher forced, under `capture`: decoding itself stays on the fast path. A text
         with blanks is run as it is given, with `<mask>` in it. An example from a file brings what it says of which
         words belong where (`Explanation.gold`), if the target is its own.
+
+        `methods`, which are `gradient` and `erasure`, add layers of the same name: how much each target token depends
+        on each source piece by gradients, and by leaving the piece out; and say how faithful each layer is
+        (`Explanation.faithfulness`, `regard/inspection/attribution.py`). `edits` change attention; see `inspect`.
         """
         example = source if isinstance(source, Example) else None
         source = self._field(source.source if isinstance(source, Example) else source, "source")
         if target is not None and not isinstance(target, str):
             raise TypeError(f"target should be one string, not {_shown(target)}")
         _check_text(target or "", "the target")
-        task = self.task
-        x = task.item(source)
+        x = self.task.item(source)
+        task = with_edits(self.task, x, edits) if edits else self.task
         y: Sequence[int]
         if target is None:
-            y = self.outputs([source], on_problem=_refuse, **{**search, "nbest": 1})[0][0].tokens
+            settings = self.search_settings(**{**search, "nbest": 1})
+            y = task.outputs([source], settings, _refuse)[0][0].tokens
         else:
             y = task.forced(source, target)
-        return explained(task, source, x, y, () if example is None else self._gold(example, y))
+        found = explained(task, source, x, y, () if example is None else self._gold(example, y))
+        return attributed(task, x, y, found, methods) if methods else found
 
     def inspect(
         self, source: Field, *, forced: Sequence[int] = (), alternatives: int = 8, tree: bool = False,
@@ -215,7 +225,8 @@ class System:
         then. Without `variants`, a text is read without each of its words in turn."""
         source = self._field(source, "source")
         if variants is None:
-            if not isinstance(source, str) or not self.config.sources[0].text:
+            side = self.config.sources[0]
+            if not isinstance(source, str) or (side.given and not side.text):
                 raise ConfigError("only a text is read without each of its words; say which variants of the source")
             variants = without_each_word(source)
         fields = self._fields(variants, "variants")

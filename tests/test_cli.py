@@ -278,7 +278,24 @@ def test_explain(model: Path, tmp_path: Path) -> None:
     assert "no source 2 in this explanation; it has 1" in refused(
         "explain", model, "alpha", "--source", "2", "-o", tmp_path / "b.png"
     )
+    assert "'decoder.attention' is no head; write LAYER:HEAD" in refused(
+        "explain", model, "alpha", "--off", "decoder.attention", "-o", tmp_path / "b.png"
+    )
+    assert "no method 'x'; there are: gradient, erasure" in refused(
+        "explain", model, "alpha", "--method", "x", "-o", tmp_path / "b.png"
+    )
     assert not (tmp_path / "b.png").exists()
+
+
+def test_explain_by_other_means_and_without_a_head(model: Path, tmp_path: Path) -> None:
+    how = ("--method", "erasure", "--off", "decoder.attention:0", "-o", tmp_path / "a.json")
+    shown = good("explain", model, "alpha beta gamma", *how)
+    (found,) = json.loads((tmp_path / "a.json").read_text())
+    assert [layer["name"] for layer in found["layers"]] == ["decoder.attention", "erasure"]
+    assert found["best"] == "erasure"
+    assert not any(any(row) for row in found["layers"][0]["weights"][0])
+    assert set(found["faithfulness"]) == {"decoder.attention", "erasure", "random"}
+    assert "faithfulness: " in shown
 
 
 def test_average(model: Path, tmp_path: Path) -> None:
@@ -477,9 +494,9 @@ def test_too_little_memory_is_said_and_a_bug_is_not_hidden(capsys: pytest.Captur
 
 def test_what_python_shows_of_a_model(model: Path) -> None:
     assert dir(regard) == [
-        "AttentionScore", "Body", "Config", "EncoderSettings", "HeadTarget", "Metric", "Modality", "Objective",
-        "ObjectiveSettings", "RegardError", "Score", "SideSettings", "Stem", "StemSettings", "System", "Target",
-        "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "import_model", "load",
+        "AttentionScore", "Body", "Config", "Edits", "EncoderSettings", "HeadTarget", "Metric", "Modality", "Objective",
+        "ObjectiveSettings", "RegardError", "RowEdit", "Score", "SideSettings", "Stem", "StemSettings", "System",
+        "Target", "TargetSettings", "Tokenizer", "Watcher", "__version__", "capture", "export", "import_model", "load",
         "register", "train",
     ]  # fmt: skip
     assert all(getattr(regard, name) for name in dir(regard))

@@ -15,9 +15,11 @@ from regard.bundle import Source
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings
 from regard.models.build import build
+from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder
 from regard.nn.attention import MultiHeadAttention, capture
 from regard.nn.edits import Edits, RowEdit, editable, edited
+from regard.nn.rows import Grouping
 from regard.ragged import Ragged
 from tests.conftest import (
     ALL_TRANSFORMERS,
@@ -119,6 +121,28 @@ def test_steps_in_a_beam_go_by_the_position_of_their_row(pair: Pair) -> None:
 
 
 @each_of(FEW)
+@pytest.mark.parametrize("late", [1, 2], ids=["grouped", "alike"])
+def test_searches_that_are_joined_keep_their_positions(pair: Pair, late: int) -> None:
+    """One has written two tokens in two rows when the other, of one row or two, begins."""
+    model, (source, _) = tiny(pair), batch_of(pair[0])
+    other, sources = edited(model, some_edits(model)), torch.tensor([3, 4])
+    state: Any = other.start(source.select(sources[:1])).select(torch.tensor([0, 0]))
+    written = [[1, 2], [3, 4]]
+    for both in zip(*written, strict=True):
+        _, state = other.decoder.step(torch.tensor(both), state)
+    second = other.start(source.select(sources[1:])).select(torch.tensor([0] * late))
+    state = state.join([second], torch.arange(2 + late), torch.arange(2))
+    state = state.grouped(Grouping.of([2, late], torch.device("cpu")))
+    written += [[] for _ in range(late)]
+    for step in range(3):
+        tokens = torch.arange(2 + late) + step
+        output, state = other.decoder.step(tokens, state)
+        written = [[*row, token] for row, token in zip(written, tokens.tolist(), strict=True)]
+        full = other(source.select(sources.repeat_interleave(torch.tensor([2, late]))), Ragged.of(written))
+        same(other.head(output), full.last())
+
+
+@each_of(FEW)
 def test_a_row_of_the_decoder_changes_only_what_comes_then_and_after(pair: Pair) -> None:
     model, (source, target) = tiny(pair), batch_of(pair[0])
     other = edited(model, replace(some_edits(model, "decoder"), heads_off=()))
@@ -207,6 +231,24 @@ def test_weights_are_shared_and_the_model_stays_as_it_is() -> None:
     assert all((module.edits is not None) == (name == "decoder.attention") for name, module in editable(again))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_what_decodes_is_shared_by_all_that_are_edited(precision: str) -> None:
+    model = deepcopy(tiny(("transformer-shaw", "transformer-pre-learned"), d_model=32)).float()
+    copied, other = for_decoding(model, precision), edited(model, some_edits(model))
+    decodes = for_decoding(other, precision)
+    tensors = [{x.data_ptr() for x in (*each.parameters(), *each.buffers())} for each in (copied, decodes)]
+    assert tensors[0] == tensors[1]
+    assert for_decoding(model, precision) is copied
+    assert all(module.edits is None for _, module in editable(copied))
+    assert all(module.edits is not None for _, module in editable(decodes))
+    source, target = batch_of("transformer-shaw")
+    close = 1e-5 if precision == "float32" else 0.3
+    for made, from_ in ((copied, model), (decodes, other)):
+        steps = torch.stack([row[0] for row in stepped(made, source, target)]).float()
+        expected = torch.stack([row[0] for row in rows_of(from_(source, target))])
+        torch.testing.assert_close(steps, expected, atol=close, rtol=close)
+
+
 def test_errors_name_what_there_is() -> None:
     model, name = tiny(("lstm-bi", "transformer-pre-learned")), "decoder.blocks.0.cross_attention"
     with pytest.raises(ConfigError, match=r"no attention 'decoder.x' to edit in this model; there are: decoder.blocks"):
@@ -220,5 +262,18 @@ def test_errors_name_what_there_is() -> None:
     for weights, said in (((0.0, 0.0), "all 0"), ((-1.0,), "0 or more"), ((float("nan"),), "0 or more"), ((), "all 0")):
         with pytest.raises(ConfigError, match=said):
             RowEdit(name, None, 3, weights)
-    with pytest.raises(ConfigError, match="position -1"):
-        RowEdit(name, None, -1, (1.0,))
+    for position in (-1, 2**40):
+        with pytest.raises(ConfigError, match=f"no position {position}"):
+            RowEdit(name, None, position, (1.0,))
+
+
+def test_weights_of_any_size_are_shares() -> None:
+    model, (source, target) = tiny(("lstm-bi", "transformer-pre-learned")), batch_of("lstm-bi")
+    name = "decoder.blocks.0.cross_attention"
+    found = []
+    for size in (1.0, 1e300, 1e-300):
+        with capture(made := edited(model, Edits(rows=(RowEdit(name, None, 0, (size, 3 * size)),)))) as trace:
+            made(source, target)
+        found.append(trace.weights(name, 3)[:, 0, :2])
+    for weights in found:
+        torch.testing.assert_close(weights, torch.tensor([[0.25, 0.75]] * 2))

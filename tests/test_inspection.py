@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from regard.inspection.inspect import Inspection, with_edits
 from regard.nn.edits import Edits, RowEdit, shifted
 from regard.search.beam import beam_search
 from regard.search.tree import BeamTree, TreeObserver
-from regard.system import System, new_task
+from regard.system import System, new_task, together
 from regard.tasks.task import attention_kind
 from tests.chain import BOS, EOS, Steps, limits, random_chain
 from tests.conftest import redrawn
@@ -40,8 +41,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "ctc": {"model": {"encoder": {"kind": "transformer", "heads": 2}, "decoder": TRANSFORMER, "ctc": True}},
     "picture": {"model": {"encoder": {"kind": "stem", "stem": {"kind": "convolution", "channels": 2, "halvings": 2}},
                           "decoder": {"kind": "lstm"}}, "source": {"kind": "image", "size": 16}},
+    "alone": {"model": {"encoder": TRANSFORMER, "decoder": NONE, "ctc": True}},
+    "two": {"model": {"encoder": [TRANSFORMER, {"kind": "gru"}], "decoder": TRANSFORMER}, "source": [{}, {}]},
+    "shared": {"model": {"encoder": TRANSFORMER, "decoder": {"kind": "gru"}, "share_encoder": True},
+               "source": [{}, {}]},
 }  # fmt: skip
-ALL = pytest.mark.parametrize("name", MODELS)
+ALL = pytest.mark.parametrize("name", [name for name in MODELS if name != "shared"])
 WRITTEN_FROM_TEXT = pytest.mark.parametrize("name", ["recurrent", "transformer", "one", "ctc"])
 
 
@@ -65,7 +70,9 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def source_of(name: str, picture: str) -> str:
+def source_of(name: str, picture: str) -> Any:
+    if name in ("two", "shared"):
+        return ("alpha beta gamma", "delta eta")
     return picture if name == "picture" else "alpha beta gamma"
 
 
@@ -182,7 +189,8 @@ def test_edits_are_held_against_what_there_is() -> None:
     plain = {"heads_off": [[layer, 1]], "rows": [{"layer": layer, "position": 2, "weights": [0, 1]}]}
     assert Edits.from_json(plain) == Edits(((layer, 1),), (RowEdit(layer, None, 2, (0.0, 1.0)),))
     assert not Edits.from_json({})
-    wrong: list[Any] = [{"rows": [{"layer": layer}]}, {"off": []}, {"heads_off": [3]}, {"rows": [{"heads": 1}]}, []]
+    wrong: list[Any] = [{"rows": [{"layer": layer}]}, {"off": []}, {"heads_off": [3]}, {"rows": [{"heads": 1}]}, [],
+                        {"heads_off": [[layer, math.inf]]}]  # fmt: skip
     for data in wrong:
         with pytest.raises(ConfigError, match="these are no edits"):
             Edits.from_json(data)
@@ -281,6 +289,20 @@ def test_the_tree_of_a_search_leads_to_its_outputs(name: str, more: dict[str, An
     assert [node.token for node in forced.nodes if node.state == "best"][prompt + 1 : prompt + 3] == [7, 8]
 
 
+def test_several_models_are_inspected_as_one() -> None:
+    one = system("transformer")
+    both = System(together([one.task, replace(one.task, model=deepcopy(one.task.model))]), Path())
+    plain, found = one.inspect("alpha beta", tree=True), both.inspect("alpha beta", tree=True)
+    assert [token.id for token in found.outputs[0].tokens] == [token.id for token in plain.outputs[0].tokens]
+    assert found.outputs[0].log_prob == pytest.approx(plain.outputs[0].log_prob, abs=1e-4)
+    off = Edits((("models.1.decoder.blocks.0.cross_attention", 0),))
+    layers = {x.name: x.weights for x in both.inspect("alpha beta", edits=off).explanation.layers}
+    assert not layers["models.1.decoder.blocks.0.cross_attention"][0].any()
+    assert layers["models.0.decoder.blocks.0.cross_attention"][0].any()
+    with pytest.raises(ConfigError, match="explain one of its models"):
+        both.explain("alpha beta", methods=("erasure",))
+
+
 def test_what_is_drawn_has_no_tree() -> None:
     made = system("recurrent")
     for how in ({"sample": True}, {"mbr": 3}, {"contrastive": 0.6}):
@@ -327,6 +349,7 @@ def test_the_variants_of_a_prompt_are_judged_by_what_comes_after_them() -> None:
     (found,) = made.counterfactual("alpha beta", ["gamma"])
     (pair,) = made.task.score_items([made.task.item("")], [[*made.task.target.encode("gamma"), *original]])
     assert found.log_prob_of_original == pytest.approx(math.fsum(pair.tokens[1:]), abs=1e-4)
+    assert [x.field for x in made.counterfactual("alpha beta")] == ["beta", "alpha"]
     with pytest.raises(ConfigError, match="say which variants"):
         system("picture").counterfactual("a.png")
 
@@ -366,7 +389,9 @@ def test_the_coverage_gap_is_what_nothing_was_attended_to_of() -> None:
 @ALL
 def test_doubts_of_a_document_are_those_of_its_sentences(name: str, picture: str) -> None:
     made = system(name)
-    sources = [picture, picture] if name == "picture" else ["alpha beta", "gamma alpha beta delta", "eta"]
+    sources = ["alpha beta", "gamma alpha beta delta", "eta"]
+    if name in ("picture", "two"):
+        sources = [source_of(name, picture)] * 2
     together, alone = made.doubts(sources), [made.doubts([source])[0] for source in sources]
     for found, one, source in zip(together, alone, sources, strict=True):
         assert found is not None
@@ -376,7 +401,7 @@ def test_doubts_of_a_document_are_those_of_its_sentences(name: str, picture: str
         assert found.mean_log_prob == pytest.approx(math.fsum(x.log_prob for x in tokens) / len(tokens), abs=1e-4)
         assert found.least_log_prob == pytest.approx(min([x.log_prob for x in tokens[:-1]], default=0.0), abs=1e-4)
         assert 0.0 <= found.doubt <= 1.0
-        assert not found.gap or name not in ("picture", "one", "text")
+        assert not found.gap or name not in ("picture", "one", "text", "two")
         assert json.dumps(found.to_json(), allow_nan=False)
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.transformer import TransformerState
-from regard.nn.attention import Attention, MultiHeadAttention, Slots, attend, capture
+from regard.nn.attention import Attention, MultiHeadAttention, attend, capture
 from regard.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual, make_norm, run_blocks
 from regard.nn.graphs import cloned
 from regard.nn.positions import Alibi, Relative, Rotary, Shaw, T5Bias, TransformerXL, distances
 from regard.nn.scores import SCORES
+from regard.nn.slots import Slots
 from regard.ragged import Ragged
 from tests import equations as eq
 from tests.equations import Array

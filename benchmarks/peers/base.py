@@ -29,6 +29,7 @@ from regard.tasks.generating import TextGeneration
 INSTALL = {
     "transformers": "pip install transformers",
     "ctranslate2": "pip install ctranslate2",
+    "httpx": "pip install httpx",
     # It pins libraries that are years old. Without the pins it runs beside a new torch as it is.
     "joeynmt": "pip install --no-deps joeynmt==2.3.0 && pip install importlib_metadata packaging pandas plotly seaborn "
     "subword-nmt tensorboard tqdm",

@@ -57,10 +57,11 @@ class Marian(Peer):
     def decoding(self, job: Job) -> tuple[Decode, str]:
         """Outputs of exactly `max_length` tokens: EOS is forbidden until then, and then all but EOS is."""
         assert job.shape is not None, "it takes the weights of a stated shape"
+        return self.decoder(with_weights(job.task, job.shape, job.search.precision), job), self.note
+
+    def decoder(self, model: Any, job: Job) -> Decode:
+        """What decodes with a model, which others may share."""
         length, device = job.search.max_length, job.task.device
-        model = make_marian(job.shape, dropout=0.0)
-        give_weights(job.task, model, job.shape)
-        model = model.to(device, getattr(torch, job.search.precision)).eval()
         close = need("transformers").LogitsProcessorList([_Close(length)])
 
         def decode(sources: Tokens) -> list[Hypothesis]:
@@ -73,7 +74,7 @@ class Marian(Peer):
                 )  # fmt: skip
             return [Hypothesis(row[1 : 1 + length], math.nan, math.nan) for row in found.tolist()]
 
-        return decode, self.note
+        return decode
 
     def start_up(self, case: str, shape: Shape, folder: Path) -> list[str]:
         need("transformers")
@@ -100,6 +101,13 @@ def make_marian(shape: Shape, dropout: float = DROPOUT) -> Any:
     )  # fmt: skip
     with quiet():
         return transformers.MarianMTModel(config)
+
+
+def with_weights(task: TextGeneration, shape: Shape, precision: str) -> Any:
+    """A Marian in use, with the weights of a task of this shape."""
+    model = make_marian(shape, dropout=0.0)
+    give_weights(task, model, shape)
+    return model.to(task.device, getattr(torch, precision)).eval()
 
 
 class _Close:

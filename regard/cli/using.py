@@ -297,6 +297,13 @@ def explain(
     grid: Annotated[
         bool, typer.Option("--grid", help="A picture with each head of the layer beside the others.")
     ] = False,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Also what each token depends on by gradient or by erasure, and how faithful."),
+    ] = None,
+    off: Annotated[
+        list[str] | None, typer.Option("--off", metavar="LAYER:HEAD", help="With this head switched off.")
+    ] = None,
     beam: Beam = None,
     device: Device = "auto",
     force: Force = False,
@@ -314,15 +321,20 @@ def explain(
     import regard
     from regard.data.examples import read_files
     from regard.explain.trace import save
+    from regard.nn.edits import Edits
 
     system = regard.load(model, device=device)
-    search = {} if beam is None else {"beam": beam}
+    how: dict[str, Any] = {"methods": methods or [], "edits": Edits.off(off or [])}
+    how |= {} if beam is None else {"beam": beam}
     form = system.task.sides.judged_form
-    explained = [system.explain(form.line(text, f"text {i}"), target, **search) for i, text in enumerate(texts, 1)]
+    explained = [system.explain(form.line(text, f"text {i}"), target, **how) for i, text in enumerate(texts, 1)]
     if examples is not None:
         written = system.config.target.written  # what is predicted is the model's own
         some = islice(read_files(str(examples), form), count)
-        explained = [system.explain(x, x.target if written else None, **search) for x in some]
+        explained = [system.explain(x, x.target if written else None, **how) for x in some]
+    for faithful in (x.faithfulness for x in explained if x.faithfulness):
+        ranked = sorted(faithful.items(), key=lambda one: -one[1])
+        say("faithfulness: " + ", ".join(f"{name} {value:.2f}" for name, value in ranked))
     if source is not None:
         explained = [x.part(source) for x in explained]
     check_output(output, force=force)  # again: it may be there by now

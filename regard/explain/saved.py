@@ -39,7 +39,8 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "target_word": x.target_word, "inputs": x.inputs, "best": x.best,
         "log_probs": [round(log_prob, 5) for log_prob in x.log_probs], "layers": layers,
         **_some(given=x.given, places=x.places, candidates=candidates, parts=parts, canvas=_canvas(x.canvas),
-                gold=[list(link) for link in x.gold]),
+                gold=[list(link) for link in x.gold],
+                faithfulness={name: round(value, 5) for name, value in x.faithfulness.items()}),
     }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def from_json(data: dict[str, Any]) -> Explanation:
             Part(x["name"], x["start"], x["end"], _read_canvas(x, x["end"] - x["start"])) for x in data.get("parts", [])
         ],
         gold=[(int(source), int(target)) for source, target in data.get("gold", [])],
+        faithfulness={str(name): float(value) for name, value in data.get("faithfulness", {}).items()},
         **{name: data[name] for name in SAME if name in data},
     )
 

@@ -77,6 +77,7 @@ class Explanation:
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
     parts: list[Part] = field(default_factory=list)  # of several sources
     gold: list[Link] = field(default_factory=list)
+    faithfulness: dict[str, float] = field(default_factory=dict)  # by layer: what leaving out its favourites costs
 
     def __post_init__(self) -> None:
         if not self.inputs and not self.places:  # where something is predicted, nothing is written

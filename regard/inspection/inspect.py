@@ -8,16 +8,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
+
 from regard.data.side import Field, Item
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.explain.page import plain
 from regard.explain.trace import Explanation
 from regard.inspection.explaining import explained
 from regard.inspection.tokens import WrittenToken, finite, piece_after, written_tokens
 from regard.nn.edits import Edits, edited, shifted
+from regard.search.limits import length_penalty
 from regard.search.tree import BeamTree, TreeObserver
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
+from regard.tasks.results import Given, Output, Tokens
 from regard.tasks.task import SIDES, Task, attention_kind, attention_part
 
 T = TypeVar("T", bound=Task)
@@ -73,9 +78,9 @@ def inspect(
         writing = with_edits(writing, item, edits)
     observer = None
     if tree and not (search.sample or search.mbr or search.contrastive):
-        divisor = partial(writing.length_penalty, search)
+        divisor = partial(_length_penalty, writing, search)
         observer = TreeObserver(writing.first[-1], writing.target.marks.end, search.beam, divisor)
-    outputs = writing.forced_outputs(field, item, forced, search, observer)
+    outputs = forced_outputs(writing, field, forced, search, observer)
     targets = [output.tokens for output in outputs]
     tokens = written_tokens(writing, [item] * len(targets), targets, alternatives)
     given = len(writing.target.encode(writing.source.prompt(field)))
@@ -85,6 +90,36 @@ def inspect(
         len(forced), explained(writing, field, item, targets[0]), bool(edits),
         None if grown is None else grown.labelled(partial(piece_after, writing)),
     )  # fmt: skip
+
+
+def forced_outputs(
+    task: TextGeneration, field: Field, forced: Tokens, search: Search, observer: TreeObserver | None = None
+) -> list[Output]:
+    """The best outputs for one input, best first, which begin with the `forced` tokens; a prompt comes before them. The
+    mark that ends an output may be the last of them: then there is nothing to search for."""
+    prompt, end = task.source.prompt(field), task.target.marks.end
+    prefix = [*task.target.encode(prompt), *forced]
+    ended = bool(forced) and prefix[-1] == end
+    tokens = prefix[:-1] if ended else prefix
+    if unknown := [token for token in tokens if not 0 <= token < task.target.size]:
+        raise DataError(f"there is no token {unknown[0]}; there are {task.target.size}, counted from 0")
+    # What a language model is given is all in the tokens.
+    asked = task.requests(["" if prompt else field], search, _refuse, Given(prefix_tokens=[tokens]))[0]
+    if ended:
+        (pair,) = task.score_items([asked.item], [tokens])
+        score = pair.log_prob / float(_length_penalty(task, search, torch.tensor([float(len(prefix))])))
+        return [Output(task.text_of(asked.item, tokens), score, pair.log_prob, tokens)]
+    (found,) = task.search([asked.item], search, prefixes=[tokens], observer=observer)
+    return task.written(asked.item, found, search)
+
+
+def _length_penalty(task: TextGeneration, search: Search, length: Tensor) -> Tensor:
+    """What `log p` of outputs of so many tokens, the mark at the end counted, is divided by."""
+    return length_penalty(search.length_penalty, search.alpha, length + task.target.marks.counted)
+
+
+def _refuse(index: int, what: str) -> None:
+    raise DataError(f"the source {what}")
 
 
 def written_by(task: Task) -> TextGeneration:

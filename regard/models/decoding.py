@@ -13,7 +13,7 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.models.stems import Stem
 from regard.nn.attention import takes_filled
-from regard.nn.edits import is_edited
+from regard.nn.edits import edited, origin_of
 from regard.nn.graphs import Graphs, exclusive
 from regard.nn.linear import Packed, Quantised
 from regard.nn.lora import merge_adapters
@@ -44,8 +44,11 @@ def for_decoding(model: M, precision: str) -> M:
 
     On a CPU linear layers are kept the way a few rows are multiplied fastest. `bfloat16` halves what is read, `int8`
     quarters it; both round, so outputs may differ from those in `float32`. On a GPU a copy in `float32` has the weights
-    of the model itself. It never trains, and has `graphs`, so that searches are recorded.
+    of the model itself. It never trains, and has `graphs`, so that searches are recorded; not so one that is edited,
+    which shares the copy of what it was made of.
     """
+    if (origin := origin_of(model)) is not None:
+        return edited(for_decoding(origin.model, precision), origin.edits)  # type: ignore[return-value]
     first = next(model.parameters())
     if precision == "int8" and first.is_cuda:
         raise ConfigError("search.precision int8 is for CPUs; on a GPU use bfloat16")
@@ -74,8 +77,6 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
         if precision == "bfloat16":
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
-        if first.is_cuda and is_edited(copied):  # edits come from the host at every step, and are not recorded
-            return copied
         if first.is_cuda:
             # Sources of sound could be filled up as well; what a search then records has not been tried on a GPU.
             tokens = all(module.fills <= 1 for module in copied.modules() if isinstance(module, Stem))

@@ -114,8 +114,8 @@ class RecurrentState:
             past = _joined_heads([state.past for state in states], rows, view.mask.shape[1])
         else:
             past = torch.cat([state.past[:, :0, :0] for state in states])[rows]
-        ats = [state.at for state in states if state.at is not None]
-        return RecurrentState(carry, fed, past, view, at=torch.cat(ats)[rows] if ats else None)
+        read = [state.at for state in states if state.at is not None]
+        return RecurrentState(carry, fed, past, view, at=torch.cat(read)[rows] if read else None)
 
 
 class RecurrentDecoder(Looped):
@@ -212,22 +212,22 @@ class RecurrentDecoder(Looped):
             return self.recurrence.step(y if x is None else torch.cat((y, x), dim=-1), carry)
 
         begin = (state.view, carry[:, -1, 0], state.fed, state.past)
-        s, c, after, past = self._advance(cell, *begin, state.at, state.grouping)
+        s, c, after, past = self._advance(cell, *begin, state.grouping, state.at)
         output, at = self._output(s, c), None if state.at is None else state.at + 1
         return output, replace(state, carry=after, fed=output if self.feeds else state.fed, past=past, at=at)
 
     def _advance(
         self, cell: Callable[[Any], tuple[Tensor, Any]], view: View | None, previous: Tensor, fed: Tensor, past: Tensor,
-        at: Tensor | None, grouping: Grouping | None = None,
+        grouping: Grouping | None = None, at: Tensor | None = None,
     ) -> tuple[Tensor, Any, Any, Tensor]:  # fmt: skip
         """`s_t`, `c_t`, what the cell carries on and the weights, from `s_{t-1}`, `o_{t-1}` and the weights before;
         `cell` takes what enters, and `at` `(rows,)` is `t`, where it is asked for."""
         mode, c = self.mode, None
         if mode.context in ("summary", "previous"):
-            c, past = self._context(view, previous, past, at, grouping)
+            c, past = self._context(view, previous, past, grouping, at)
         s, carry = cell(c if mode.enters == "context" else fed if mode.enters == "output" else None)
         if mode.context == "current":
-            c, past = self._context(view, s, past, at, grouping)
+            c, past = self._context(view, s, past, grouping, at)
         return s, c, carry, past
 
     def _full(self, y: Ragged, state: RecurrentState) -> tuple[Ragged, Tensor]:
@@ -240,7 +240,7 @@ class RecurrentDecoder(Looped):
         if self.mode.context == "current":
             padded = states.padded()
             at = torch.arange(padded.shape[1], device=padded.device).expand(padded.shape[:2]) if self._edited else None
-            c = y.unpadded(self._context(state.view, padded, state.past, at)[0]).values
+            c = y.unpadded(self._context(state.view, padded, state.past, None, at)[0]).values
         return y.like(self._output(states.values, c)), carry
 
     def _loop(self, y: Tensor, going: Sequence[int], state: RecurrentState) -> Tensor:
@@ -258,7 +258,7 @@ class RecurrentDecoder(Looped):
                     parts, fed = [tuple(part[:count] for part in layer) for layer in parts], fed[:count]
                     view, past = view.select(slice(count)), past[:count]
                     at = None if at is None else at[:count]
-                s, c, parts, past = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed, past, at)
+                s, c, parts, past = self._advance(partial(unrolled, ahead, parts), view, parts[-1][0], fed, past, at=at)
                 at = None if at is None else at + 1
                 if self.feeds:
                     s = fed = self._output(s, c)
@@ -272,38 +272,37 @@ class RecurrentDecoder(Looped):
         return self.dropout(torch.tanh(deferred_apply(self.join, torch.cat((s, c.to(s.dtype)), dim=-1))))
 
     def _context(
-        self, view: View | None, queries: Tensor, past: Tensor, at: Tensor | None, grouping: Grouping | None = None
+        self, view: View | None, queries: Tensor, past: Tensor, grouping: Grouping | None, at: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """That of `(rows, d_model)`, the rows of one source together, or of `(sources, target, d_model)`; and the
         weights, where the next step asks for them. `at` `(rows,)` or `(sources, target)` are positions of queries."""
         assert view is not None, "this context mode needs an encoder"
         if grouping is not None:
-            return self._grouped_context(view, queries, past, at, grouping)
+            return self._grouped_context(view, queries, past, grouping, at)
         grouped = queries.unflatten(0, (view.summary.shape[0], -1)) if queries.dim() == 2 else queries
         before = past.unflatten(0, (grouped.shape[0], -1)) if self.looks_back else None
-        found, weights = self._attended(view, grouped, before, at)
+        found, weights = self._attended(view, grouped, before, None if at is None else at.reshape(grouped.shape[:2]))
         return found.reshape(queries.shape), past if weights is None else weights.flatten(0, 1)
 
     def _grouped_context(
-        self, view: View, queries: Tensor, past: Tensor, at: Tensor | None, grouping: Grouping
+        self, view: View, queries: Tensor, past: Tensor, grouping: Grouping, at: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """That of `(rows, d_model)`, where sources have different numbers of rows."""
         before = grouping.padded(past) if self.looks_back else None
-        at = None if at is None else grouping.padded(at)
-        found, weights = self._attended(view, grouping.padded(queries), before, at)
+        position = None if at is None else grouping.padded(at)
+        found, weights = self._attended(view, grouping.padded(queries), before, position)
         return grouping.unpadded(found), past if weights is None else grouping.unpadded(weights)
 
     def _attended(
         self, view: View, queries: Tensor, past: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The contexts of `(sources, target, d_model)`, and the weights `(sources, target, heads, source)` where the
-        next step asks for them."""
+        """The contexts of `(sources, target, d_model)` at positions `(sources, target)`, and the weights `(sources,
+        target, heads, source)` where the next step asks for them."""
         if self.attention is None:
             return view.summary.unsqueeze(1).expand_as(queries), None
         before = None if past is None else past.transpose(1, 2)
         queries = queries.to(view.values.dtype)
-        position = None if at is None else at.reshape(queries.shape[:2])
-        found, weights = self.attention(queries, view.keys, view.values, view.mask, view.number, before, position)
+        found, weights = self.attention(queries, view.keys, view.values, view.mask, view.number, before, at)
         if self.gate is not None:
             found = found * torch.sigmoid(deferred_apply(self.gate, queries)).to(found.dtype)
         return found, weights.transpose(1, 2) if self.looks_back and weights is not None else None

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from regard.models.encoders import Memory, Parts
 from regard.models.stems import Embedding
-from regard.nn.attention import Slots, allowed
+from regard.nn.attention import allowed
 from regard.nn.blocks import DecoderBlock, run_blocks
 from regard.nn.rows import Grouping, Part, Together
+from regard.nn.slots import Slots
 from regard.ragged import Ragged, round_up
 
 SPARE = 8  # empty slots that joined rows have room for, before their caches grow

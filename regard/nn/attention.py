@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from regard.nn.linear import Linear
 from regard.nn.positions import Relative, distances
 from regard.nn.rows import Grouping
 from regard.nn.scores import AttentionScore, Multiplied
+from regard.nn.slots import Slots
 from regard.ragged import Ragged
 
 
@@ -168,58 +168,6 @@ class Attention(Editable):
         return x.unflatten(-1, (self.heads or 1, -1)).transpose(1, 2)
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Where in a cache new positions go, and what they see of it."""
-
-    new: Tensor  # (new,): the slots of new positions
-    window: int  # slots to look at, from the first on
-    origin: Tensor | None = None  # (rows, slots): in whose cache each slot of a row lies, the new ones to be put down
-    real: Tensor | None = None  # (rows, window): True where a slot holds something; None: all before the new do
-    at: Tensor | None = None  # (1,): slots that are taken before the new, where only the device knows
-    position: Tensor | None = None  # (rows, new): where in its row each new one stands; None: where its slot does
-
-    @cached_property
-    def distance(self) -> Tensor:
-        """From a new position to a slot, `(new, window)`."""
-        return torch.arange(self.window, device=self.new.device) - self.new[:, None]
-
-    @cached_property
-    def places(self) -> Tensor | None:
-        """Where in all caches, laid end to end, each slot lies, `(rows, window)`; None: in its own. The new slots are
-        written into `origin`, as each row's own."""
-        if self.origin is None:
-            return None
-        rows = torch.arange(len(self.origin), device=self.origin.device)
-        self.origin.index_copy_(1, self.new, rows[:, None].expand(-1, len(self.new)))
-        slot = torch.arange(self.window, device=self.new.device)
-        return self.origin[:, : self.window] * self.origin.shape[1] + slot
-
-    @cached_property
-    def held(self) -> Tensor:
-        """Which position of its row each slot holds, `(rows or 1, window)`; -1 before the first."""
-        if self.real is None:
-            return torch.arange(self.window, device=self.new.device)[None]
-        return self.real.long().cumsum(1) - 1
-
-    @cached_property
-    def nowhere(self) -> Tensor | None:
-        """`(rows, 1, new, 1)`: True where a new position sees nothing, of which kernels make different things."""
-        return None if self.real is None else ~self._real.any(-1, keepdim=True)
-
-    @cached_property
-    def seen(self) -> Tensor | None:
-        """`(rows or 1, 1, new, window)`: True where a new position sees a slot, or sees nothing; None: all before."""
-        if self.nowhere is not None:
-            return self._real | self.nowhere
-        return None if self.at is None else self.distance <= 0
-
-    @cached_property
-    def _real(self) -> Tensor:
-        assert self.real is not None, "all slots are real"
-        return self.real[:, None, None, :] & (self.distance <= 0)
-
-
 class MultiHeadAttention(Editable):
     """Vaswani et al. 2017, 3.2.2: `concat(softmax(Q_h K_hᵀ / √d_head) V_h) W_O` over heads `h`.
 
@@ -305,26 +253,29 @@ class MultiHeadAttention(Editable):
     ) -> Tensor:
         """`(groups, queries, d_model)` attends to keys and values `(groups, source, 2, heads, d_head)`, where `mask`
         `(groups, 1, 1, source)` is True; so do single queries `(rows, 1, d_model)` that are grouped in another way.
-        Each query is a row that stands at the new slot."""
-        at = None  # (groups, queries): positions of queries, by which attention is edited
+        Each query is one of the new positions of `slots`."""
+        at = None
         if self.edits is not None:
-            at = slots.held[:, slots.new].expand(x.shape[:2].numel(), -1)
-            at = at.reshape(x.shape[:2]) if grouping is None else grouping.padded(at.reshape(-1))
+            at = slots.held[:, slots.new].expand(x.shape[:2].numel() // len(slots.new), -1)
         if grouping is None:
+            at = None if at is None else at.reshape(x.shape[:2])
             return self.output(self._cross_attention(self.queries(x), memory, mask, at))
+        at = None if at is None else grouping.padded(at.squeeze(1))
         queries = grouping.padded(self.queries(x).squeeze(1))  # (groups, queries, heads, d_head)
         return self.output(grouping.unpadded(self._cross_attention(queries, memory, mask, at)).unsqueeze(1))
 
     def _cross_attention(self, queries: Tensor, memory: Tensor, mask: Tensor, at: Tensor | None) -> Tensor:
+        """Contexts `(groups, queries, width)` of queries, whose positions `(groups, queries)` edits ask for."""
         alike = queries.dtype == memory.dtype and not queries.requires_grad
         if alike and self.has_kernels(queries.device, queries.dtype):
             from regard.nn import triton_decoding
 
             return triton_decoding.cached_cross_attention(queries, memory, mask).flatten(2)
         keys, values = (kind.transpose(1, 2) for kind in memory.unbind(2))  # (groups, heads, source, d_head)
-        if self.edits is None or at is None:
+        if self.edits is None:
             context = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
         else:
+            assert at is not None, "edits go by position"
             weights = padded_weights(queries.transpose(1, 2), keys, mask, None)
             context = weigh(self.edits(weights, mask, at), values, None)
         return context.transpose(1, 2).flatten(2)
@@ -350,7 +301,7 @@ class MultiHeadAttention(Editable):
             past = cache.flatten(0, 1).index_select(0, slots.places.flatten()).unflatten(0, slots.places.shape)
         keys, values = (kind.transpose(1, 2) for kind in past.unbind(2))  # (rows, heads, window, d_head)
         if self.edits is not None:
-            seen = slots.distance <= 0 if slots.real is None else slots._real
+            seen = slots.visible
             weights = padded_weights(q.transpose(1, 2), keys, seen, self.relative, slots.distance)
             weights = self.edits(weights, seen, slots.held[:, slots.new], slots.held)
             context = weigh(weights, values, self.relative, slots.distance)

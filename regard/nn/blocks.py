@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.nn.attention import MultiHeadAttention, Slots
+from regard.nn.attention import MultiHeadAttention
 from regard.nn.dropout import Dropout
 from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate_dropout, norm
 from regard.nn.kernels import Spans
 from regard.nn.linear import linear_relu
 from regard.nn.positions import Relative
 from regard.nn.rows import Grouping
+from regard.nn.slots import Slots
 from regard.ragged import Ragged
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

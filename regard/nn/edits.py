@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ class RowEdit:
 
     def __post_init__(self) -> None:
         where = f"position {self.position} of {self.layer}"
-        if self.position < 0:
+        if not 0 <= self.position < 2**31:
             raise ConfigError(f"no {where}; positions are counted from 0")
         if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights):
             raise ConfigError(f"weights for {where} should be numbers of 0 or more")
@@ -61,11 +61,19 @@ class Edits:
             _only(data, {"heads_off", "rows"})
             off = tuple((str(layer), int(head)) for layer, head in data.get("heads_off", []))
             return Edits(off, tuple(_row(row) for row in data.get("rows", [])))
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise ConfigError(
                 f"these are no edits ({error}); write {{'heads_off': [[layer, head]], 'rows': [{{'layer': …, "
                 "'head': …, 'position': …, 'weights': […]}]}"
             ) from None
+
+    @staticmethod
+    def off(heads: Iterable[str]) -> Edits:
+        """Heads to switch off, each as `LAYER:HEAD`."""
+        split = [(text, *text.rpartition(":")[::2]) for text in heads]
+        if wrong := [text for text, layer, head in split if not (layer and head.isascii() and head.isdigit())]:
+            raise ConfigError(f"'{wrong[0]}' is no head; write LAYER:HEAD, such as decoder.blocks.0.cross_attention:0")
+        return Edits(tuple((layer, int(head)) for _, layer, head in split))
 
     @property
     def layers(self) -> set[str]:
@@ -87,7 +95,7 @@ def _row(data: dict[str, Any]) -> RowEdit:
 
 def _only(data: dict[str, Any], names: set[str]) -> None:
     if not isinstance(data, dict):
-        raise TypeError(f"{data!r} is no mapping")
+        raise TypeError(f"{type(data).__name__} is no mapping")
     if unknown := sorted(set(data) - names):
         raise ValueError(f"unknown name '{unknown[0]}'")
 
@@ -107,8 +115,8 @@ class LayerEdits:
         if keys is None:
             keys = torch.arange(weights.shape[-1], device=weights.device)[None]
         for edit in self.rows:
-            given = weights.new_tensor((*edit.weights, 0.0))  # the last is that of keys beyond
-            last = len(edit.weights)
+            most, last = max(edit.weights), len(edit.weights)
+            given = weights.new_tensor([*(weight / most for weight in edit.weights), 0.0])  # the last: of keys beyond
             row = given[torch.where((keys >= 0) & (keys < last), keys, last)][:, None, None, :]
             row = torch.where(seen, row, 0.0)
             row = row / row.sum(-1, keepdim=True).clamp(min=torch.finfo(row.dtype).tiny)
@@ -149,9 +157,18 @@ def editable(model: nn.Module) -> Iterator[tuple[str, Editable]]:
             yield name, module
 
 
-def is_edited(model: nn.Module) -> bool:
-    """Whether any attention of a model is edited."""
-    return any(module.edits is not None for _, module in editable(model))
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What an edited model was made of."""
+
+    model: nn.Module
+    edits: Edits
+
+
+def origin_of(model: nn.Module) -> Origin | None:
+    """What a model was made of by `edited`; None: it was not."""
+    found: Origin | None = vars(model).get("origin")
+    return found
 
 
 def edited(model: M, edits: Edits) -> M:
@@ -161,8 +178,9 @@ def edited(model: M, edits: Edits) -> M:
     if unknown := sorted(edits.layers - set(names)):
         there = f"there are: {', '.join(names)}" if names else "it has no attention that can be"
         raise ConfigError(f"no attention '{unknown[0]}' to edit in this model; {there}")
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, dict[int, Any](tensors)).eval()
+    shared: list[Any] = [*model.parameters(), *model.buffers(), origin_of(model)]
+    made = copy.deepcopy(model, {id(one): one for one in shared}).eval()
+    made.origin = Origin(model, edits)  # type: ignore[assignment]
     for name, module in editable(made):
         if name in edits.layers:
             module.edit(name, edits.of(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,10 @@ class Packed(nn.Module):
         self.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
         self.packed: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Packed:
+        """Itself: it only decodes, and its layouts take as much memory as its weights."""
+        return self
 
     @staticmethod
     def available(dtype: torch.dtype) -> bool:

@@ -93,9 +93,10 @@ class BeamSearch(IncrementalSearch):
 
     @property
     def kind(self) -> Hashable:
-        if type(self.turn.chooser) is not Chooser:
+        if self.groups > 1:
             return None
-        return BeamSearch, self.turn.key, self.nbest, self.board.log_prob.shape[1], self.board.limits.rules
+        chooser = type(self.turn.chooser)
+        return BeamSearch, chooser, self.turn.key, self.nbest, self.board.log_prob.shape[1], self.board.limits.rules
 
     def advance(self, given: Tensor) -> Tensor | None:
         before = self.board.log_prob
@@ -115,10 +116,7 @@ class BeamSearch(IncrementalSearch):
 
     def join(self, others: Sequence[BeamSearch]) -> None:
         self.board = self.board.joined([other.board for other in others])
-
-    def stop(self, source: int) -> None:
-        self.board.over[source] = True
-        self.board.log_prob[source] = -math.inf
+        self.turn.chooser.join([other.turn.chooser for other in others])
 
     def _beams(self, sources: Tensor) -> Tensor:
         if self.groups == 1:

@@ -7,8 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
@@ -50,6 +52,9 @@ class Chooser:
 
     def keep(self, stay: Tensor) -> None:
         """Only these beams go on."""
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Take in the beams of others of its kind and width, behind its own."""
 
     def _settle(self, rank: Tensor, log_prob: Tensor, parent: Tensor, token: Tensor) -> Choice:
         """Of candidates `(beams, candidates)`, the first by `rank` first, those that close and those that stay open."""
@@ -166,8 +171,7 @@ class Constrained(Chooser):
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         """The likeliest candidates of each bank. Candidates are the likeliest of all, the likeliest token of each
         hypothesis, and every token that lowers what a hypothesis owes."""
-        count = int(length)
-        log_probs = limits.apply(given.clone(), written[..., : count + 1])
+        log_probs = limits.apply(given.clone(), written, length)
         total = log_prob.unsqueeze(-1) + self._restricted(log_probs, given, limits, length)
         log_prob, place = self._candidates(total)
         parent, token = place // total.shape[-1], place % total.shape[-1]
@@ -205,6 +209,29 @@ class Constrained(Chooser):
     def keep(self, stay: Tensor) -> None:
         for name in ("size", "known", "after", "total", "left", "depth"):
             setattr(self, name, getattr(self, name)[stay])
+
+    def join(self, others: Sequence[Constrained]) -> None:
+        """Tables are padded as those of sources that began together: with phrases of no tokens, and known tokens that
+        are the closing mark."""
+        every = (self, *others)
+        phrases, depths, known = (
+            max(getattr(each, name).shape[axis] for each in every)
+            for name, axis in (("size", 1), ("after", 2), ("known", 1))
+        )
+        tables = {name: list[Tensor]() for name in ("size", "known", "after", "left", "depth")}
+        for each in every:
+            more, tokens = phrases - each.size.shape[1], known - each.known.shape[1]
+            tables["size"].append(F.pad(each.size, (0, more)))
+            tables["known"].append(F.pad(each.known, (0, tokens), value=self.eos))
+            deeper = depths - each.after.shape[2]
+            tables["after"].append(F.pad(each.after, (0, tokens, 0, deeper, 0, more)))  # all other tokens lead to 0
+            tables["left"].append(F.pad(each.left, (0, more)))
+            tables["depth"].append(F.pad(each.depth, (0, more)))
+        for name, parts in tables.items():
+            setattr(self, name, torch.cat(parts))
+        self.total = torch.cat([each.total for each in every])
+        self.banks = max(each.banks for each in every)
+        self.ahead = self._look_ahead()
 
     def _look_ahead(self) -> _Ahead:
         at = torch.arange(len(self.left), device=self.left.device)[:, None, None]

@@ -28,7 +28,7 @@ class Group(Generic[M]):
 
     search: IncrementalSearch
     members: list[M]
-    gone: set[int] = field(default_factory=set)  # sources that are over, and idle along
+    gone: set[int] = field(default_factory=set)  # sources that are over or dropped, and idle along
 
     @property
     def each(self) -> int:
@@ -78,20 +78,20 @@ class SharedBatch(Generic[M]):
     @property
     def members(self) -> list[M]:
         """What is searched for, and not over."""
-        every = [*self.groups, *(group for _, groups in self.new for group in groups)]
-        return [member for group in every for i, member in enumerate(group.members) if i not in group.gone]
+        return [member for group in self._every for i, member in enumerate(group.members) if i not in group.gone]
+
+    @property
+    def _every(self) -> list[Group[M]]:
+        return [*self.groups, *(group for _, groups in self.new for group in groups)]
 
     def add(self, state: Any, groups: Sequence[Group[M]]) -> None:
         """Take in more searches at the next turn. The state has a row for each source, in the order of the groups."""
         self.new.append((state, groups))
 
     def drop(self, member: M) -> None:
-        """End the search for a source, and free its rows."""
-        for group in [*self.groups, *(group for _, groups in self.new for group in groups)]:
-            for source, other in enumerate(group.members):
-                if other == member and source not in group.gone:
-                    group.search.stop(source)
-                    group.gone.add(source)
+        """End the search for a source. Its rows are nobody's, until rows are laid out anew."""
+        for group in self._every:
+            group.gone.update(source for source, other in enumerate(group.members) if other == member)
 
     def clear(self) -> None:
         """End all searches."""

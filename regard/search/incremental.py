@@ -57,10 +57,6 @@ class IncrementalSearch(ABC):
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sources of others of this kind, behind its own."""
 
-    @abstractmethod
-    def stop(self, source: int) -> None:
-        """End the search for a source, whatever was found."""
-
     def rows(self, sources: Tensor) -> Tensor:
         """The rows that belong to some sources."""
         each = len(self.token) // len(self.over)

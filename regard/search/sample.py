@@ -126,9 +126,6 @@ class Sampling(IncrementalSearch):
             torch.cat([getattr(each, name) for each in every]) for name in ("keys", "log_prob", "ended")
         )
 
-    def stop(self, source: int) -> None:
-        self.ended[source] = True
-
 
 def line_keys(seed: int, numbers: Sequence[int]) -> Tensor:
     """A key for each line of these numbers: another one under another seed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -117,19 +118,22 @@ class TreeObserver:
             every = zip(ranked.values.tolist(), places, strict=True)
             fallen = [(log_prob, *place) for log_prob, place in every if place not in taken][: self.width]
 
-            def add(candidate: tuple[float, int, int], state: State, before: list[int] = before) -> int:
-                log_prob, slot, token = candidate
-                if log_prob < IMPOSSIBLE:  # there is none, and nothing will come of it
-                    return 0
-                number = len(self.nodes)
-                self.nodes.append(Node(number, before[slot], step, token, log_prob, log_prob / divisor, state))
-                return number
-
+            add = partial(self._add, before, step, divisor)
             self.open[beam] = [add(one, "open") for one in kept]
             for one in closed:
                 add(one, "closed")
             for one in fallen:
                 add(one, "pruned")
+
+    def _add(
+        self, before: Sequence[int], step: int, divisor: float, candidate: tuple[float, int, int], state: State
+    ) -> int:
+        """The number of a new node for a candidate: `log p`, which open hypothesis it goes on from, and its token."""
+        log_prob, slot, token = candidate
+        if log_prob < IMPOSSIBLE:  # there is none, and nothing will come of it
+            return 0
+        self.nodes.append(Node(len(self.nodes), before[slot], step, token, log_prob, log_prob / divisor, state))
+        return self.nodes[-1].id
 
     def tree(self, best: Sequence[int]) -> BeamTree:
         """What has grown, with the way to the best output, of these tokens."""

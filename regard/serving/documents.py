@@ -20,7 +20,7 @@ Format = Literal["text", "html", "markdown", "subtitles"]
 Links = Sequence[tuple[int, int]]  # (source word, target word)
 
 
-class Sentence(ABC):
+class Unit(ABC):
     """A part of a document that a model is given."""
 
     text: str
@@ -32,7 +32,7 @@ class Sentence(ABC):
 
 
 @dataclass(frozen=True)
-class PlainSentence(Sentence):
+class PlainSentence(Unit):
     """One that has nothing but its text."""
 
     text: str
@@ -45,12 +45,12 @@ class PlainSentence(Sentence):
 class Document:
     """Sentences, and what stands between them and is left as it is."""
 
-    parts: Sequence[str | Sentence]
+    parts: Sequence[str | Unit]
 
     @property
-    def units(self) -> list[Sentence]:
+    def units(self) -> list[Unit]:
         """What a model is given, in order."""
-        return [part for part in self.parts if isinstance(part, Sentence)]
+        return [part for part in self.parts if isinstance(part, Unit)]
 
     @property
     def sentences(self) -> list[str]:
@@ -84,8 +84,10 @@ def plain(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
 def whole(text: str) -> Document:
     """A text that is one sentence, whatever it holds; white space around it stays."""
     inner = text.strip()
+    if not inner:
+        return Document([text])
     start = text.index(inner)
-    return Document([part for part in (text[:start], PlainSentence(inner), text[start + len(inner) :]) if part != ""])
+    return Document([text[:start], PlainSentence(inner), text[start + len(inner) :]])
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -95,7 +97,7 @@ _LEAD = re.compile(r"\s*(?:(?:[#>*+\-]+|\d{1,9}[.)]|\[[ xX]\]|\|)\s+)*\|?")
 def markdown(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     """Markdown, line by line: code blocks and what a line begins with (`#`, `-`, `>`, `1.`) stay. Emphasis, links and
     code inside a sentence are text to the model."""
-    parts: list[str | Sentence] = []
+    parts: list[str | Unit] = []
     fence = ""
     for start, end in _lines(text):
         line = text[start:end]
@@ -116,7 +118,7 @@ _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
 
 def subtitles(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     """SubRip or WebVTT: numbers, times and the header stay. Each line is translated by itself."""
-    parts: list[str | Sentence] = []
+    parts: list[str | Unit] = []
     lines = [text[start:end] for start, end in _lines(text)]
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         kept = _TIMES.match(line) or _TIMES.match(following) or line.startswith(("WEBVTT", "NOTE", "STYLE"))
@@ -132,7 +134,7 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
         at += len(line)
 
 
-def _with_gaps(text: str, start: int, end: int, language: str, longest: int) -> Iterator[str | Sentence]:
+def _with_gaps(text: str, start: int, end: int, language: str, longest: int) -> Iterator[str | Unit]:
     """The sentences of a part of a text, and what stands between them; one without a letter or digit stays too."""
     part, at = text[start:end], 0
     for first, last in sentences(part, language=language, longest=longest):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from regard.data.side import Field
 from regard.errors import ConfigError, DataError, RegardError
@@ -65,6 +65,44 @@ class Listener(Protocol):
         """There are none."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """What a request may come to need room for in a batch."""
+
+    rows: int = 1  # its beam, or its samples
+    target: int = 1  # positions of a row
+    source: int = 0  # positions of its source, which all rows share
+
+    @staticmethod
+    def of(task: TextGeneration, request: Request, search: Search) -> Size:
+        """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
+        places, (room,) = task.source.places(request.item), task.room([request.item], search)
+        if task.together:
+            return Size(task.width(search), places + room + 1)
+        return Size(task.width(search), room + 1, places)
+
+    @staticmethod
+    def fitting(sizes: Iterable[Size], among: Iterable[Size], budget: int) -> int:
+        """How many of `sizes`, the first first, fit into a batch with others; if there are none, at least one does.
+
+        A batch holds tokens of its sources and of its rows, all padded to the longest of them."""
+        rows = target = source = count = fitting = 0
+
+        def held(size: Size) -> int:
+            nonlocal rows, target, source, count
+            rows, target, source = rows + size.rows, max(target, size.target), max(source, size.source)
+            count += 1
+            return rows * target + count * source
+
+        for size in among:
+            held(size)
+        for size in sizes:
+            if held(size) > budget and count > 1:
+                break
+            fitting += 1
+        return fitting
+
+
 @dataclass(eq=False)
 class Job:
     """A request in an engine."""
@@ -73,11 +111,8 @@ class Job:
     work: Work
     listener: Listener
     request: Request | None  # as numbers, where a decoder writes a token at a time
-    cost: int  # of the budget
+    size: Size
     told: int = 0  # settled tokens that the listener has heard of
-
-    def done(self, outputs: list[Output]) -> None:
-        self.listener.done(outputs)
 
 
 class Engine(ABC):
@@ -126,11 +161,11 @@ class BatchEngine(Engine):
 
     def add(self, ticket: int, work: Work, listener: Listener) -> int:
         """Like `submit`, under a ticket of another engine."""
-        request, cost = None, 1
+        request, size = None, Size()
         if isinstance(self.task, TextGeneration):
             request = checked(self.task, work)
-            cost = tokens(self.task, request, work.search)
-        self.queue.append(Job(ticket, work, listener, request, cost))
+            size = Size.of(self.task, request, work.search)
+        self.queue.append(Job(ticket, work, listener, request, size))
         return ticket
 
     def cancel(self, ticket: int) -> None:
@@ -143,13 +178,13 @@ class BatchEngine(Engine):
 
     def _next(self) -> list[Job]:
         """The first that waits, and others that go with it, within the budget."""
-        first, left = self.queue[0], self.budget
-        jobs = list[Job]()
-        for job in self.queue:
-            alike = job.work.search == first.work.search and bool(job.work.phrases) == bool(first.work.phrases)
-            if alike and (not jobs or job.cost <= left):
-                jobs.append(job)
-                left -= job.cost
+        first = self.queue[0].work
+        alike = [
+            job
+            for job in self.queue
+            if job.work.search == first.search and bool(job.work.phrases) == bool(first.phrases)
+        ]
+        jobs = alike[: Size.fitting((job.size for job in alike), (), self.budget)]
         self.queue = deque(job for job in self.queue if job not in jobs)
         return jobs
 
@@ -167,7 +202,7 @@ class BatchEngine(Engine):
             found = self.task.outputs([x.field for x in works], works[0].search, wrong.__setitem__, given=given)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].listener.failed(told(error))
+                jobs[0].listener.failed(as_told(error))
             else:  # which of them it was shows when each is by itself
                 for job in jobs:
                     self._work([job])
@@ -194,11 +229,10 @@ class BatchEngine(Engine):
 class ContinuousEngine(Engine):
     """Requests that join and leave between two steps of the network, each with its own settings.
 
-    The batch holds at most `budget` tokens: of each request the positions of its source, and for each of its rows (the
-    beam, or the samples) the most tokens that it may write, with one for the mark they begin with; without an encoder
-    the source stands in every row. What is shorter than another beside it is padded, which is not counted. Requests are
-    taken in first come, first served: one that does not fit waits until enough have left, and those behind it wait too,
-    so that none starves. One that is larger than the budget runs alone.
+    The batch holds at most `budget` tokens: its rows (the beam or the samples of each request) times the most that any
+    of them may come to write, and its sources times the longest, as they are padded; without an encoder the source is
+    counted in every row. Requests are taken in first come, first served: one that does not fit waits until enough have
+    left, and those behind it wait too, so that none starves. One that is larger than the budget runs alone.
 
     Ways to search that know a batch from beginning to end go through a `BatchEngine`, between two steps.
     """
@@ -222,7 +256,7 @@ class ContinuousEngine(Engine):
         if search.sample and work.phrases:
             raise ConfigError("phrases that must appear need beam search; leave out sample")
         ticket = next(self.tickets)
-        self.queue.append(Job(ticket, work, listener, request, tokens(self.task, request, search)))
+        self.queue.append(Job(ticket, work, listener, request, Size.of(self.task, request, search)))
         return ticket
 
     def cancel(self, ticket: int) -> None:
@@ -261,18 +295,14 @@ class ContinuousEngine(Engine):
     def _admit(self) -> None:
         """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
         out a batch anew takes about as long for some as for one."""
-        left, jobs = self.budget - sum(job.cost for job in self.jobs.values()), list[Job]()
-        for job in self.queue:
-            if job.cost > left and (jobs or self.jobs):
-                break
-            jobs.append(job)
-            left -= job.cost
-        self.patience = self.patience - 1 if jobs else PATIENCE
-        if len(jobs) * GATHERED < len(self.jobs) and self.patience > 0:
+        running = [job.size for job in self.jobs.values()]
+        fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
+        self.patience = self.patience - 1 if fitting else PATIENCE
+        if fitting * GATHERED < len(self.jobs) and self.patience > 0:
             return
         self.patience, new = PATIENCE, dict[float, list[Job]]()
-        for job in jobs:
-            self.queue.popleft()
+        for _ in range(fitting):
+            job = self.queue.popleft()
             self.jobs[job.ticket] = job
             new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
         for weight, some in new.items():
@@ -281,9 +311,9 @@ class ContinuousEngine(Engine):
     def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
         """Encode what some requests were given, in one batch, and let their searches join."""
         task, stepper = self.task, self.task.stepper(jobs[0].work.search)
-        alike = dict[Any, list[Job]]()
+        alike = dict[tuple[Search, bool], list[Job]]()
         for job in jobs:
-            alike.setdefault(job.ticket if job.work.phrases else job.work.search, []).append(job)
+            alike.setdefault((job.work.search, bool(job.work.phrases)), []).append(job)
         order = [job for some in alike.values() for job in some]
         try:
             searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
@@ -309,18 +339,19 @@ class ContinuousEngine(Engine):
             batch.clear()
             return
         for ticket, found in finished:
-            job = self.jobs.pop(ticket)
-            assert job.request is not None, "what is searched for was asked for"
-            search = job.work.search
-            job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
+            job = self.jobs.pop(ticket, None)
+            if job is not None and job.request is not None:  # none: another listener has just cancelled it
+                search = job.work.search
+                job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
         for ticket, settled in batch.settled():
-            if len(settled) > (job := self.jobs[ticket]).told:
+            job = self.jobs.get(ticket)
+            if job is not None and len(settled) > job.told:
                 job.told = len(settled)
                 job.listener.wrote(settled)
 
     def _fail(self, job: Job, error: Exception) -> None:
         del self.jobs[job.ticket]
-        job.listener.failed(told(error))
+        job.listener.failed(as_told(error))
 
 
 def checked(task: TextGeneration, work: Work) -> Request:
@@ -332,14 +363,7 @@ def checked(task: TextGeneration, work: Work) -> Request:
     return task.requests([work.field], work.search, refuse, work.given)[0]
 
 
-def tokens(task: TextGeneration, request: Request, search: Search) -> int:
-    """What a request costs of a budget; see `ContinuousEngine`."""
-    places, (room,), rows = task.source.places(request.item), task.room([request.item], search), task.width(search)
-    own = rows * (room + 1)
-    return own + places * (rows if task.model.reads_source_first else 1)
-
-
-def told(error: Exception) -> RegardError:
+def as_told(error: Exception) -> RegardError:
     """An error as a listener hears of it."""
     if isinstance(error, RegardError):
         return error

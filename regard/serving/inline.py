@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.serving.documents import Links, Sentence
+from regard.serving.documents import Links, Unit
 
 MANY = 50  # elements of a sentence that are put around words; more of them stay around the sentence
 WORD = re.compile(r"[^ \t\r\n\f\v]+")  # what an alignment counts as one
@@ -35,7 +35,7 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class MarkedSentence(Sentence):
+class MarkedSentence(Unit):
     """A sentence with inline tags in it."""
 
     text: str
@@ -164,10 +164,10 @@ class _Placing:
         before, after = (self.text[part] for part in self._rest_of_words(tag))
         inner = self.written[start:end]
         if after and not re.search(r"\w", after):
-            inner = re.sub(r"[^\w\s]+$", "", inner)
+            inner = re.sub(r"\W+$", "", inner)
         cut = len(inner)
         if before and not re.search(r"\w", before):
-            inner = re.sub(r"^[^\w\s]+", "", inner)
+            inner = re.sub(r"^\W+", "", inner)
         return (start + cut - len(inner), start + cut) if inner else (start, end)
 
     def _rest_of_words(self, tag: Tag) -> tuple[slice, slice]:

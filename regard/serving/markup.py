@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.serving.documents import Document, Sentence, speaks
+from regard.serving.documents import Document, Unit, speaks
 from regard.serving.inline import MarkedSentence, Tag
 from regard.serving.sentences import LONGEST, Span, names, sentences
 
@@ -37,7 +37,7 @@ _STOP = re.compile(r"[.!?…。！？]\s|[\r\n]")
 
 
 @dataclass(frozen=True)
-class Token:
+class MarkupToken:
     """A part of the markup as it stands: text (without a name), a tag, or what is neither and stays (named "!")."""
 
     raw: str
@@ -46,23 +46,23 @@ class Token:
     alone: bool = False  # it has no end tag
 
 
-def scan(text: str) -> Iterator[Token]:
+def scan(text: str) -> Iterator[MarkupToken]:
     """All of the markup, in order; joined, it is the text again."""
     at, last = 0, text.rfind(">")
     quotes = True  # until a tag is found whose quotes hide its end
     while at < len(text):
         start = text.find("<", at)
         if start > at or start < 0:
-            yield Token(text[at : start if start > at else len(text)])
+            yield MarkupToken(text[at : start if start > at else len(text)])
         if start < 0:
             return
         end, name = start + 1, _NAME.match(text, start)
         if other := next((x for x in _OTHERS if text.startswith(x[0], start)), None):
             end = text.find(other[1], start + len(other[0]))
             end = len(text) if end < 0 else end + len(other[1])
-            token = Token(text[start:end], "!")
+            token = MarkupToken(text[start:end], "!")
         elif name is None or start > last:
-            token = Token("<")
+            token = MarkupToken("<")
         else:
             stop = _tag_end(text, name.end()) if quotes else -1
             quotes = quotes and stop >= 0
@@ -70,15 +70,15 @@ def scan(text: str) -> Iterator[Token]:
             if stop >= 0:
                 end, lower = stop + 1, name[1].lower()
                 raw = text[start:end]
-                token = Token(raw, lower, raw[1] == "/", lower in VOID or raw.endswith("/>"))
+                token = MarkupToken(raw, lower, raw[1] == "/", lower in VOID or raw.endswith("/>"))
             else:
-                token = Token("<")
+                token = MarkupToken("<")
         yield token
         at = end
         if token.name in RAW and not token.closes and not token.alone:
             close = re.compile(rf"</{token.name}(?=[\s/>])", re.IGNORECASE).search(text, at)
             stop = close.start() if close else len(text)
-            yield Token(text[at:stop], "!")
+            yield MarkupToken(text[at:stop], "!")
             at = stop
 
 
@@ -97,13 +97,13 @@ def _tag_end(text: str, at: int) -> int:
 
 def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     """HTML, a whole page or a part of one."""
-    parts: list[str | Sentence] = []
-    run, preformatted = Run(), 0
+    parts: list[str | Unit] = []
+    run, preformatted = InlineRun(), 0
 
     def flush() -> None:
         nonlocal run
         parts.extend(run.parts(language, longest, lines=preformatted > 0))
-        run = Run()
+        run = InlineRun()
 
     tokens = _with_untouched(scan(text))
     for token in tokens:
@@ -122,7 +122,7 @@ def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document
     return Document(parts)
 
 
-def _with_untouched(tokens: Iterator[Token]) -> Iterator[Token]:
+def _with_untouched(tokens: Iterator[MarkupToken]) -> Iterator[MarkupToken]:
     """The same tokens, with an element that is not to be translated as one: named "untouched" if it stands in a line,
     and "!" if it does not."""
     for token in tokens:
@@ -136,7 +136,7 @@ def _with_untouched(tokens: Iterator[Token]) -> Iterator[Token]:
             if inner.name == token.name and not inner.alone:
                 depth += -1 if inner.closes else 1
         inline = token.name in INLINE or token.name in UNTOUCHED_INLINE
-        yield Token("".join(raws), "untouched" if inline else "!")
+        yield MarkupToken("".join(raws), "untouched" if inline else "!")
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Element:
 
 
 @dataclass
-class Run:
+class InlineRun:
     """What stands on one line: text with inline elements. The tape has all of it as it is written."""
 
     text: list[str] = field(default_factory=list)  # characters, as they are read
@@ -164,7 +164,7 @@ class Run:
     open: Counter[str] = field(default_factory=Counter)  # how many of each name are
     solid: int = 0  # where the last character ends that is no blank
 
-    def add(self, token: Token) -> None:
+    def add(self, token: MarkupToken) -> None:
         """Take in text or an inline tag."""
         if not token.name:
             at = 0
@@ -218,7 +218,7 @@ class Run:
         self.text += text
         self.places += places
 
-    def _close(self, token: Token) -> None:
+    def _close(self, token: MarkupToken) -> None:
         if self.stack and not self.open[token.name]:  # it closes nothing
             self.point(token.raw)
             return
@@ -246,7 +246,7 @@ class Run:
 
     # Sentences
 
-    def parts(self, language: str, longest: int, *, lines: bool) -> Iterator[str | Sentence]:
+    def parts(self, language: str, longest: int, *, lines: bool) -> Iterator[str | Unit]:
         """Sentences, and what stands between them."""
         for element in self.stack:  # closed after this line, if at all
             element.end = len(self.text)

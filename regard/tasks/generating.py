@@ -10,7 +10,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regard.data.batches import Batch, Layout, Pairs, make_batch, pack
 from regard.data.examples import Example
@@ -30,7 +29,7 @@ from regard.search.choice import owed_after
 from regard.search.contrastive import contrastive_search
 from regard.search.ensemble import Ensemble, Together
 from regard.search.incremental import IncrementalSearch
-from regard.search.limits import Hypothesis, Limits, length_penalty
+from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import Sampling, line_keys, sample
 from regard.search.stepper import LazyStart, Stepper, begun
@@ -61,6 +60,7 @@ class TextGeneration(Task):
     model: AutoregressiveModel
 
     begins = "prefix"  # what the user calls how an output begins
+    grows = True  # the tokens written so far are how the text of an output begins
     continuous = True  # whether a search can be advanced a token at a time (`incremental`)
 
     @property
@@ -155,29 +155,6 @@ class TextGeneration(Task):
     def width(self, search: Search) -> int:
         """Rows that a search has for each source."""
         return search.nbest if search.sample else search.mbr or search.beam
-
-    def forced_outputs(
-        self, field: Field, item: Item, forced: Tokens, search: Search, observer: TreeObserver | None = None
-    ) -> list[Output]:
-        """The best outputs for one input, best first, which begin with the `forced` tokens; a prompt comes before them.
-        The mark that ends an output may be the last of them: then there is nothing to search for."""
-        prefix = [*self.target.encode(self.source.prompt(field)), *forced]
-        ended = bool(forced) and prefix[-1] == self.target.marks.end
-        tokens = prefix[:-1] if ended else prefix
-        if unknown := [token for token in tokens if not 0 <= token < self.target.size]:
-            raise DataError(f"there is no token {unknown[0]}; there are {self.target.size}, counted from 0")
-        if what := self._problem(item, tokens, [], search):
-            raise DataError(f"the source {what}")
-        if ended:
-            (pair,) = self.score_items([item], [tokens])
-            score = pair.log_prob / float(self.length_penalty(search, torch.tensor([float(len(prefix))])))
-            return [Output(self.text_of(item, tokens), score, pair.log_prob, tokens)]
-        (found,) = self.search([item], search, prefixes=[tokens], observer=observer)
-        return self.written(item, found, search)
-
-    def length_penalty(self, search: Search, length: Tensor) -> Tensor:
-        """What `log p` of outputs of so many tokens, the mark at the end counted, is divided by."""
-        return length_penalty(search.length_penalty, search.alpha, length + self.target.marks.counted)
 
     def text_of(self, source: Item, tokens: Tokens) -> str:
         """The text of what was written for a source."""

@@ -1,0 +1,43 @@
+"""Routes that say what is wrong in the form of their own protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from regard.serving.messages import Refused
+from regard.serving.service import Service
+
+
+def route_class(service: Service, render: Callable[[Refused], dict[str, Any]]) -> type[APIRoute]:
+    """A class of routes whose errors are rendered so. What cannot be done is, to other protocols than our own, a bad
+    request (400) and not one that is understood and unprocessable (422)."""
+
+    def refusal(refused: Refused) -> Response:
+        service.metrics.refused.labels(refused.code).inc()
+        response = JSONResponse(render(refused), 400 if refused.status == 422 else refused.status)
+        if refused.retry_after is not None:
+            response.headers["Retry-After"] = str(max(1, math.ceil(refused.retry_after)))
+        return response
+
+    class ProtocolRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def answered(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                except Refused as refused:
+                    return refusal(refused)
+                except HTTPException as error:
+                    return refusal(Refused(error.status_code, "bad_request", str(error.detail)))
+
+            return answered
+
+    return ProtocolRoute

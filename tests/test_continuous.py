@@ -1,0 +1,507 @@
+"""Continuous batching: requests that join and leave a running batch find what each finds alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.bundle import Source
+from regard.config import merge, parse
+from regard.data.tokens import Symbols
+from regard.errors import ConfigError, DataError, RegardError
+from regard.models.build import build
+from regard.models.ctc import JointStepper
+from regard.models.stems import Elements
+from regard.nn.rows import Grouping, Part, Together
+from regard.search.beam import beam_search, new_beam_search
+from regard.search.continuous import Group, SharedBatch
+from regard.search.ensemble import Ensemble
+from regard.search.incremental import IncrementalSearch
+from regard.search.limits import Hypothesis, Limits
+from regard.search.sample import Sampling, line_keys, sample
+from regard.serving.engine import BatchEngine, ContinuousEngine, Engine, Size, Work, new_engine
+from regard.system import System
+from regard.tasks.results import Output
+from tests.conftest import (
+    FULL,
+    HOP,
+    LONGEST,
+    TARGET_VOCABULARY,
+    Pair,
+    draw,
+    every_model,
+    recordings,
+    redrawn,
+    settings,
+    sources,
+    tiny,
+)
+from tests.test_models import NETWORKS, network
+from tests.toy import WORDS, untrained
+
+CPU = torch.device("cpu")
+BEGIN, END = 1, 2
+PHRASES = [[[5, 6]], [[7], [9]], [[4, 4]]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for a source: how it is searched, under which limits."""
+
+    kind: str
+    longest: int
+    prefix: tuple[int, ...]
+    number: int
+
+    @property
+    def limits(self) -> Limits:
+        rules = {"no_repeat": 2, "shortest": 1} if self.kind == "exact" else {}
+        return Limits(torch.tensor([self.longest]), BEGIN, END, forbidden=(0, 1), prefix=[self.prefix], **rules)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        usual = {"width": 1, "nbest": 1, "penalty": "average", "alpha": 1.0, "exact": False, "counted": 0}
+        own: dict[str, dict[str, Any]] = {
+            "greedy": {},
+            "beam": {"width": 3, "nbest": 2},
+            "exact": {"width": 4, "nbest": 4, "penalty": "gnmt", "alpha": 0.7, "exact": True},
+            "phrase": {"width": 3, "penalty": "none", "constraints": [PHRASES[self.number % len(PHRASES)]]},
+        }
+        return {**usual, **own[self.kind]}
+
+    def alone(self, model: Any, source: Source) -> list[Hypothesis]:
+        state = model.start(source)
+        if self.kind == "sample":
+            return sample(model, state, limits=self.limits, keys=self._keys, count=2, top_k=5)[0]
+        return beam_search(model, state, limits=self.limits, **self.options)[0]
+
+    def search(self) -> IncrementalSearch:
+        if self.kind == "sample":
+            return Sampling(self.limits, self._keys, 2, top_k=5, rows=2)
+        return new_beam_search(self.limits, **self.options)
+
+    @property
+    def _keys(self) -> Tensor:
+        return line_keys(3, [self.number])
+
+
+KINDS = ("greedy", "beam", "sample", "exact", "phrase")
+
+
+def asked(count: int, choice: random.Random, kinds: Sequence[str] = KINDS, longest: int = LONGEST - 2) -> list[Asked]:
+    """One of each kind after the other, with limits that are drawn."""
+    found = []
+    for i in range(count):
+        kind = kinds[i % len(kinds)]
+        prefix = choice.choice([(), (), (4,), (3, 7)]) if kind != "phrase" else ()
+        found.append(Asked(kind, choice.randint(2, longest), prefix, i))
+    return found
+
+
+def check_schedule(model: Any, source: Source, given: Sequence[Asked], choice: random.Random) -> None:
+    """Requests join a few at a time, in between turns; each finds what it finds alone, and what was told settled stays
+    so."""
+    with torch.inference_mode():
+        alone = [one.alone(model, source.select(torch.tensor([i]))) for i, one in enumerate(given)]
+        batch: SharedBatch[int] = SharedBatch(model.step, CPU)
+        waiting, found, told = list(range(len(given))), dict[int, list[Hypothesis]](), dict[int, list[int]]()
+        while len(found) < len(given):
+            some = [waiting.pop(0) for _ in range(choice.randint(0, 2)) if waiting]
+            if some:
+                groups = [Group(given[i].search(), [i]) for i in some]
+                batch.add(model.start(source.select(torch.tensor(some))), groups)
+            found |= batch.turn()
+            for i, tokens in batch.settled():
+                assert tokens[: len(told.get(i, []))] == told.get(i, [])
+                told[i] = tokens
+    assert not batch.groups
+    for i, expected in enumerate(alone):
+        assert [h.tokens for h in found[i]] == [h.tokens for h in expected], given[i]
+        for one, other in zip(found[i], expected, strict=True):
+            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert found[i][0].tokens[: len(told.get(i, []))] == told.get(i, [])
+
+
+def drawn(name: object) -> random.Random:
+    return random.Random(str(name))
+
+
+# Every kind of model
+
+
+@every_model
+def test_searches_that_share_a_batch_find_what_each_finds_alone(pair: Pair) -> None:
+    choice = drawn(pair)
+    lengths = [choice.choice([0, 1, 3, 6]) for _ in range(5)]
+    check_schedule(tiny(pair), sources(pair[0], lengths, seed=4), asked(5, choice), choice)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_so_do_those_of_decoders_alone(name: str) -> None:
+    """Sources stand before the targets, and are of different lengths: some rows begin with empty slots."""
+    choice = drawn(name)
+    check_schedule(network(name), draw([3, 1, 0, 6, 4, 2], 13, seed=2), asked(6, choice), choice)
+
+
+def test_so_do_those_of_several_models() -> None:
+    choice, pairs = drawn("several"), (("lstm-bi", "lstm-location-feeding"), ("transformer-rotary", "transformer-xl"))
+    check_schedule(Ensemble([tiny(pair) for pair in pairs]), draw([3, 1, 5, 2, 6], 11, 2), asked(5, choice), choice)
+
+
+@pytest.mark.parametrize("decoder", ["none", "gru-location-output", "transformer-rotary"])
+def test_so_do_those_of_ctc_alone_and_beside_a_decoder(decoder: str) -> None:
+    choice, alone = drawn(decoder), {"decoder": {"kind": "none"}} if decoder == "none" else {}
+    given = settings(("audio-subsampling-lstm", "gru-every" if alone else decoder), ctc=True, **alone)
+    model: Any = redrawn(build(given, [Elements(shape=(HOP,))], TARGET_VOCABULARY, 20), 2)
+    kinds = ("greedy", "beam", "sample", "exact")  # marks of these are its own: `<s>` is 1, `</s>` 2
+    model = model if alone else JointStepper(model, 0.4)
+    check_schedule(model, recordings([20, 9, 31, 14, 26, 12]), asked(6, choice, kinds), choice)
+
+
+@pytest.mark.parametrize("pair", [("lstm-uni", "gru-mlp-feeding"), ("transformer-t5", "transformer-pre-learned")])
+def test_so_do_those_of_different_phrases_and_of_one_kind(pair: Pair) -> None:
+    choice = drawn(pair)
+    for kinds in (["phrase"], ["exact"], ["sample"]):
+        check_schedule(tiny(pair), draw([3, 1, 0, 6, 4, 2], 11, seed=2), asked(6, choice, kinds), choice)
+
+
+def test_a_cache_is_no_longer_than_the_longest_row() -> None:
+    """Requests come and go for as long as many of them take; slots that no row uses any more are dropped."""
+    model: Any = tiny(("lstm-uni", "transformer-rotary"))
+    choice, batch, slots, done = drawn("cache"), SharedBatch[int](model.step, CPU), list[int](), 0
+    given = asked(40, choice, ("greedy", "beam"))
+    source = draw([1 + i % 5 for i in range(40)], 11, seed=5)
+    with torch.inference_mode():
+        for i, one in enumerate(given):
+            batch.add(model.start(source.select(torch.tensor([i]))), [Group(one.search(), [i])])
+            for _ in range(2):
+                done += len(batch.turn())
+            if batch.groups:
+                slots.append(batch.state.at)
+    assert done > 30
+    assert sum(slots) > 3 * LONGEST
+    assert max(slots) <= LONGEST + 1
+
+
+# Rows
+
+
+def test_rows_are_grouped_by_source_and_back() -> None:
+    grouping = Grouping.of([1, 3, 2], CPU)
+    assert grouping is not None
+    rows = torch.arange(12.0).view(6, 2)
+    padded = grouping.padded(rows)
+    assert padded.shape == (3, 3, 2)
+    assert [padded[0, 0, 0].item(), padded[1, 2, 0].item(), padded[2, 1, 0].item()] == [0.0, 6.0, 10.0]
+    assert torch.equal(grouping.unpadded(padded), rows)
+    assert Grouping.of([4, 4], CPU) is None
+
+
+def test_rows_of_several_tensors_are_laid_together() -> None:
+    """Shifted, cut in front, and taken from where they lie."""
+    one, other = torch.arange(1.0, 7.0).view(2, 3), torch.arange(10.0, 12.0).view(2, 1)
+    parts = [Part(2, 3, -1), Part(2, 1, 1)]
+    laid = Together(parts, torch.tensor([3, 0, 1]), 2, cleared=True)
+    assert laid([one, other]).tolist() == [[0.0, 11.0], [2.0, 3.0], [5.0, 6.0]]
+    moved = Together([Part(2, 3, 0, torch.tensor([[1, 0, 1], [0, 0, 0]]))], torch.tensor([0]), 3)
+    assert moved([one]).tolist() == [[4.0, 2.0, 6.0]]
+
+
+# The engine
+
+VOCABULARY = Symbols("word", WORDS)
+TEXTS = ["alpha beta", "gamma", "delta epsilon zeta eta theta", "beta beta alpha", "eta theta gamma delta"]
+SEARCHES: list[dict[str, Any]] = [
+    {"beam": 1}, {"beam": 4, "nbest": 3}, {"sample": True, "nbest": 2, "seed": 7}, {"beam": 3, "no_repeat": 2},
+    {"beam": 2, "length_penalty": "gnmt", "exact": True, "min_length": 2}, {"sample": True, "temperature": 0.7},
+]  # fmt: skip
+WHOLE: list[dict[str, Any]] = [{"mbr": 4}, {"contrastive": 0.5, "beam": 1}, {"beam": 4, "groups": 2}]
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {"encoder": {"kind": "transformer"}, "decoder": {"kind": "transformer"}},
+    "recurrent": {"encoder": {"kind": "lstm", "bidirectional": True}, "decoder": {"kind": "lstm"}},
+    "decoder-only": {"encoder": {"kind": "none"}, "decoder": {"kind": "transformer", "positions": "rotary"}},
+}
+
+
+def system(name: str = "transformer", **sections: Any) -> System:
+    """A model of random weights, the same each time."""
+    small = {"layers": 1, "heads": 2, "d_ff": 32}
+    model: dict[str, Any] = {"d_model": 16, "dropout": 0.0, **MODELS[name]}
+    for side in ("encoder", "decoder"):
+        if model[side]["kind"] == "transformer":
+            model[side] = {**small, **model[side]}
+    torch.manual_seed(1)
+    given = {"model": model, "tokens": {"kind": "word"}, "search": {"max_length": 12}}
+    task = untrained(parse(merge(given, sections)), VOCABULARY)
+    with torch.no_grad():
+        for parameter in task.model.parameters():
+            parameter.mul_(2.0)
+    return System(task, Path("nowhere"))
+
+
+@dataclass
+class Heard:
+    """A listener that remembers."""
+
+    written: list[int] = field(default_factory=list)
+    outputs: list[Output] | None = None
+    error: RegardError | None = None
+    times: int = 0
+
+    def wrote(self, tokens: Sequence[int]) -> None:
+        assert self.outputs is None
+        assert len(tokens) > len(self.written)
+        assert list(tokens[: len(self.written)]) == self.written
+        self.written, self.times = list(tokens), self.times + 1
+
+    def done(self, outputs: list[Output]) -> None:
+        assert self.outputs is None
+        assert outputs[0].tokens[: len(self.written)] == self.written
+        self.outputs = outputs
+
+    def failed(self, error: RegardError) -> None:
+        assert self.outputs is None
+        assert self.error is None
+        self.error = error
+
+
+def drive(engine: Engine, works: Sequence[Work], seed: int = 1, most: float = math.inf) -> list[Heard]:
+    """Submit requests at random between turns, until all are done."""
+    choice, heard, left = random.Random(seed), [Heard() for _ in works], list(range(len(works)))
+    while left or engine.waiting or engine.running:
+        for _ in range(choice.randint(0, 3)):
+            if left:
+                i = left.pop(0)
+                engine.submit(works[i], heard[i])
+        busy = engine.turn()
+        assert busy == bool(engine.waiting or engine.running)
+        assert engine.rows <= most
+    assert not engine.turn()
+    assert engine.rows == 0
+    return heard
+
+
+def same(found: list[Output] | None, expected: list[Output]) -> None:
+    assert found is not None
+    assert [(x.text, x.tokens) for x in found] == [(x.text, x.tokens) for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-3)
+        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
+
+
+def alone(model: System, work: Work) -> list[Output]:
+    return model.task.outputs([work.field], work.search, refuse, given=work.given)[0]
+
+
+def refuse(_: int, what: str) -> None:
+    raise DataError(f"the source {what}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(10) if FULL else [1])
+def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int) -> None:
+    model = system(name)
+    works = [
+        Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
+        for i, (text, search) in enumerate(zip(TEXTS * 2, SEARCHES + WHOLE, strict=False))
+    ]
+    works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
+    works.append(Work(TEXTS[1], model.search_settings(beam=1), prefix_tokens=(7, 8)))
+    works.append(Work(TEXTS[1], model.search_settings(beam=1), prefix="zeta", phrases=("eta",)))
+    engine = new_engine(model.task, budget=600)
+    assert isinstance(engine, ContinuousEngine)
+    for work, heard in zip(works, drive(engine, works, seed), strict=True):
+        same(heard.outputs, alone(model, work))
+
+
+def test_a_language_model_goes_on_from_prompts_and_streams() -> None:
+    model = system("decoder-only", source={"kind": "none"})
+    works = [
+        Work(text, model.search_settings(**search), number=i)
+        for i, (text, search) in enumerate(zip(["", *TEXTS] * 2, SEARCHES * 2, strict=True))
+    ]
+    found = drive(new_engine(model.task, budget=10**4), works)
+    for work, heard in zip(works, found, strict=True):
+        same(heard.outputs, alone(model, work))
+        if work.search.beam == 1 and not work.search.sample:  # each token as it is found
+            assert heard.outputs is not None
+            assert heard.times >= len(heard.outputs[0].tokens) - 1
+
+
+@pytest.mark.parametrize("engine", [ContinuousEngine, BatchEngine])
+def test_what_is_refused_is_refused_at_once_in_the_same_words(engine: Any) -> None:
+    model = system()
+    made, plain = engine(model.task, 1000), model.search_settings(beam=2)
+    bad = [
+        Work("alpha " * 20, model.search_settings(max_source=10)),
+        Work("alpha", plain, prefix="alpha " * 14),
+        Work("alpha", plain, phrases=("beta " * 20,)),
+        Work("", plain),
+    ]
+    for work in bad:
+        with pytest.raises(DataError) as expected:
+            alone(model, work)
+        with pytest.raises(DataError) as found:
+            made.submit(work, Heard())
+        assert str(found.value) == str(expected.value)
+    assert made.waiting == 0
+
+
+def test_an_engine_has_one_precision_and_phrases_need_a_beam() -> None:
+    model = system()
+    engine = new_engine(model.task, budget=1000)
+    with pytest.raises(ConfigError, match="this model decodes in float32; leave out search"):
+        engine.submit(Work("alpha", model.search_settings(precision="int8")), Heard())
+    with pytest.raises(ConfigError, match="phrases that must appear need beam search"):
+        engine.submit(Work("alpha", model.search_settings(sample=True), phrases=("beta",)), Heard())
+
+
+def test_a_cancelled_request_frees_its_place_and_changes_no_other() -> None:
+    model = system()
+    plain = model.search_settings(beam=3, min_length=8)
+    engine = new_engine(model.task, budget=10**4)
+    heard = [Heard() for _ in range(5)]
+    tickets = [engine.submit(Work(TEXTS[i], plain), heard[i]) for i in range(4)]
+    engine.turn()
+    assert (engine.running, engine.rows) == (4, 12)
+    tickets.append(engine.submit(Work(TEXTS[4], plain), heard[4]))
+    engine.cancel(tickets[1])
+    engine.cancel(tickets[4])  # while it waits
+    assert (engine.waiting, engine.running, engine.rows) == (0, 3, 9)
+    engine.cancel(99)
+    while engine.turn():
+        pass
+    engine.cancel(tickets[0])  # which is over
+    for i in (0, 2, 3):
+        same(heard[i].outputs, alone(model, Work(TEXTS[i], plain)))
+    for i in (1, 4):
+        assert heard[i].outputs is None
+        assert heard[i].error is None
+
+
+def test_a_budget_is_kept_and_none_starves() -> None:
+    """First come, first served: a wide one waits for its place, and those behind it wait too; one that is larger than
+    the budget runs alone."""
+    model = system()
+    greedy, wide = model.search_settings(beam=1, min_length=6, max_length=9), model.search_settings(beam=20)
+    engine = new_engine(model.task, budget=65)
+    assert isinstance(engine, ContinuousEngine)
+    heard = [Heard() for _ in range(8)]
+    for i in range(8):
+        engine.submit(Work("alpha beta", wide if i == 6 else greedy), heard[i])
+    most, order = 0, list[int]()
+    while engine.waiting or engine.running:
+        engine.turn()
+        sizes = [job.size for job in engine.jobs.values()]
+        if sizes:
+            held = sum(size.rows for size in sizes) * max(size.target for size in sizes)
+            held += len(sizes) * max(size.source for size in sizes)
+            assert held <= 65 or len(sizes) == 1
+            most = max(most, len(sizes))
+        order += [i for i in range(8) if heard[i].outputs is not None and i not in order]
+    assert most == 5  # of 10 positions for a row and 3 for a source each
+    assert order.index(6) < order.index(7)
+    assert Size.fitting([Size(2, 5, 3)] * 4, [Size(1, 5, 4)], 40) == 2
+    assert Size.fitting([Size(100, 5, 3)], [], 40) == 1
+    assert Size.fitting([Size(100, 5, 3)], [Size()], 40) == 0
+
+
+class _Broken:
+    """A step that fails at a certain call."""
+
+    def __init__(self, step: Any, at: int) -> None:
+        self.step, self.left = step, at
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("the device is gone")
+        found: tuple[Tensor, Any] = self.step(tokens, state)
+        return found
+
+
+def test_an_error_of_the_network_fails_those_it_concerns_and_the_engine_goes_on() -> None:
+    model = system()
+    engine = new_engine(model.task, budget=10**4)
+    assert isinstance(engine, ContinuousEngine)
+    first, second = Heard(), Heard()
+    plain = model.search_settings(beam=2, min_length=6)
+    engine.submit(Work("alpha", plain), first)
+    engine.turn()
+    (batch,) = engine.batches.values()
+    batch.step = _Broken(batch.step, 2)
+    engine.turn()
+    assert not engine.turn()
+    assert str(first.error) == "decoding failed (RuntimeError: the device is gone)"
+    engine.submit(Work("alpha", plain), second)
+    while engine.turn():
+        pass
+    same(second.outputs, alone(model, Work("alpha", plain)))
+
+
+def test_a_request_that_cannot_be_begun_disturbs_no_other() -> None:
+    model = system()
+    engine = new_engine(model.task, budget=10**4)
+    assert isinstance(engine, ContinuousEngine)
+    plain, good, bad = model.search_settings(beam=2), Heard(), Heard()
+    engine.submit(Work("alpha beta", plain), good)
+    engine.submit(Work("gamma", plain), bad)
+    request = engine.queue[1].request
+    assert request is not None
+    object.__setattr__(request, "item", [10**6])  # a token that no embedding has
+    while engine.turn():
+        pass
+    assert isinstance(bad.error, RegardError)
+    same(good.outputs, alone(model, Work("alpha beta", plain)))
+
+
+def test_a_head_goes_through_batches() -> None:
+    model = system("recurrent", target={"kind": "number"}, model={"decoder": {"kind": "none"}})
+    engine = new_engine(model.task, budget=100)
+    assert isinstance(engine, BatchEngine)
+    works = [Work(text, model.search_settings(), number=i) for i, text in enumerate(TEXTS)]
+    for work, heard in zip(works, drive(engine, works), strict=True):
+        assert heard.outputs is not None
+        (found,), (expected,) = heard.outputs, alone(model, work)
+        assert float(found.text) == pytest.approx(float(expected.text), abs=1e-4)
+
+
+def test_an_engine_that_is_idle_holds_nothing() -> None:
+    model = system()
+    engine = new_engine(model.task, budget=10**4)
+    assert isinstance(engine, ContinuousEngine)
+    for _ in range(3):
+        drive(engine, [Work(text, model.search_settings(beam=2)) for text in TEXTS])
+        assert not engine.batches
+        assert not engine.jobs
+        assert not engine.queue
+
+
+# Searches on tables
+
+
+def test_settled_tokens_are_those_of_all_that_can_still_win() -> None:
+    """Two ways that part at their second token: nothing but the first is settled until one of them is shut out."""
+    a, b, c = 3, 4, 5
+    table = torch.zeros(6, 6)
+    table[BEGIN, a] = 1.0
+    table[a, b], table[a, c] = 0.55, 0.45
+    table[b, b], table[b, END], table[c, END] = 0.9, 0.1, 1.0
+    search = new_beam_search(
+        Limits(torch.tensor([4]), BEGIN, END), width=2, nbest=1, penalty="none", alpha=1.0, exact=False, counted=0
+    )
+    told = []
+    while not search.over.all():
+        search.advance(table.log()[search.token])
+        told.append(search.settled()[0])
+    assert told[:4] == [[a], [a], [a], [a]]  # open: b and c; then c has closed and leads, and b goes on
+    assert search.results(torch.tensor([0]))[0][0].tokens == [a, c]
