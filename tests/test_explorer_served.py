@@ -155,6 +155,11 @@ def test_the_beam_is_a_tree_that_can_be_walked(page: Page, system: System) -> No
     assert "on the best path" in page.locator("#tip").inner_text()
     page.keyboard.press("ArrowDown")
     assert "on the best path" not in page.locator("#tip").inner_text()
+    with answered(page, "inspect") as told:
+        page.keyboard.press("Enter")
+    forced = json.loads(told.value.request.post_data or "")["forced"]
+    others = [node for node in tree.nodes if node.step == 2 and node.state != "best"]
+    assert forced in [[tree.nodes[node.parent or 0].token, node.token] for node in others]
 
 
 def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -> None:

@@ -29,7 +29,7 @@ export function exploreView(models, onchange) {
   const live = make("p", { class: "live", dir: "auto" }); // a screen reader is told when all is written
   const before = make("p", { class: "quiet", dir: "auto" }), chips = make("div", { class: "row chips" });
 
-  const edits = editor(() => look()), tree = treeView();
+  const edits = editor(() => look()), tree = treeView((ids) => force(ids));
   const what = counterfactualPanel((text) => { input.set(text); run(); });
   const attention = attentionPanel({
     pointed: (index) => output.mark(index),
@@ -44,8 +44,7 @@ export function exploreView(models, onchange) {
     },
   });
   const others = alternativesPanel(async (ids) => {
-    forced = ids;
-    await look();
+    await force(ids);
     output.walk(ids.length - 1);
   });
   const headButton = button("", () => edits.toggle(attention.layer, attention.state.head));
@@ -152,6 +151,12 @@ export function exploreView(models, onchange) {
     tree.show(found.tree);
     if (best && asItIs && model().sources.length) what.show(select.value, given, original); // a prompt has no score
     announce(best ? best.text : shown.target.join(" "));
+  }
+
+  function force(ids) {
+    forced = ids;
+    others.element.hidden = true;
+    return look();
   }
 
   // Null where a model cannot be looked into so, as one that another engine computes.
