@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +56,34 @@ class Running:
         """What the log says."""
         return [yaml.safe_load(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
+    def workers(self) -> dict[str, int]:
+        """The last process of each model, by name."""
+        return {event["model"]: event["pid"] for event in self.events() if event["event"] == "loaded"}
+
+    def hammer(self, count: int, clients: int = 8) -> None:
+        """So many requests of different kinds, of several clients at once."""
+
+        def ask(first: int) -> None:
+            with httpx.Client(base_url=self.client.base_url, timeout=60.0) as client:
+                for number in range(first, count, clients):
+                    text = " ".join(WORDS[(number + i) % len(WORDS)] for i in range(1 + number % 5))
+                    body = {"input": text, "search": {"beam": 1 + number % 3}, "tokens": number % 7 == 0}
+                    body["stream"] = number % 11 == 0
+                    response = client.post("/v1/generate", json=body)
+                    assert response.status_code == 200, response.text
+
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(ask, range(clients)))
+
     def metric(self, name: str) -> float:
         """The value of one, of all labels together."""
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}(\{{|\s)", line))
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

@@ -362,6 +362,21 @@ def test_the_page_holds_the_sound_and_of_many_weights_the_mean_of_heads(monkeypa
     np.testing.assert_allclose(Explanation.from_json(sound).rollout(), heard().rollout(), atol=1e-3)
 
 
+def test_a_page_leaves_out_layers_that_no_browser_could_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [Layer(f"cross.{i}", "cross", soft(2, 3, 5, seed=i)) for i in range(6)]
+    layers += [Layer(f"encoder.{i}", "encoder", soft(2, 5, 5, seed=i)) for i in range(2)]
+    long = Explanation(list("abcde"), list("xyz"), [*range(5)], [*range(3)], [-0.1] * 3, layers, "cross.1")
+    monkeypatch.setattr(page_module, "MOST", 40)
+    (data,) = Reader(page([long])).data
+    assert [(layer["name"], len(layer["weights"])) for layer in data["layers"]] == [
+        ("cross.1", 1), ("encoder.0", 1), ("encoder.1", 1),
+    ]  # fmt: skip
+    assert (data["averaged"], data["left_out"]) == (True, 5)
+    np.testing.assert_allclose(data["layers"][0]["weights"][0], long.weights("cross.1"), atol=1e-4)
+    monkeypatch.setattr(page_module, "MOST", 200)
+    assert not {"averaged", "left_out"} & Reader(page([long])).data[0].keys()
+
+
 @node
 def test_the_page_computes_what_print_does() -> None:
     needed = {"numbers": ["rollout", "median", "shares", "frameTotals", "playing"]}

@@ -81,7 +81,9 @@ def test_lines_and_heat_map_light_up_on_both_sides(browser: Browser, tmp_path: P
         cells = page.locator(".map .cells rect")
         assert cells.count() == (one.weights() >= 0.004).sum()
         page.locator(".map").hover(position={"x": 100, "y": 120})
-        assert re.search(r" attends to .*\nweight 0\.\d{3}", page.locator("#tip").inner_text())
+        told = re.fullmatch(r"(\S+) attends to (\S+)\nweight 0\.\d{3}\n.*", page.locator("#tip").inner_text())
+        assert told is not None
+        assert [x.strip("␣") for x in page.locator(".map text.here").all_text_contents()] == [told[1], told[2]]
         page.get_by_text("As a table").click()
         page.get_by_role("table").wait_for()
         rows = page.get_by_role("table").get_by_role("row")
@@ -291,9 +293,9 @@ def test_dark_as_the_system_has_it_or_as_was_chosen(browser: Browser, tmp_path: 
         light = page.evaluate(ground)
         button = page.get_by_role("button", name="Colours")
         button.click()
-        assert (button.inner_text(), page.evaluate(ground)) == ("Light", light)
+        assert (button.inner_text(), page.evaluate(ground)) == ("○ Light", light)
         button.click()
-        assert (button.inner_text(), page.evaluate(ground)) == ("Dark", dark)
+        assert (button.inner_text(), page.evaluate(ground)) == ("● Dark", dark)
         page.reload()
         assert page.evaluate(ground) == dark, "it is remembered"
     assert light != dark
@@ -384,6 +386,15 @@ def test_axe_finds_nothing(scheme: str, browser: Browser, tmp_path: Path) -> Non
                     choose(page, "Drawn as", view)
                 found = page.evaluate("async () => (await axe.run()).violations.map((x) => [x.id, x.nodes[0].html])")
                 assert found == [], (number, view)
+
+
+def test_a_notebook_shows_it_in_a_frame(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{sentence()._repr_html_()}", encoding="utf-8")
+    with opened(browser, tmp_path / "cell.html") as page:
+        frame = page.frame_locator("iframe")
+        frame.get_by_role("listbox", name="target, attending").get_by_role("option").nth(1).hover()
+        assert frame.locator("#tip").inner_text().startswith("Kat\n")
+        frame.get_by_role("button", name="Colours").click()  # in a sandbox nothing can be remembered
 
 
 def test_a_token_cannot_break_out(browser: Browser, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@ corrected."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ from regard.nn.edits import Edits
 from regard.system import System
 from tests.browser import launched, opened, scroll_width
 from tests.conftest import FULL, whole
+from tests.scripts import node, run_module
 from tests.served import PICTURES, TEXT, Running, running, save_model
 from tests.test_explorer import NAMELESS, choose, token
 
@@ -58,7 +62,7 @@ def server(browser: Browser, folder: Path, system: System) -> Iterator[Running]:
 @pytest.fixture
 def page(browser: Browser, server: Running) -> Iterator[Page]:
     with opened(browser, str(server.client.base_url)) as found:
-        found.get_by_role("textbox", name="Text").first.wait_for()
+        found.get_by_role("textbox", name="Text").wait_for()
         yield found
 
 
@@ -151,6 +155,11 @@ def test_the_beam_is_a_tree_that_can_be_walked(page: Page, system: System) -> No
     assert "on the best path" in page.locator("#tip").inner_text()
     page.keyboard.press("ArrowDown")
     assert "on the best path" not in page.locator("#tip").inner_text()
+    with answered(page, "inspect") as told:
+        page.keyboard.press("Enter")
+    forced = json.loads(told.value.request.post_data or "")["forced"]
+    others = [node for node in tree.nodes if node.step == 2 and node.state != "best"]
+    assert forced in [[tree.nodes[node.parent or 0].token, node.token] for node in others]
 
 
 def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -> None:
@@ -290,6 +299,44 @@ def test_served_pages_are_named_and_narrow(page: Page) -> None:
     for view in ("Explore", "Compare", "Document"):
         page.get_by_role("group", name="View").get_by_text(view).click()
         assert scroll_width(page) <= 360, view
+
+
+def test_what_is_spoken_becomes_a_wav_file(page: Page) -> None:
+    """The browser's microphone is one that beeps."""
+    found = page.evaluate("""async () => { const { record, base64 } = await import("/web/sound.js");
+        const stop = await record();
+        await new Promise((done) => setTimeout(done, 400));
+        return base64(await stop()); }""")
+    with wave.open(io.BytesIO(base64.b64decode(found))) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
+    assert len(samples) > 1600
+
+
+@node
+def test_samples_are_written_as_they_are() -> None:
+    (found,) = run_module({"sound": ["wav", "base64"]}, "say(base64(wav(given, 8000)));", [0, 0.5, -1, 1, 2])
+    with wave.open(io.BytesIO(base64.b64decode(found))) as file:
+        assert file.getframerate() == 8000
+        assert np.frombuffer(file.readframes(5), dtype=np.int16).tolist() == [0, 16384, -32767, 32767, 32767]
+
+
+@node
+def test_what_two_texts_share_and_what_is_a_word() -> None:
+    program = """
+say(common(given[0].split(" "), given[1].split(" ")));
+say([words("eins  zwei "), words("猫は寝る").join("|"),
+  sentences("One. Two!\\n\\nThree", true), sentences("a b\\nc", false)]);
+"""
+    same, (spaced, unspaced, split, lines) = run_module(
+        {"numbers": ["common"], "words": ["words", "sentences"]}, program, ["a b c d", "a x c c d"]
+    )
+    assert same == [[True, False, True, True], [True, False, True, False, True]]
+    assert spaced == ["eins", "zwei"]
+    assert unspaced.replace("|", "") == "猫は寝る"
+    assert "|" in unspaced
+    assert split == ["One.", "Two!", "Three"]
+    assert lines == ["a b", "c"]
 
 
 @whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 import regard
+from regard.serving.glossary import Glossary, holds
 from regard.serving.languages import detect, name_of
 from regard.serving.libretranslate import Downloads
-from tests.serving import served
+from regard.serving.messages import Refused
+from regard.serving.settings import ServerSettings
+from regard.serving.translating import Translated, Translating, translate, translate_streaming
+from tests.serving import ThreadService, served
 from tests.toy import toy_config, write_corpus
 
 
@@ -160,3 +165,49 @@ def test_what_its_page_asks_for(url: str) -> None:
     assert not found["keyRequired"]
     assert ".html" in found["supportedFilesFormat"]
     assert "/translate" in httpx.get(f"{url}/spec").json()["paths"]
+
+
+# What it is made of
+
+
+def test_sentences_are_translated_with_what_is_known_of_each(folder: Path) -> None:
+    async def ask() -> tuple[Translated, list[str | Translated], Translated]:
+        settings = {"models": [{"folder": str(folder), "languages": ["en:de"]}], "limits": {"inputs": 2, "queue": 3}}
+        service = ThreadService(ServerSettings.model_validate(settings))
+        await service.start()
+        try:
+            text = " alpha beta\n\neta\nalpha beta\ntheta zeta  eta "
+            whole = await translate(service, text)
+            streamed = [part async for part in translate_streaming(service, text)]
+            fixed = await translate(service, "alpha beta", Translating(glossary={"beta": "THETA", "bet": "ETA"}))
+        finally:
+            await service.end()
+        return whole, streamed, fixed
+
+    whole, streamed, fixed = asyncio.run(ask())
+    assert whole.text == " BETA ALPHA\n\nETA\nBETA ALPHA\nETA ZETA THETA "
+    assert [x.source for x in whole.sentences] == ["alpha beta", "eta", "alpha beta", "theta zeta  eta"]
+    assert all(0.2 < x.confidence <= 1 for x in whole.sentences)
+    assert whole.source_tokens > 0 < whole.output_tokens
+    assert isinstance(last := streamed[-1], Translated)
+    assert [x.text for x in last.sentences] == [x.text for x in whole.sentences]
+    assert "".join(part for part in streamed if isinstance(part, str)) == whole.text
+    assert "THETA" in fixed.text.split()
+    assert "ETA" not in fixed.text.split()
+
+
+def test_terms_are_found_between_the_ends_of_words() -> None:
+    glossary = Glossary(
+        {"apple": "Apfel", "apple pie": "Apfelkuchen", "苹果": "Apfel", "Regard": "Regard", "C++": "Cpp"}
+    )
+    for text, found in {
+        "an apple  pie and apples": ["Apfelkuchen"], "apple, apple pie": ["Apfel", "Apfelkuchen"], "Apple": [],
+        "我吃苹果了": ["Apfel"], "用Regard翻译": ["Regard"], "in C++ or": ["Cpp"], "apple apple": ["Apfel"], "": [],
+    }.items():  # fmt: skip
+        assert glossary.phrases(text) == found
+    assert Glossary({}).phrases("apple") == []
+    assert holds("ein Apfel.", ["Apfel"])
+    assert not holds("ein Apfelbaum", ["Apfel"])
+    for wrong in ({" ": "x"}, {"x": ""}, {"x" * 201: "y"}, {str(i): "x" for i in range(1001)}):
+        with pytest.raises(Refused):
+            Glossary(wrong)

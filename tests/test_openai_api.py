@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ LSTM = {"kind": "lstm", "layers": 1}
 
 def make_translator(place: Path) -> None:
     write_corpus(place, 600)
-    regard.train(toy_config(place, run="toy", training={"steps": 100, "validate_every": 100, "save_every": 1000}))
+    regard.train(toy_config(place, run="demo", training={"steps": 100, "validate_every": 100, "save_every": 1000}))
 
 
 def make_recogniser(place: Path) -> None:
@@ -69,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(place: Path) -> Iterator[str]:
-    models = [{"folder": str(place / name)} for name in ("toy", "lm", "captions", "speech")]
+    models = [{"folder": str(place / name)} for name in ("demo", "lm", "captions", "speech")]
     models[0]["languages"] = ["en:de"]  # type: ignore[assignment]
     with served(models) as address:
         yield address
@@ -86,7 +87,7 @@ def hello(text: str) -> list[Any]:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    assert [x.id for x in client.models.list()] == ["toy", "lm", "captions", "speech"]
+    assert [x.id for x in client.models.list()] == ["demo", "lm", "captions", "speech"]
     assert client.models.retrieve("lm").object == "model"
     with pytest.raises(openai.NotFoundError, match="no model 'gpt'"):
         client.models.retrieve("gpt")
@@ -96,35 +97,35 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_a_message_is_translated(client: openai.OpenAI) -> None:
-    found = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"))
+    found = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"))
     assert found.choices[0].message.content == "GAMMA BETA ALPHA"
     assert found.choices[0].message.role == "assistant"
     assert found.choices[0].finish_reason == "stop"
     assert found.usage is not None
     assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens > 4
-    again = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), temperature=0, seed=4)
+    again = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), temperature=0, seed=4)
     assert again.choices[0].message.content == "GAMMA BETA ALPHA"
     text = "alpha beta\n\neta"
     assert (
-        client.chat.completions.create(model="toy", messages=hello(text)).choices[0].message.content
+        client.chat.completions.create(model="demo", messages=hello(text)).choices[0].message.content
         == "BETA ALPHA\n\nETA"
     )
     page = client.chat.completions.create(
-        model="toy",
+        model="demo",
         messages=hello("<p>alpha <i>beta</i></p>"),
         extra_body={"format": "html", "glossary": {"alpha": "ETA"}},
     )
     assert (page.choices[0].message.content or "").startswith("<p>")
     assert "ETA" in (page.choices[0].message.content or "")
     parts = [{"role": "user", "content": [{"type": "text", "text": "alpha beta"}]}]
-    assert client.chat.completions.create(model="toy", messages=parts).choices[0].message.content == "BETA ALPHA"  # type: ignore[arg-type]
+    assert client.chat.completions.create(model="demo", messages=parts).choices[0].message.content == "BETA ALPHA"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["alpha beta gamma", " alpha beta\n\neta theta\n", "", "alpha! Beta"])
 def test_a_stream_is_the_answer_in_parts(client: openai.OpenAI, text: str) -> None:
-    whole = client.chat.completions.create(model="toy", messages=hello(text)).choices[0]
+    whole = client.chat.completions.create(model="demo", messages=hello(text)).choices[0]
     stream = client.chat.completions.create(
-        model="toy", messages=hello(text), stream=True, stream_options={"include_usage": True}
+        model="demo", messages=hello(text), stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -137,7 +138,7 @@ def test_a_stream_is_the_answer_in_parts(client: openai.OpenAI, text: str) -> No
 
 def test_samples_and_several_answers(client: openai.OpenAI) -> None:
     def ask(**how: Any) -> list[str]:
-        found = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), **how)
+        found = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), **how)
         assert [x.index for x in found.choices] == list(range(how.get("n", 1)))
         return [x.message.content or "" for x in found.choices]
 
@@ -145,7 +146,7 @@ def test_samples_and_several_answers(client: openai.OpenAI) -> None:
     drawn = ask(n=8, temperature=2.0, seed=1)
     assert drawn == ask(n=8, temperature=2.0, seed=1) != ask(n=8, temperature=2.0, seed=2)
     assert ask(temperature=2.0, top_p=1e-6) == ["GAMMA BETA ALPHA"]
-    streamed = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), n=3, stream=True)
+    streamed = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), n=3, stream=True)
     texts = ["", "", ""]
     for chunk in streamed:
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
@@ -155,10 +156,10 @@ def test_samples_and_several_answers(client: openai.OpenAI) -> None:
 def test_limits_and_stops(client: openai.OpenAI) -> None:
     def ask(stream: bool, **how: Any) -> tuple[str, str]:
         if not stream:
-            found = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), **how).choices[0]
+            found = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), **how).choices[0]
             return found.message.content or "", found.finish_reason
         chunks = list(
-            client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), stream=True, **how)
+            client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), stream=True, **how)
         )
         text = "".join(x.choices[0].delta.content or "" for x in chunks)
         return text, chunks[-1].choices[0].finish_reason or ""
@@ -172,14 +173,14 @@ def test_limits_and_stops(client: openai.OpenAI) -> None:
 
 def test_log_probabilities_of_tokens(client: openai.OpenAI) -> None:
     how: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
-    found = client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), **how).choices[0]
+    found = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), **how).choices[0]
     assert found.logprobs is not None
     tokens = found.logprobs.content or []
     assert "".join(x.token for x in tokens) == found.message.content
     assert all(x.logprob <= 0 and len(x.top_logprobs) == 2 for x in tokens)
     assert all(x.logprob <= x.top_logprobs[0].logprob + 1e-6 for x in tokens)
     assert bytes(tokens[0].bytes or []).decode() == tokens[0].token
-    chunks = list(client.chat.completions.create(model="toy", messages=hello("alpha beta gamma"), stream=True, **how))
+    chunks = list(client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), stream=True, **how))
     streamed = [y.token for x in chunks if x.choices[0].logprobs for y in x.choices[0].logprobs.content or []]
     assert streamed == [x.token for x in tokens]
 
@@ -204,9 +205,9 @@ def test_pictures_and_recordings_in_messages(client: openai.OpenAI, place: Path)
         ("captions", part("image_url", url="data:image/png;base64,@"), "not base64"),
         ("captions", part("image_url", url="data:image/png;base64,aaaa"), "upload"),
         ("captions", hello("a text"), "reads one image"),
-        ("toy", part("image_url", url=picture()), "reads text"),
-        ("toy", part("file", file_id="x"), "is not read here"),
-        ("toy", [{"role": "assistant", "content": "x"}], "role should be user"),
+        ("demo", part("image_url", url=picture()), "reads text"),
+        ("demo", part("file", file_id="x"), "is not read here"),
+        ("demo", [{"role": "assistant", "content": "x"}], "role should be user"),
     ]
     for model, messages, said in wrong:
         with pytest.raises(openai.BadRequestError, match=said):
@@ -239,15 +240,42 @@ def test_completions_of_a_language_model(client: openai.OpenAI) -> None:
     assert all(len(x) == 2 for x in known.top_logprobs)
     drawn = ask(max_tokens=4, temperature=1.5, n=1, best_of=8, seed=1).choices
     assert len(drawn) == 1
+    strange = ask("alpha unheard-of", max_tokens=3)  # a word that it does not know
+    assert len(strange.choices[0].text.split()) == 3
+    assert (
+        "".join(x.choices[0].text for x in ask("alpha unheard-of", max_tokens=3, stream=True))
+        == strange.choices[0].text
+    )
+    assert len(ask(max_tokens=10**6).choices[0].text) > 0  # as much as the server allows
 
 
 def test_completions_of_a_translator(client: openai.OpenAI) -> None:
-    found = client.completions.create(model="toy", prompt=["alpha beta", "eta theta zeta"], best_of=7)
+    found = client.completions.create(model="demo", prompt=["alpha beta", "eta theta zeta"], best_of=7)
     assert [x.text for x in found.choices] == ["BETA ALPHA", "ZETA THETA ETA"]
-    known = client.completions.create(model="toy", prompt="alpha beta", logprobs=0).choices[0].logprobs
+    known = client.completions.create(model="demo", prompt="alpha beta", logprobs=0).choices[0].logprobs
     assert known is not None
     assert known.tokens == ["BETA", " ALPHA"]
     assert known.top_logprobs == [{}, {}]
+
+
+# The page on clients
+
+
+def test_what_the_page_shows_runs(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[1] / "docs" / "howto" / "clients.md"
+    monkeypatch.chdir(tmp_path)
+    recording(tmp_path / "recording.wav")
+    (tmp_path / "report.html").write_text("<h1>alpha</h1>")
+    codes = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    shown = [code.replace("http://localhost:8000", url) for code in codes if "localhost:8000" in code]
+    assert len(shown) == 4
+    for code in shown:
+        exec(compile(code, str(page), "exec"), {})
+    said = capsys.readouterr().out
+    assert "<h1>ALPHA</h1>" in said
+    assert re.search(r"^ 0\.\d\d  0\.\d\d so$", said, re.MULTILINE)
 
 
 # What is not done
@@ -276,7 +304,7 @@ def test_completions_of_a_translator(client: openai.OpenAI) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(url: str, path: str, given: dict[str, Any], param: str) -> None:
-    answer = httpx.post(f"{url}/v1/{path}", json={"model": "toy", **given})
+    answer = httpx.post(f"{url}/v1/{path}", json={"model": "demo", **given})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -286,7 +314,7 @@ def test_what_is_not_supported_is_refused_by_name(url: str, path: str, given: di
 def test_what_changes_nothing_is_ignored(url: str) -> None:
     harmless = {"user": "me", "metadata": {"a": "b"}, "store": False, "tools": None, "presence_penalty": 0.0, "n": None,
                 "logit_bias": {}, "tool_choice": "none", "response_format": {"type": "text"}}  # fmt: skip
-    given = {"model": "toy", "messages": hello("alpha beta"), **harmless}
+    given = {"model": "demo", "messages": hello("alpha beta"), **harmless}
     answer = httpx.post(f"{url}/v1/chat/completions", json=given)
     assert answer.json()["choices"][0]["message"]["content"] == "BETA ALPHA"
 
@@ -296,11 +324,11 @@ def test_errors_are_those_that_the_client_knows(client: openai.OpenAI, url: str)
         client.chat.completions.create(model="gpt-4o", messages=hello("a"))
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="beam"):
-        client.chat.completions.create(model="toy", messages=hello("alpha"), extra_body={"search": {"beam": 1000}})
+        client.chat.completions.create(model="demo", messages=hello("alpha"), extra_body={"search": {"beam": 1000}})
     for stream in (False, True):
         how: dict[str, Any] = {"messages": hello("alpha"), "stream": stream, "extra_body": {"search": {"bean": 1}}}
         with pytest.raises(openai.BadRequestError, match="did you mean 'beam'"):
-            client.chat.completions.create(model="toy", **how)
+            client.chat.completions.create(model="demo", **how)
     with pytest.raises(openai.BadRequestError, match="reads image"):
         client.completions.create(model="captions", prompt="a")
     for content in (b"{", b"[]"):
@@ -330,14 +358,14 @@ def test_keys_are_asked_for(place: Path, tmp_path: Path) -> None:
 
 def test_embeddings_in_both_forms(client: openai.OpenAI, place: Path) -> None:
     texts = ["alpha beta", "eta"]
-    packed = client.embeddings.create(model="toy", input=texts)  # the client asks for base64
-    plain = client.embeddings.create(model="toy", input=texts, encoding_format="float")
-    own = regard.load(place / "toy").sentence_embeddings(texts)
+    packed = client.embeddings.create(model="demo", input=texts)  # the client asks for base64
+    plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
+    own = regard.load(place / "demo").sentence_embeddings(texts)
     for found in (packed, plain):
         assert [x.index for x in found.data] == [0, 1]
         np.testing.assert_allclose([x.embedding for x in found.data], own, atol=2e-6)
     with pytest.raises(openai.APIStatusError):
-        client.embeddings.create(model="toy", input=[[1, 2]])
+        client.embeddings.create(model="demo", input=[[1, 2]])
 
 
 # Transcripts
@@ -377,7 +405,7 @@ def test_recordings_that_are_none(client: openai.OpenAI, tmp_path: Path) -> None
     recording(tmp_path / "a.wav")
     (tmp_path / "b.wav").write_bytes(b"no sound")
     for model, name, how, said in (
-        ("toy", "a.wav", {}, "reads no recordings"),
+        ("demo", "a.wav", {}, "reads no recordings"),
         ("speech", "b.wav", {}, "upload"),
         ("speech", "a.wav", {"timestamp_granularities": ["word"]}, "verbose_json"),
         ("speech", "a.wav", {"prompt": "Say it well."}, "prompt is not supported"),

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -13,17 +14,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
 from PIL import Image
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from regard.system import System
-from tests.served import PICTURES, TEXT, Running, running, save_model
+from tests.conftest import FULL, whole
+from tests.served import PICTURES, TEXT, Running, resident, running, save_model
 
-SLOW = {"search": {"beam": 4, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
+SLOW = {"search": {"beam": 2, "min_length": 900, "max_length": 1000, "max_ratio": 1000}}  # takes seconds
+WHILE = {"search": {**SLOW["search"], "min_length": 250, "max_length": 300}}  # takes a while
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +168,12 @@ def test_scores_embeddings_explanations(server: Running, system: System) -> None
     assert np.allclose(answer["embeddings"], vectors, atol=1e-5)
     explained = server.post("/v1/explain", {"input": "alpha beta", "target": "BETA"}).json()
     assert explained["target"] == ["BETA", "</s>"]
+    body = {"input": "alpha beta", "method": "gradient"}
+    assert server.post("/v1/explain", body).json()["best"] == "gradient"
+    told(server.post("/v1/explain", {**body, "method": "magic"}), 422, "unprocessable")
+    inspected = server.post("/v1/inspect", {"input": "alpha", "tree": True, "forced": [10]}).json()
+    assert inspected["outputs"][0]["tokens"][0]["id"] == 10
+    assert inspected["tree"]["nodes"]
 
 
 def test_models_and_their_api(server: Running) -> None:
@@ -170,6 +186,15 @@ def test_models_and_their_api(server: Running) -> None:
     assert schema["paths"]["/v1/generate"]["post"]["requestBody"]
     assert server.client.get("/docs").status_code == 404
     assert server.client.get("/ready").json() == {"ready": True, "models": {"toy": True, "captions": True}}
+
+
+def test_what_the_docs_ask(server: Running) -> None:
+    page = (Path(__file__).parents[1] / "docs/howto/serving.md").read_text()
+    asked = re.findall(r"^curl (?:-N )?localhost:8000(\S+)(?: --json '(.*)')?$", page, re.MULTILINE)
+    assert len(asked) >= 10
+    for path, body in asked:
+        response = server.post(path, json.loads(body)) if body else server.client.get(path)
+        assert response.status_code == 200, response.text
 
 
 # Files
@@ -194,8 +219,8 @@ def test_a_picture_comes_with_its_request_and_leaves_with_it(server: Running, fo
 def test_no_path_reaches_the_file_system(server: Running, folder: Path) -> None:
     path = folder / "there.png"
     Image.new("RGB", (20, 20)).save(path)
-    for given in (str(path), "/etc/passwd", f"{folder}/x.tar::1.png", [str(path)], [[str(path)]]):
-        body = {"model": "captions", "input": given}
+    for name in (str(path), "/etc/passwd", f"{folder}/x.tar::1.png", [str(path)], [[str(path)]]):
+        body = {"model": "captions", "input": name}
         message = told(server.post("/v1/generate", body), 422, "unprocessable")
         assert "root:" not in message
     told(server.post("/v1/explain", {"model": "captions", "input": str(path)}), 422, "unprocessable")
@@ -252,6 +277,34 @@ def test_hostile_bodies(server: Running, case: str) -> None:
     assert response.status_code == status, response.text
     if status >= 400:
         assert response.json()["error"]["message"]
+
+
+NATIVE = {
+    f"/v1/{name}" for name in ("generate", "score", "explain", "inspect", "embed", "models", "models/{name}/reload")
+}
+CONFORMANCE = [content_type_conformance, response_schema_conformance]
+
+
+def answers_for_itself(context: Any, response: Any, case: Any) -> None:
+    """Nothing is a bug; a request that asks for no time at all is told that it took too long (504)."""
+    assert response.status_code < 500 or response.status_code == 504, response.text
+
+
+def test_the_api_is_what_its_schema_says(server: Running) -> None:
+    quick = settings(
+        max_examples=300 if FULL else 8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not FULL,
+        database=None,
+    )  # fmt: skip
+    api = schemathesis.openapi.from_url(f"{server.client.base_url}/openapi.json")
+    operations: list[Any] = [cast(Any, result).ok() for result in api.get_all_operations()]
+    assert {operation.path for operation in operations} >= {"/v1/generate", "/v1/score", "/v1/models", "/health"}
+    for operation in operations:
+        own = [status_code_conformance] if operation.path in NATIVE else []
+
+        def answered(case: Any) -> None:
+            case.call_and_validate(checks=[answers_for_itself, *CONFORMANCE, *own])  # noqa: B023 - called at once
+
+        quick(given(case=operation.as_strategy())(answered))()
 
 
 def test_bodies_that_are_no_json_are_not_read(server: Running) -> None:
@@ -345,11 +398,11 @@ def test_metrics(server: Running) -> None:
 
 
 def test_a_worker_that_dies_is_started_again(server: Running) -> None:
-    pid = [event["pid"] for event in server.events() if event["event"] == "loaded" and event["model"] == "captions"][-1]
+    pid = server.workers()["captions"]
     body = {
         "model": "captions",
         "input": [picture()] * 200,
-        "search": SLOW["search"] | {"max_length": 200, "min_length": 200},
+        "search": {"beam": 4, "min_length": 200, "max_length": 200},
     }
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/v1/generate", body)
@@ -363,6 +416,26 @@ def test_a_worker_that_dies_is_started_again(server: Running) -> None:
     told(server.post("/v1/models/toy/reload"), 403, "forbidden")
 
 
+@whole
+def test_a_signal_reads_folders_anew(server: Running) -> None:
+    before = server.workers()
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: all(server.workers()[name] != pid for name, pid in before.items()))
+    assert server.post("/v1/generate", {"input": "alpha"}).status_code == 200
+    until(lambda: sum(event["event"] == "retired" for event in server.events()) == 2)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
+
+
+@whole
+def test_memory_stays_flat(server: Running) -> None:
+    server.hammer(4000)
+    processes = [server.process.pid, server.workers()["toy"]]
+    before = [resident(pid) for pid in processes]
+    server.hammer(20_000)
+    for pid, held in zip(processes, before, strict=True):
+        assert resident(pid) < held + 2**24
+
+
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Running]:
     """A server with keys, and room for few."""
@@ -370,7 +443,7 @@ def strict(tmp_path: Path) -> Iterator[Running]:
 
     save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
     keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
-    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40}
+    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40, "body_timeout": 0.5}
     with running(
         tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
     ) as found:
@@ -391,6 +464,10 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
     assert allowed["access-control-allow-origin"] == "https://good.example"
     told(strict.post("/v1/models/toy/reload"), 403, "forbidden")
+
+    # A body that never comes
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert raw(strict, head + b'Content-Length: 100\r\n\r\n{"input"').startswith(b"HTTP/1.1 408 ")
 
     # A full queue
     with ThreadPoolExecutor(1) as pool:
@@ -418,7 +495,7 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     # The end: what was asked is answered, nothing else is
     results = list[httpx.Response]()
     asking = threading.Thread(
-        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **SLOW}, headers=admin))
+        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **WHILE}, headers=admin))
     )
     asking.start()
     until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from regard.config import parse
 from regard.data.forms import Casing, TextForm, formed
+from regard.data.modalities.sounds import wav
 from regard.data.tokens import Bytes, Subwords
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.search_settings import Search
 from regard.serving.access import Access, new_key, read_keys
 from regard.serving.details import Finding, describe
@@ -21,11 +25,11 @@ from regard.serving.limits import Limits
 from regard.serving.messages import Blob, Generation, Refused
 from regard.serving.settings import ServerSettings, read_settings
 from regard.serving.stable import StableText
-from regard.serving.uploads import check_source
+from regard.serving.uploads import Uploads, check_source, remove
 from regard.tasks.results import Output
 from tests.served import TEXT, TOKENS
 from tests.test_cli import refused
-from tests.toy import untrained
+from tests.toy import sides_of, untrained
 
 # Streams
 
@@ -144,6 +148,45 @@ def test_a_source_is_what_a_model_reads() -> None:
     for given_, media in (("/etc/passwd", "image"), (Blob(data=b""), "text"), ("x", "file"), (["x", "y"], "text")):
         with pytest.raises(Refused):
             check_source(given_, [media])  # type: ignore[arg-type, list-item]
+
+
+def uploads(folder: Path, kind: str, **limits: Any) -> Uploads:
+    return Uploads(sides_of(kind).source, Limits.model_validate(limits), folder)
+
+
+def npz(frames: int, side: int) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, frames=np.zeros((frames, side, side, 3), np.uint8))
+    return file.getvalue()
+
+
+def test_files_are_measured_before_they_are_decoded(tmp_path: Path) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (300, 200)).save(picture, "PNG")
+    blob, sound, clip = (
+        Blob(data=picture.getvalue()),
+        Blob(data=wav(np.zeros(32000, np.int16), 16000)),
+        Blob(data=npz(50, 20)),
+    )
+    for kind, given_ in (("image", blob), ("audio", sound), ("video", clip)):
+        field, files = uploads(tmp_path, kind).field(given_)
+        assert field == str(files[0])
+        assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
+        assert len(sides_of(kind).source.encode_many([field])[0])
+        remove(files)
+    for kind, given_, limits, message in (
+        ("image", blob, {"pixels": 59_999}, "the image has 60,000 pixels, more than 59,999"),
+        ("audio", sound, {"seconds": 1.5}, "the audio has 2 seconds, more than 1.5"),
+        ("video", clip, {"seconds": 1.5}, "the video has 2 seconds, more than 1.5"),
+        ("video", clip, {"clip_pixels": 19_999}, "pixels in all frames"),
+    ):
+        with pytest.raises(Refused, match=message) as error:
+            uploads(tmp_path, kind, **limits).field(given_)
+        assert error.value.status == 413
+    for kind in ("image", "audio", "video"):
+        with pytest.raises(DataError):
+            uploads(tmp_path, kind).field(Blob(data=b"nothing of the kind"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_settings_of_the_server(tmp_path: Path) -> None:

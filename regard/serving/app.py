@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from regard import __version__
+import regard
 from regard.serving import libretranslate, openai_api, pages
 from regard.serving.bodies import described
 from regard.serving.guards import Bodies, Guard, Names, refusal
@@ -22,9 +22,12 @@ CODES: dict[int, Code] = {404: "not_found", 405: "method_not_allowed", 415: "uns
 def create_app(service: Service) -> Guard:
     """All that a server answers."""
     app = FastAPI(
-        title="Regard", version=__version__, docs_url=None, redoc_url=None,  # which would load scripts from a network
+        title="Regard",
+        version=regard.__version__,
         description="Models that turn one thing into another, and what they attend to.",
-    )  # fmt: skip
+        docs_url=None,  # this and the next would load scripts from a network
+        redoc_url=None,
+    )
     app.include_router(status_router(service))
     app.include_router(router(service))
     app.include_router(libretranslate.router(service))

@@ -84,8 +84,10 @@ def plain(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
 def whole(text: str) -> Document:
     """A text that is one sentence, whatever it holds; white space around it stays."""
     inner = text.strip()
+    if not inner:
+        return Document([text])
     start = text.index(inner)
-    return Document([part for part in (text[:start], PlainSentence(inner), text[start + len(inner) :]) if part != ""])
+    return Document([text[:start], PlainSentence(inner), text[start + len(inner) :]])
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

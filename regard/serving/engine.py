@@ -77,7 +77,7 @@ class Size:
     def of(task: TextGeneration, request: Request, search: Search) -> Size:
         """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
         places, (room,) = task.source.places(request.item), task.room([request.item], search)
-        if task.model.reads_source_first:
+        if task.together:
             return Size(task.width(search), places + room + 1)
         return Size(task.width(search), room + 1, places)
 
@@ -262,8 +262,9 @@ class ContinuousEngine(Engine):
     def cancel(self, ticket: int) -> None:
         self.queue = deque(job for job in self.queue if job.ticket != ticket)
         if self.jobs.pop(ticket, None) is not None:
-            for batch in self.batches.values():
-                batch.drop(ticket)
+            with inference(self.network):  # in which its tensors were made
+                for batch in self.batches.values():
+                    batch.drop(ticket)
         self.others.cancel(ticket)
 
     def turn(self) -> bool:

@@ -1,13 +1,14 @@
 """Terms that have a fixed translation: found in a source, their translations become phrases that its output must hold.
 
 That is lexically constrained decoding: the output has the target term letter by letter, in no other case or number than
-it was given, and the model finds a place for it. A term that fits nowhere in the sentence is written all the same.
+it was given, and the model finds a place for it. A term that fits nowhere in the sentence is written all the same. Of
+the beam's outputs one is taken that has it as words of its own, if there is one (`holds`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from regard.serving.messages import Refused
 
@@ -44,6 +45,11 @@ class Glossary:
             return []
         found = (" ".join(match[0].split()) for match in self._pattern.finditer(text))
         return list(dict.fromkeys(self.terms[term] for term in found))
+
+
+def holds(text: str, phrases: Sequence[str]) -> bool:
+    """Whether a text has every phrase as words of its own: a search that writes pieces of words may go on the last."""
+    return all(re.search(_bounded(phrase), text) for phrase in phrases)
 
 
 def _bounded(term: str) -> str:

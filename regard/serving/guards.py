@@ -94,7 +94,7 @@ class Guard:
         except ClientDisconnect:  # while the answer was sent
             pass
         except Exception as error:
-            self._note("bug", request_id=request_id, error=type(error).__name__, at=_places(error))
+            self._note("bug", request_id=request_id, error=type(error).__name__, at=places(error))
             if not whole:
                 raise
         finally:
@@ -110,7 +110,7 @@ class Guard:
             note(event, **what)
 
 
-def _places(error: BaseException) -> list[str]:
+def places(error: BaseException) -> list[str]:
     """Where in the code an error was met; what it says may quote a user."""
     return [f"{x.filename}:{x.lineno} {x.name}" for x in traceback.extract_tb(error.__traceback__)[-4:]]
 

@@ -9,18 +9,20 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
-from regard import __version__
+import regard
 from regard.serving.documents import Format
 from regard.serving.forms import Upload, form_fields, is_json, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
 from regard.serving.messages import Refused
 from regard.serving.native import address_of, key_of
+from regard.serving.openapi import FORM, JSON, MULTIPART, answers, schema_of, takes, with_file
 from regard.serving.routes import route_class
 from regard.serving.service import Service
 from regard.serving.translating import Translated, Translating, translate_all
@@ -43,6 +45,67 @@ class StoredFile:
     media_type: str
     content: bytes
     until: float
+
+
+class TranslateRequest(BaseModel):
+    """Texts to translate."""
+
+    q: str | list[str] = Field(description="the text, or several", examples=["One apple."])
+    source: str = Field(description="its language; auto: it is detected", examples=["en"])
+    target: str = Field(description="the language to translate it into", examples=["de"])
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0, description="how many more translations there should be")
+    api_key: str = ""
+
+
+class DetectRequest(BaseModel):
+    """A text whose language is asked for."""
+
+    q: str = Field(examples=["Two pears on the table."])
+    api_key: str = ""
+
+
+class FileRequest(BaseModel):
+    """A file to translate."""
+
+    source: str = Field(examples=["en"])
+    target: str = Field(examples=["de"])
+    api_key: str = ""
+
+
+class Guess(BaseModel):
+    """A language, and how sure that is, out of 100."""
+
+    confidence: float
+    language: str
+
+
+class TranslateAnswer(BaseModel):
+    """Translations: a text, or a list of them for a list; what else was asked for, likewise."""
+
+    translated_text: str | list[str] = Field(alias="translatedText")
+    detected_language: Guess | list[Guess] | None = Field(None, alias="detectedLanguage")
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class LanguageAnswer(BaseModel):
+    """A language, and what it can be translated into."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class FileAnswer(BaseModel):
+    """Where a translated file can be fetched."""
+
+    url: str = Field(alias="translatedFileUrl")
+
+
+class ErrorAnswer(BaseModel):
+    """What is wrong; said by the server itself, before a route is reached, it is an object."""
+
+    error: str | dict[str, Any]
 
 
 class Downloads:
@@ -75,13 +138,16 @@ class Downloads:
 def router(service: Service) -> APIRouter:
     """All of it."""
     kind = route_class(service, lambda refused: {"error": refused.message})
-    paths = APIRouter(route_class=kind, tags=["LibreTranslate"])
+    paths = APIRouter(route_class=kind, tags=["LibreTranslate"], responses=answers(error=ErrorAnswer))
     downloads = Downloads()
 
     def known() -> list[Route]:
         return routes(service.models())
 
-    @paths.post("/translate")
+    @paths.post(
+        "/translate", openapi_extra=takes(schema_of(TranslateRequest), JSON, FORM), response_model=TranslateAnswer,
+        response_model_exclude_none=True,
+    )  # fmt: skip
     async def translate_texts(request: Request) -> dict[str, Any]:
         """Translate `q`, a text or a list of them, from `source` (`auto`: it is detected) to `target`; `format` is
         `text` or `html`, `alternatives` how many more translations there should be."""
@@ -94,13 +160,13 @@ def router(service: Service) -> APIRouter:
         how = Translating(form=form, split=True, alternatives=_count(given, "alternatives", service.limits.nbest - 1))
         return await _answer(service, texts, given, how, several=several)
 
-    @paths.get("/languages")
+    @paths.get("/languages", response_model=list[LanguageAnswer])
     async def languages(request: Request) -> list[dict[str, Any]]:
         """All languages, and into which each can be translated."""
         service.admit(key_of(request) or request.query_params.get("api_key"), address_of(request))
         return _languages(known())
 
-    @paths.post("/detect")
+    @paths.post("/detect", openapi_extra=takes(schema_of(DetectRequest), JSON, FORM), response_model=list[Guess])
     async def detect_language(request: Request) -> list[dict[str, Any]]:
         """In which language `q` is written, in percent."""
         given = await _fields(request)
@@ -110,7 +176,9 @@ def router(service: Service) -> APIRouter:
         found = await asyncio.to_thread(detect, "\n".join(texts), codes)
         return [_detected(one) for one in found if one.confidence >= 0.01] or [_detected(one) for one in found[:1]]
 
-    @paths.post("/translate_file")
+    @paths.post(
+        "/translate_file", openapi_extra=takes(with_file(schema_of(FileRequest)), MULTIPART), response_model=FileAnswer
+    )
     async def translate_file(request: Request) -> dict[str, str]:
         """Translate a file; the answer says where the translation can be fetched for half an hour."""
         given = await _fields(request)
@@ -132,7 +200,9 @@ def router(service: Service) -> APIRouter:
         key = downloads.put(name, media_type, (mark + found["translatedText"]).encode())
         return {"translatedFileUrl": f"{request.base_url}download_file/{key}"}
 
-    @paths.get("/download_file/{key}")
+    @paths.get(
+        "/download_file/{key}", responses=answers(*{kind for _, kind in FILES.values()}, error=ErrorAnswer)
+    )  # fmt: skip
     async def download_file(key: str) -> Response:
         """A translated file."""
         file = downloads.get(key)
@@ -161,7 +231,7 @@ def router(service: Service) -> APIRouter:
     @paths.get("/spec", include_in_schema=False)
     async def spec() -> dict[str, Any]:
         """This API, as OpenAPI."""
-        return get_openapi(title="LibreTranslate, by Regard", version=__version__, routes=paths.routes)
+        return get_openapi(title="LibreTranslate, by Regard", version=regard.__version__, routes=paths.routes)
 
     return paths
 

@@ -146,6 +146,7 @@ class ModelInfo(Message):
     target: str = "text"  # its kind, as in a config: text, labels, image, …
     writes: bool = True  # a token at a time, by a search, so that `stream` shows how it goes on
     aligns: bool = False  # its outputs can be aligned with their source by attention
+    methods: list[str] = []  # beside attention, by which `explain` tells what an output depends on
     embeds: bool = False  # it has an encoder, whose sentence embeddings `embed` gives
     languages: list[LanguagePair] = []
     parameters: int = 0

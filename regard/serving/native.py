@@ -88,7 +88,9 @@ def router(service: Service) -> APIRouter:
     @routes.post("/explain", response_model=dict[str, Any])
     async def explain(body: ExplainRequest) -> Response:
         """All that a model attends to while it writes an output."""
-        found = await service.explain(body.model, body.input, body.target, search=body.search, deadline=body.timeout)
+        found = await service.explain(
+            body.model, body.input, body.target, method=body.method, search=body.search, deadline=body.timeout
+        )
         return Response(found, media_type="application/json")
 
     @routes.post("/inspect", response_model=dict[str, Any])

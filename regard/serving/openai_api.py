@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel
 
 from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import SOURCE, name_of
@@ -39,16 +40,34 @@ from regard.serving.openai_texts import (
     translation_finish,
     write,
 )
+from regard.serving.openapi import JSON, MULTIPART, answers, schema_of, takes, with_file
 from regard.serving.routes import route_class
 from regard.serving.service import Service
 from regard.serving.transcripts import duration_of, segments, subrip, timed_words, webvtt
 from regard.serving.translating import Translating, translate
 
 
+class OpenAIProblem(BaseModel):
+    """What is wrong, and with which parameter."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    request_id: str | None = None
+
+
+class OpenAIError(BaseModel):
+    """An error."""
+
+    error: OpenAIProblem
+
+
 def router(service: Service) -> APIRouter:
     """All of it, save the list of models, which is Regard's own too."""
     kind = route_class(service, lambda refused: {"error": problem(refused)})
-    paths = APIRouter(prefix="/v1", route_class=kind, tags=["OpenAI"])
+    paths = APIRouter(prefix="/v1", route_class=kind, tags=["OpenAI"], responses=answers(error=OpenAIError))
+    with_events = answers(EVENTS, error=OpenAIError)
 
     def admit(request: Request) -> None:
         service.admit(key_of(request), address_of(request))
@@ -60,7 +79,7 @@ def router(service: Service) -> APIRouter:
         info = service.model(name)
         return {**info.model_dump(mode="json"), "id": info.name, "object": "model", "owned_by": "regard"}
 
-    @paths.post("/completions")
+    @paths.post("/completions", openapi_extra=takes(schema_of(CompletionRequest), JSON), responses=with_events)
     async def completions(request: Request) -> Response:
         """What a language model writes after a prompt, or any other model for a text."""
         admit(request)
@@ -77,7 +96,7 @@ def router(service: Service) -> APIRouter:
         texts, usage = await write(service, job)
         return JSONResponse(form.whole([x for some in texts for x in some], usage))
 
-    @paths.post("/chat/completions")
+    @paths.post("/chat/completions", openapi_extra=takes(schema_of(ChatRequest), JSON), responses=with_events)
     async def chat(request: Request) -> Response:
         """An answer to the last message, which is all that the model reads: its translation, its caption, its
         transcript, its continuation. Other messages, those of the system too, are not read."""
@@ -85,6 +104,7 @@ def router(service: Service) -> APIRouter:
         body = parsed(ChatRequest, await json_object(request))
         info = service.model(body.model)
         source, most = message_source(body.messages[-1], info), body.max_completion_tokens or body.max_tokens
+        most = None if most is None else min(most, service.limits.max_length)
         form, n = Chat(info.name, body.n or 1), body.n or 1
         plain = n == 1 and not body.logprobs and info.sources == ["text"] and isinstance(source, str)
         if not plain and (body.split or body.glossary or body.format != "text"):
@@ -110,7 +130,7 @@ def router(service: Service) -> APIRouter:
         texts, usage = await write(service, job)
         return JSONResponse(form.whole(texts[0], usage))
 
-    @paths.post("/embeddings")
+    @paths.post("/embeddings", openapi_extra=takes(schema_of(EmbeddingRequest), JSON))
     async def embeddings(request: Request) -> Response:
         """One vector for each text. Tokens are not counted."""
         admit(request)
@@ -126,7 +146,10 @@ def router(service: Service) -> APIRouter:
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})
 
-    @paths.post("/audio/transcriptions")
+    @paths.post(
+        "/audio/transcriptions", openapi_extra=takes(with_file(schema_of(TranscriptionRequest)), MULTIPART),
+        responses=answers(EVENTS, "text/plain", error=OpenAIError),
+    )  # fmt: skip
     async def transcriptions(request: Request) -> Response:
         """The text of a recording, with the times of its words where they are asked for."""
         admit(request)

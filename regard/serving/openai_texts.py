@@ -111,30 +111,40 @@ def spelled(infos: Sequence[TokenInfo], text: str) -> list[SpelledToken]:
     return found
 
 
-def written_text(one: Written, given: str, stops: Sequence[str], *, infos: bool) -> WrittenText:
-    """An output without the prompt that it begins with, `given`, up to the first stop."""
-    cut = len(given) if one.text.startswith(given) else 0
+@dataclass(frozen=True)
+class Prompt:
+    """What a language model goes on: its text as an output begins with it, and how many tokens that is. One with words
+    that the model does not know reads otherwise in the output: its text is None."""
+
+    text: str | None = ""
+    tokens: int = 0
+
+
+def written_text(one: Written, prompt: Prompt, stops: Sequence[str], *, infos: bool) -> WrittenText:
+    """An output without the prompt that it begins with, up to the first stop; `infos`: with its tokens."""
+    whole = spelled(one.tokens or [], one.text)
+    cut = (
+        len(prompt.text) if prompt.text is not None else next((x.start for x in whole[prompt.tokens :]), len(one.text))
+    )
     text = one.text[cut:]
     end = first_stop(text, stops)
     finish: Finish = "length" if "truncated" in one.flags and end is None else "stop"
-    tokens = None
-    if infos:
-        whole = spelled(one.tokens or [], one.text)
-        last = cut + (len(text) if end is None else end)
-        tokens = [
-            SpelledToken(x.text, x.start - cut, x.info)
-            for x in whole
-            if x.start >= cut and (x.start < last or (end is None and x.start <= last))
-        ]
-    return WrittenText(text if end is None else text[:end], finish, tokens)
+    last = cut + (len(text) if end is None else end)
+    tokens = [SpelledToken(x.text, x.start - cut, x.info) for x in whole if cut <= x.start < last]
+    return WrittenText(text if end is None else text[:end], finish, tokens if infos else None)
 
 
-async def prompt_tokens(service: Service, info: ModelInfo, prompts: Sequence[str]) -> list[int]:
-    """How many tokens the prompts of a language model have."""
-    some = [prompt for prompt in prompts if prompt.strip()]
-    scores = await service.score(info.name, [""] * len(some), some) if some else []
-    counts = iter(len(score.tokens) - 1 for score in scores)
-    return [next(counts) if prompt.strip() else 0 for prompt in prompts]
+async def read_prompts(service: Service, info: ModelInfo, prompts: Sequence[str]) -> list[Prompt]:
+    """The prompts of a language model."""
+    cleaned = [clean(prompt) for prompt in prompts]
+    some = [text for text in cleaned if text]
+    scores = iter(await service.score(info.name, [""] * len(some), some) if some else [])
+    found = []
+    for text in cleaned:
+        infos = next(scores).tokens[:-1] if text else []
+        known = "".join(token.text for token in spelled(infos, text)) == text
+        found.append(Prompt(text if known else None, len(infos)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,66 +160,63 @@ class Job:
     infos: bool = False
     alternatives: int = 0
 
-    @property
-    def continues(self) -> bool:
-        """Whether outputs go on where sources end, as a language model's do."""
-        return not self.info.sources
-
-    def given(self, source: Source) -> str:
-        """How an output begins that goes on a source."""
-        return clean(source) if self.continues and isinstance(source, str) else ""
-
-    def generation(self, sources: list[Source], most: int | None) -> Generation:
-        """What is asked of the service."""
+    def generation(self, sources: list[Source], prompts: Sequence[Prompt], limit: int) -> Generation:
+        """What is asked of the service: outputs for sources whose prompts have as many tokens as each other. A server
+        that allows no more than `limit` tokens writes so many."""
+        most = None if self.most is None else min(self.most + (prompts[0].tokens if prompts else 0), limit)
         search: dict[str, JsonValue] = self.request.settings(self.info, most, self.count)
+        tokens = self.infos or any(prompt.text is None for prompt in prompts)
         return Generation(
-            model=self.info.name, inputs=sources, search=search, tokens=self.infos, alternatives=self.alternatives
+            model=self.info.name, inputs=sources, search=search, tokens=tokens, alternatives=self.alternatives
         )
 
 
 async def write(service: Service, job: Job) -> tuple[list[list[WrittenText]], TokenUsage]:
     """The texts for each source, and how much that was."""
-    prompts = await _counts(service, job)
-    if job.most is None or len(set(prompts)) <= 1:
-        most = None if job.most is None else job.most + (prompts[0] if prompts else 0)
-        outputs = await service.generate(job.generation(job.sources, most))
+    prompts, limit = await _prompts(service, job), service.limits.max_length
+    if job.most is None or len({prompt.tokens for prompt in prompts}) <= 1:
+        outputs = await service.generate(job.generation(job.sources, prompts, limit))
     else:  # prompts count among the tokens of an output, and each has others
-        asked = [job.generation([one], job.most + n) for one, n in zip(job.sources, prompts, strict=True)]
+        asked = [job.generation([one], [prompt], limit) for one, prompt in zip(job.sources, prompts, strict=True)]
         outputs = [found for some in await asyncio.gather(*map(service.generate, asked)) for found in some]
     texts, usage = list[list[WrittenText]](), TokenUsage()
-    for source, some, count in zip(job.sources, outputs, prompts, strict=True):
-        given = job.given(source)
-        usage += TokenUsage(count or (some[0].source_tokens if some else 0), sum(x.output_tokens - count for x in some))
+    for prompt, some in zip(prompts, outputs, strict=True):
+        usage += _usage(prompt, some)
         best = sorted(some, key=lambda x: -x.log_prob / (x.output_tokens + 1)) if job.count > job.keep else some
-        texts.append([written_text(x, given, job.request.stops, infos=job.infos) for x in best[: job.keep]])
+        texts.append([written_text(x, prompt, job.request.stops, infos=job.infos) for x in best[: job.keep]])
     return texts, usage
 
 
-async def _counts(service: Service, job: Job) -> list[int]:
-    """How many tokens of each source count as those of its output."""
-    if not job.continues:
-        return [0] * len(job.sources)
-    return await prompt_tokens(service, job.info, [source for source in job.sources if isinstance(source, str)])
+async def _prompts(service: Service, job: Job) -> list[Prompt]:
+    """What each output begins with that was given."""
+    if job.info.sources:
+        return [Prompt()] * len(job.sources)
+    return await read_prompts(service, job.info, [source for source in job.sources if isinstance(source, str)])
+
+
+def _usage(prompt: Prompt, outputs: Sequence[Written]) -> TokenUsage:
+    read = prompt.tokens or (outputs[0].source_tokens if outputs else 0)
+    return TokenUsage(read, sum(x.output_tokens - prompt.tokens for x in outputs))
 
 
 async def stream(service: Service, job: Job) -> AsyncIterator[TextDelta | TokenUsage]:
     """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage."""
-    if len(job.sources) > 1 or job.count > 1 or job.infos:
+    prompts = await _prompts(service, job)
+    if len(prompts) > 1 or job.count > 1 or job.infos or prompts[0].text is None:
         texts, usage = await write(service, job)
         for index, text in enumerate(x for some in texts for x in some):
             for delta in _deltas(index, text):
                 yield delta
         yield usage
         return
-    (count,) = await _counts(service, job)
-    given, ending = job.given(job.sources[0]), Ending(job.request.stops)
-    request = job.generation(job.sources, None if job.most is None else job.most + count)
-    whole, finish, usage = "", "stop", TokenUsage(count)
+    given, ending = prompts[0].text, Ending(job.request.stops)
+    whole, finish, usage = "", "stop", TokenUsage(prompts[0].tokens)
+    request = job.generation(job.sources, prompts, service.limits.max_length)
     async with aclosing(service.stream(request)) as news:  # type: ignore[type-var]
         async for new in news:
             if new.done:
-                finish = written_text(new.done[0], given, job.request.stops, infos=False).finish
-                usage = TokenUsage(count or new.done[0].source_tokens, new.done[0].output_tokens - count)
+                finish = written_text(new.done[0], prompts[0], job.request.stops, infos=False).finish
+                usage = _usage(prompts[0], new.done)
             before, whole = whole, whole + new.text
             if added := ending.add(whole[max(len(before), len(given)) :]):
                 yield TextDelta(0, added)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -12,7 +13,7 @@ import uvicorn
 
 from regard.errors import OutputError
 from regard.serving.app import create_app
-from regard.serving.guards import Guard, note
+from regard.serving.guards import Guard, note, places
 from regard.serving.service import Service
 from regard.serving.settings import ServerSettings
 
@@ -46,9 +47,26 @@ def run(settings: ServerSettings, *, modules: Sequence[str], say: Callable[[str]
         asyncio.run(_run(settings, line, modules, say))
 
 
+class Log(logging.Handler):
+    """What libraries log, as lines of our own log: what is wrong and where, and nothing that it quotes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        found = {} if error is None else {"error": type(error).__name__, "at": places(error)}
+        note("library", name=record.name, message=record.getMessage()[:200], **found)
+
+
+def _log(settings: ServerSettings) -> None:
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers = [Log(logging.WARNING)] if settings.log == "json" else [logging.NullHandler()]
+        logger.propagate = False
+
+
 async def _run(
     settings: ServerSettings, line: socket.socket, modules: Sequence[str], say: Callable[[str], None]
 ) -> None:
+    _log(settings)
     service = Service(settings, modules, note if settings.log == "json" else _silent)
     leave, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

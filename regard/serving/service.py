@@ -190,15 +190,17 @@ class Service:
         return SCORED.validate_json(answer)
 
     async def explain(
-        self, model: str | None, source: Source, target: str | None = None, *,
+        self, model: str | None, source: Source, target: str | None = None, *, method: str = "attention",
         search: Mapping[str, JsonValue] | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
-        """What was attended to while the target (or the model's own output) was written, as JSON for a browser."""
+        """What was attended to while the target (or the model's own output) was written, as JSON for a browser; by
+        another method, also what each token depends on."""
         keeper, changes = self._keeper(model), dict(search or {})
         self._check(keeper, [source], changes, len(target or ""))
         return await self._answer(
-            keeper, lambda i: Explain(id=i, source=source, target=target, search=changes), 1, self._until(deadline)
-        )
+            keeper, lambda i: Explain(id=i, source=source, target=target, method=method, search=changes), 1,
+            self._until(deadline),
+        )  # fmt: skip
 
     async def inspect(
         self, model: str | None, source: Source, *, forced: Sequence[int] = (), alternatives: int = 8,

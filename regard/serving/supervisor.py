@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from regard.errors import ModelError
@@ -193,6 +194,8 @@ class Keeper:
         self._keeping = asyncio.create_task(self._keep())
 
     async def _started(self) -> tuple[Worker, ModelInfo]:
+        if self.served.engine == "regard" and not (Path(self.served.folder) / "config.yaml").is_file():
+            raise ModelError(f"{self.served.folder} is not a Regard model: it has no config.yaml")
         begun, worker = time.monotonic(), Worker(self.served, self.limits, self.modules)
         info = await worker.start()
         self.note("loaded", model=self.served.name, pid=_pid(worker), seconds=round(time.monotonic() - begun, 3))

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from regard.serving.documents import Document, Format, split, whole
-from regard.serving.glossary import Glossary
+from regard.serving.glossary import Glossary, holds
 from regard.serving.languages import SOURCE
 from regard.serving.messages import Flag, Generation, LanguagePair, ModelInfo, Refused, Source, Written
 from regard.serving.sentences import LONGEST
 from regard.serving.service import Service
 
+LONGEST_WAIT = 2.0  # seconds until the rest of a text is tried again
 SHORTEST = 40  # characters that a sentence may have, however little a model reads
 
 
@@ -78,20 +79,20 @@ async def translate_all(service: Service, texts: Sequence[str], how: Translating
     links = any(unit.needs_links for unit in units)
     found = await _outputs(service, info, asked, glossary, how, alignment=links)
     known = dict(zip(asked, found, strict=True))
-    return [_joined(document, known, how.alternatives) for document in documents]
+    return [await asyncio.to_thread(_joined, document, known, how.alternatives) for document in documents]
 
 
 async def translate_streaming(
     service: Service, text: str, how: Translating = Translating()
 ) -> AsyncIterator[str | Translated]:
     """A translation as it is written: parts that join to the whole, and last all of it. The first sentence comes word
-    by word; the others are translated at the same time, and come together. With markup in it nothing can be sent before
-    all of a sentence is known."""
+    by word; the others are translated at the same time, and come together. With markup, a glossary or alternatives
+    nothing is sent before all is known."""
     info, glossary = service.model(how.model), Glossary(how.glossary)
     _check_length([text], service.limits.characters)
     document = await asyncio.to_thread(_document, text, info, how)
     units = document.units
-    if not units or any(unit.needs_links for unit in units) or how.alternatives:
+    if not units or any(unit.needs_links for unit in units) or how.alternatives or how.glossary:
         found = await translate(service, text, how)
         yield found.text
         yield found
@@ -105,7 +106,7 @@ async def translate_streaming(
     try:
         async with aclosing(service.stream(request, deadline=how.deadline)) as deltas:  # type: ignore[type-var]
             async for delta in deltas:
-                outputs = delta.done if delta.done is not None else outputs
+                outputs = delta.done[:1] if delta.done is not None else outputs
                 if delta.text:
                     yield delta.text if sent else lead + delta.text
                     sent += delta.text
@@ -141,12 +142,28 @@ def _document(text: str, info: ModelInfo, how: Translating) -> Document:
 async def _outputs(
     service: Service, info: ModelInfo, texts: Sequence[str], glossary: Glossary, how: Translating, *, alignment: bool
 ) -> list[list[Written]]:
-    """The outputs for each text, in requests as large as the server takes."""
-    found: list[list[Written]] = []
+    """The outputs for each text, in requests as large as the server takes. The first is refused if there is too much to
+    do; others wait, so that what was done is not lost."""
+    loop, found = asyncio.get_running_loop(), list[list[Written]]()
+    most = service.limits.timeout
+    until = loop.time() + (most if how.deadline is None else min(how.deadline, most))
     for part in _parts(texts, service.limits.inputs):
-        request = _generation(info, part, glossary, how, alignment=alignment)
-        found += await service.generate(request, deadline=how.deadline)
+        request, answered = _generation(info, part, glossary, how, alignment=alignment), None
+        while answered is None:
+            try:
+                answered = await service.generate(request, deadline=until - loop.time())
+            except Refused as refused:
+                if not found or refused.code != "overloaded" or loop.time() > until:
+                    raise
+                await asyncio.sleep(min(refused.retry_after or 1.0, LONGEST_WAIT))
+        found += [_chosen(some, glossary.phrases(text), how) for text, some in zip(part, answered, strict=True)]
     return found
+
+
+def _chosen(outputs: list[Written], phrases: Sequence[str], how: Translating) -> list[Written]:
+    """The outputs that are wanted, first those that hold the terms of the glossary as words of their own."""
+    best = sorted(outputs, key=lambda one: not holds(one.text, phrases)) if phrases else outputs
+    return best[: how.alternatives + 1]
 
 
 def _parts(texts: Sequence[str], most: int) -> Iterator[Sequence[str]]:
@@ -157,21 +174,21 @@ def _parts(texts: Sequence[str], most: int) -> Iterator[Sequence[str]]:
 def _generation(
     info: ModelInfo, texts: Sequence[str], glossary: Glossary, how: Translating, *, alignment: bool
 ) -> Generation:
-    search, prefix = dict(how.search), pair_of(info, how).prefix
-    if how.alternatives:
-        search |= with_nbest(info, search, how.alternatives + 1)
-    phrases = [glossary.phrases(text) for text in texts] if glossary.terms else None
+    search, prefix, count = dict(how.search), pair_of(info, how).prefix, how.alternatives + 1
+    phrases = [glossary.phrases(text) for text in texts]
+    if any(phrases):  # there should be some to choose from
+        count = max(count, _beam(info, search))
+    if count > 1:
+        search |= {"nbest": count, "beam": max(count, _beam(info, search))}
     inputs: list[Source] = [f"{prefix} {text}" if prefix else text for text in texts]
     return Generation(
-        model=info.name, inputs=inputs, phrases=phrases if phrases and any(phrases) else None, search=search,
-        alignment=alignment,
-    )  # fmt: skip
+        model=info.name, inputs=inputs, phrases=phrases if any(phrases) else None, search=search, alignment=alignment
+    )
 
 
-def with_nbest(info: ModelInfo, search: Mapping[str, JsonValue], count: int) -> dict[str, JsonValue]:
-    """Changes to search settings, so that an input gets several outputs: the beam has to hold them."""
+def _beam(info: ModelInfo, search: Mapping[str, JsonValue]) -> int:
     beam = search.get("beam", info.search.get("beam", 1))
-    return {"nbest": count, "beam": max(count, beam if isinstance(beam, int) else 1)}
+    return beam if isinstance(beam, int) else 1
 
 
 def _joined(document: Document, known: Mapping[str, list[Written]], alternatives: int) -> Translated:

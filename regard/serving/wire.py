@@ -56,6 +56,7 @@ class Explain(Message):
     id: int
     source: Source
     target: str | None
+    method: str  # attention, or one that the model's `methods` name
     search: dict[str, JsonValue]
 
 

@@ -6,40 +6,38 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from regard.errors import ConfigError, DataError, MissingExtraError, RegardError
-from regard.serving.details import Finding, describe, scored
+from regard.inspection.attribution import METHODS
+from regard.serving.details import Finding, describe
 from regard.serving.engine import Engine, Work, new_engine
+from regard.serving.jobs import Job, Jobs
 from regard.serving.messages import LanguagePair, ModelInfo, Refused, Written
 from regard.serving.stable import StableText
 from regard.serving.uploads import Uploads, remove
 from regard.serving.wire import (
     ASK,
     Answer,
-    Ask,
     Cancel,
     Channel,
-    Embed,
-    Explain,
     Failed,
     Found,
     Generate,
-    Inspect,
     Load,
     Ready,
     Reply,
-    Score,
     Start,
     Started,
     Unable,
@@ -47,6 +45,7 @@ from regard.serving.wire import (
     dumped,
 )
 from regard.system import System, load
+from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from regard.search_settings import Search
     from regard.tasks.results import Output
 
-SLICE = 16  # pairs or sources that a job takes on between two turns of the engine
 TOLD = 0.1  # seconds between two reports of the load
 LANGUAGE = "<2"  # how the token begins that says which language is wanted (`data.corpora.prefix`)
 
@@ -74,8 +72,9 @@ class Input:
     text: StableText = field(default_factory=StableText)
 
     def wrote(self, tokens: Sequence[int]) -> None:
-        if self.ask.stream:
-            new = self.text.settled(self.worker.text_of(self, tokens))
+        task = self.worker.system.task
+        if self.ask.stream and isinstance(task, TextGeneration) and task.grows:
+            new = self.text.settled(task.target.decode(tokens))
             self.worker.say(*([Wrote(id=self.ask.id, text=new)] if new else []))
 
     def done(self, outputs: list[Output]) -> None:
@@ -101,7 +100,7 @@ class Worker:
         self.own_search = start.served.search
         self.uploads = Uploads(system.task.source, start.limits, Path(start.folder))
         self.inputs: dict[int, list[Input]] = {}  # by the id of their request
-        self.jobs: dict[int, Iterator[None]] = {}
+        self.work, self.jobs = Jobs(system, self.uploads, self.search), dict[int, Job]()
         self.queued: deque[Input] = deque()  # inputs that the engine has not begun with, oldest first
         self.finished: list[tuple[Input, list[Output]]] = []
         self.outbox: list[Reply | Load] = []
@@ -141,10 +140,6 @@ class Worker:
         print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
         return Refused(500, "internal", "something went wrong here; the log says where")
 
-    def text_of(self, one: Input, tokens: Sequence[int]) -> str:
-        """What some tokens of an output read as."""
-        return self.system.task.target.decode(tokens)
-
     # Taking requests
 
     def take(self, content: bytes) -> None:
@@ -157,7 +152,7 @@ class Worker:
             if isinstance(ask, Generate):
                 self._submit(ask)
             else:
-                self.jobs[ask.id] = self._job(ask)
+                self.jobs[ask.id] = self.work.job(ask)
         except (RegardError, Refused) as error:
             self.forget(ask.id)
             self.fail(ask.id, error)
@@ -195,7 +190,7 @@ class Worker:
             if one in self.queued:
                 self.queued.remove(one)
         if job := self.jobs.pop(number, None):
-            job.close()  # type: ignore[attr-defined]
+            job.close()
 
     # What the engine gave
 
@@ -213,8 +208,10 @@ class Worker:
         self.finished = []
         task = self.system.task
         try:
+            items = task.source.encode_many([one.field for one, _ in done])
             findings = [
-                Finding(one.field, task.item(one.field), one.search, one.ask.request, outputs) for one, outputs in done
+                Finding(one.field, item, one.search, one.ask.request, outputs)
+                for (one, outputs), item in zip(done, items, strict=True)
             ]
             written = describe(task, findings)
         except RegardError as error:
@@ -228,8 +225,8 @@ class Worker:
     def _send(self, one: Input, outputs: list[Written]) -> None:
         number, request = one.ask.id, one.ask.request
         if request.trace and outputs:
-            plain = self._explained(one.field, outputs[0].text, one.search.model_dump())
-            outputs = [outputs[0].model_copy(update={"trace": json.loads(dumped(plain))}), *outputs[1:]]
+            trace = self.work.explained(one.field, outputs[0].text, one.search)
+            outputs = [outputs[0].model_copy(update={"trace": json.loads(dumped(trace))}), *outputs[1:]]
         if one.ask.stream and outputs and (rest := one.text.rest(outputs[0].text)):
             self.say(Wrote(id=number, text=rest))
         self.say(Found(id=number, index=one.index, outputs=outputs))
@@ -257,8 +254,9 @@ class Worker:
             try:
                 next(job)
                 self.jobs[number] = self.jobs.pop(number)  # others have their turn before the rest of it
-            except StopIteration:
+            except StopIteration as done:
                 self.jobs.pop(number, None)
+                self.say(Answer(id=number, content=dumped(done.value)))
             except (RegardError, Refused) as error:
                 self.jobs.pop(number, None)
                 self.fail(number, error)
@@ -266,86 +264,6 @@ class Worker:
                 self.jobs.pop(number, None)
                 self.fail(number, self._told(error))
         return bool(self.jobs)
-
-    def _job(self, ask: Ask) -> Iterator[None]:
-        match ask:
-            case Score():
-                return self._score(ask)
-            case Embed():
-                return self._embed(ask)
-            case Explain():
-                return self._explain(ask)
-            case Inspect():
-                return self._inspect(ask)
-            case _:
-                raise DataError(f"nothing answers '{ask.do}'")
-
-    def _score(self, ask: Score) -> Iterator[None]:
-        task, found = self.system.task, list[Any]()
-        for start in range(0, len(ask.sources), SLICE):
-            targets, files = ask.targets[start : start + SLICE], list[Path]()
-            try:
-                fields = self._fields(ask.sources[start : start + SLICE], files)
-                for number, what in enumerate(task.unfit_pairs(fields, targets), start):
-                    if what:
-                        raise DataError(f"pair {number} {what}")
-                scores = self.system.score(fields, targets)
-            finally:
-                remove(files)
-            pairs = zip(targets, scores, strict=True)
-            found += [scored(task, target, score).model_dump(mode="json") for target, score in pairs]
-            yield
-        self.say(Answer(id=ask.id, content=dumped(found)))
-
-    def _embed(self, ask: Embed) -> Iterator[None]:
-        found = list[list[float]]()
-        for start in range(0, len(ask.sources), SLICE):
-            files = list[Path]()
-            try:
-                vectors = self.system.sentence_embeddings(self._fields(ask.sources[start : start + SLICE], files))
-            finally:
-                remove(files)
-            found += vectors.astype(float).round(6).tolist()
-            yield
-        self.say(Answer(id=ask.id, content=dumped(found)))
-
-    def _fields(self, sources: Sequence[Any], files: list[Path]) -> list[Field]:
-        """Sources as a modality reads them; `files` is told of what to remove."""
-        found = []
-        for source in sources:
-            given, own = self.uploads.field(source)
-            files += own
-            found.append(given)
-        return found
-
-    def _explain(self, ask: Explain) -> Iterator[None]:
-        given, files = self.uploads.field(ask.source)
-        try:
-            plain = self._explained(given, ask.target, self.search(ask.search).model_dump())
-        finally:
-            remove(files)
-        yield
-        self.say(Answer(id=ask.id, content=dumped(plain)))
-
-    def _explained(self, given: Field, target: str | None, search: dict[str, Any]) -> Any:
-        from regard.explain.page import plain
-
-        return plain(self.system.explain(given, target, **search))
-
-    def _inspect(self, ask: Inspect) -> Iterator[None]:
-        from regard.inspection.inspect import inspect
-        from regard.nn.edits import Edits
-
-        given, files = self.uploads.field(ask.source)
-        try:
-            found = inspect(
-                self.system.task, given, self.search(ask.search), forced=tuple(ask.forced),
-                alternatives=ask.alternatives, tree=ask.tree, edits=Edits.from_json(ask.edits or {}),
-            )  # fmt: skip
-        finally:
-            remove(files)
-        yield
-        self.say(Answer(id=ask.id, content=dumped(found.to_json())))
 
 
 def open_system(start: Start) -> System:
@@ -366,12 +284,14 @@ def describe_model(system: System, start: Start) -> ModelInfo:
         raise ConfigError(f"{served.folder} writes and predicts nothing for an input, so there is nothing to serve")
     prefixes = [prefix for prefix in config.data.prefixes if prefix.startswith(LANGUAGE)]
     guessed = [LanguagePair(target=prefix.strip("<2>"), prefix=prefix) for prefix in prefixes]
+    own, writes = served.engine == "regard", isinstance(task, TextGeneration)
     texts = [part.media for part in task.source.parts] == ["text"] and config.target.text
     weights = system.folder / WEIGHTS
     return ModelInfo(
         name=served.name, ready=True, target=config.target.kind,
         sources=[part.media for part in task.source.parts] if config.sources[0].given else [],
-        writes=config.target.written, aligns=task.best_layer is not None, embeds=served.engine == "regard",
+        writes=writes, aligns=task.best_layer is not None, embeds=own,
+        methods=list(METHODS) if writes and own and config.sources[0].given else [],
         languages=served.pairs or guessed or ([LanguagePair()] if texts and config.sources[0].given else []),
         parameters=system.parameters(), device=str(task.device), engine=served.engine,
         created=int(weights.stat().st_mtime if weights.exists() else time.time()),
@@ -405,7 +325,10 @@ def serve(line: socket.socket) -> int:
             channel.send(Unable(message=str(error) or type(error).__name__))
             return 2
         channel.send(Ready(info=info))
-        Worker(system, channel, start, engine).run()
+        try:
+            Worker(system, channel, start, engine).run()
+        finally:
+            shutil.rmtree(start.folder, ignore_errors=True)  # the server may be gone
     except EOFError:  # the server is gone, or has no more work
         return 0
 

@@ -33,6 +33,8 @@ class Denoising(TextGeneration):
 
     model: EncoderDecoder
 
+    grows = False  # spans are put where they were missing
+
     @property
     def _source(self) -> Any:
         return self.source  # a `Noised`

@@ -60,6 +60,7 @@ class TextGeneration(Task):
     model: AutoregressiveModel
 
     begins = "prefix"  # what the user calls how an output begins
+    grows = True  # the tokens written so far are how the text of an output begins
     continuous = True  # whether a search can be advanced a token at a time (`incremental`)
 
     @property

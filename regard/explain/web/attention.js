@@ -11,6 +11,7 @@ import { seenView } from "./seen.js";
 import { hideTip, showTip } from "./tip.js";
 
 const VIEWS = { lines: "Lines", map: "Heat map", heads: "Every head" };
+const AVERAGED = " Some weights are the mean of their heads: all would not fit into a page.";
 const UNITS = ["pieces", "words"];
 const DEEP = 1000; // source pieces up to which a browser multiplies rollout in no time
 const POINT = " Point at a token, tap it, or walk there with the arrow keys.";
@@ -78,7 +79,7 @@ export function attentionPanel(on = {}) {
       layers: chosen.kind === "encoder" && over ? encoderLayers() : [], gold: Boolean(x.gold),
       spoken: withGold(x, places(x.target, x.target_word, null, "words")).filter((word) => word.gold.length),
       linked: (from, to) => chosen.kind === "cross" && belong(x, from, to),
-      floored: chosen.name === "rollout", averaged: x.averaged };
+      floored: chosen.name === "rollout" };
     drawTools(chosen, all, over);
     const name = over ? "seen" : state.view;
     for (const [each, { element: part }] of Object.entries(views)) part.hidden = each !== name;
@@ -86,7 +87,8 @@ export function attentionPanel(on = {}) {
     const same = [chosen.kind, state.unit, x.target.join()].join();
     views[name].draw(view, same === scope);
     scope = same;
-    const more = name === "lines" ? POINT + (on.choose ? EDIT : "") : "";
+    const more = (name === "lines" ? POINT + (on.choose ? EDIT : "") : "") + (x.averaged ? AVERAGED : "") +
+      (x.left_out ? ` Nor would ${x.left_out} layers, which are left out.` : "");
     how.replaceChildren(views[name].how() + more, ...(name === "map" ? [scale] : []));
   }
 
@@ -96,7 +98,7 @@ export function attentionPanel(on = {}) {
     return found(state.layer) ?? found(x.best) ?? ((x.canvas && rolled()) || x.layers[0]);
   }
 
-  const rolls = () => x.layers.some((l) => l.kind === "encoder") && x.source.length <= DEEP;
+  const rolls = () => x.layers.some((l) => l.kind === "encoder") && x.source.length <= DEEP && !x.left_out;
 
   function rolled() {
     if (x.rollout === undefined) x.rollout = rolls() ? rollout(x) : null;

@@ -24,7 +24,7 @@ export function counterfactualPanel(explore) {
     only.stop();
     element.hidden = typeof source !== "string";
     if (element.hidden) return;
-    [model, original, list] = [name, { source, ...found }, words(source)];
+    [model, original, list] = [name, { source, text: found.text, log_prob: found.log_prob }, words(source)];
     body.replaceChildren();
     table.hidden = bar.hidden = true;
     told.textContent = "";

@@ -55,7 +55,8 @@ export function editor(onchange) {
   // One weight is as wanted, and the others keep their proportions.
   function apply(k, wanted) {
     const rest = sum(open.weights) - wanted;
-    const weights = open.weights.map((weight, i) => (i === k ? wanted : rest > 0 ? weight * (1 - wanted) / rest : 0));
+    const share = (weight) => (rest > 0 ? Number((weight * (1 - wanted) / rest).toFixed(4)) : 0);
+    const weights = open.weights.map((weight, i) => (i === k ? wanted : share(weight)));
     if (!weights.some((weight) => weight > 0)) return;
     drop();
     for (const position of open.positions) rows.push({ layer: open.layer, head: open.head, position, weights });

@@ -7,28 +7,29 @@ import { composer } from "./compose.js";
 import { counterfactualPanel } from "./counterfactual.js";
 import { announce, button, field, make, number, section } from "./dom.js";
 import { editor } from "./edits.js";
+import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
 import { prepare } from "./prepare.js";
 import { treeView } from "./tree.js";
 import { marked } from "./words.js";
 
-const ALTERNATIVES = 8;
+const ALTERNATIVES = 8, WIDEST = 32; // asked for; of a beam, where the server does not say
 const HINT = " Choose a token to see what else might have stood there.";
 
 export function exploreView(models, onchange) {
   let forced = []; // ids of tokens that the output begins with
   let given = null, found = null, shown = null; // the input, the inspection of it and its explanation
-  let original = null; // { text, log_prob } of the output as the model has it
+  let original = null; // the output as the model has it
 
   const only = latest(), input = composer(() => run());
   const select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
-  const beam = make("input", { type: "number", min: 1, max: 32, "aria-label": "Beam" });
+  const beam = make("input", { type: "number", min: 1 });
   const method = make("select"), methods = field("Explained by", method);
   const told = make("p", { class: "told", role: "status" }), facts = make("p", { class: "quiet" });
-  const live = make("p", { class: "live", dir: "auto", "aria-live": "polite", "aria-label": "Output" });
+  const live = make("p", { class: "live", dir: "auto" }); // a screen reader is told when all is written
   const before = make("p", { class: "quiet", dir: "auto" }), chips = make("div", { class: "row chips" });
 
-  const edits = editor(() => look()), tree = treeView();
+  const edits = editor(() => look()), tree = treeView((ids) => force(ids));
   const what = counterfactualPanel((text) => { input.set(text); run(); });
   const attention = attentionPanel({
     pointed: (index) => output.mark(index),
@@ -43,8 +44,7 @@ export function exploreView(models, onchange) {
     },
   });
   const others = alternativesPanel(async (ids) => {
-    forced = ids;
-    await look();
+    await force(ids);
     output.walk(ids.length - 1);
   });
   const headButton = button("", () => edits.toggle(attention.layer, attention.state.head));
@@ -65,6 +65,7 @@ export function exploreView(models, onchange) {
     const info = model(), known = (info.languages ?? []).filter(({ source }) => source !== "source");
     input.show(info.sources);
     beam.value = info.search?.beam ?? "";
+    beam.max = info.limits?.beam ?? WIDEST;
     beam.closest("label").hidden = !info.writes;
     facts.textContent = [known.slice(0, 4).map(({ source, target }) => `${source} to ${target}`).join(", "),
       info.parameters && `${info.parameters.toLocaleString("en")} parameters`, !info.ready && "not ready yet"]
@@ -142,14 +143,20 @@ export function exploreView(models, onchange) {
     }
     told.textContent = "";
     const best = found.outputs?.[0], asItIs = !forced.length && !edits.get();
-    if (best && asItIs) original = { text: best.text, log_prob: best.log_prob };
+    if (best && asItIs) original = best;
     live.hidden = true;
     output.element.hidden = result.hidden = attention.element.hidden = false;
     attention.show(shown);
     showOutput();
     tree.show(found.tree);
-    if (best && asItIs) what.show(select.value, given, original);
+    if (best && asItIs && model().sources.length) what.show(select.value, given, original); // a prompt has no score
     announce(best ? best.text : shown.target.join(" "));
+  }
+
+  function force(ids) {
+    forced = ids;
+    others.element.hidden = true;
+    return look();
   }
 
   // Null where a model cannot be looked into so, as one that another engine computes.
@@ -165,10 +172,13 @@ export function exploreView(models, onchange) {
 
   function showOutput() {
     if (!shown) return;
-    const best = found.outputs?.[0];
-    output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length });
+    const best = found.outputs?.[0], changed = original && best && best !== original;
+    const texts = (one) => one.tokens.map((token) => token.text);
+    const [kept] = changed ? common(texts(best), texts(original)) : [];
+    output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length,
+      differs: (i) => kept?.[i] === false });
     before.replaceChildren();
-    if (original && best && best.text !== original.text) {
+    if (changed && best.text !== original.text) {
       before.append("Without that: ", marked(original.text, best.text), ` (log p ${number(original.log_prob)})`);
     }
     showChips();

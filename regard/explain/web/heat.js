@@ -37,11 +37,13 @@ export function heatView(on) {
     const { left, top, cell } = size, wide = width - left, high = height - top;
     const rows = range(y, high, view.query.length), columns = range(x, wide, view.key.length);
     const inner = (at, ...children) => make("svg", at, ...children);
+    const rowLabel = (q) => set(label(view.query[q], framed?.[0] === q),
+      { x: left - 8, y: (q + 0.5) * cell - y, "text-anchor": "end" });
+    const columnLabel = (k) => set(label(view.key[k], framed?.[1] === k),
+      { transform: `translate(${(k + 0.5) * cell - x} ${top - 8}) rotate(-60)` });
     const labels = [
-      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map((q) => set(label(view.query[q]),
-        { x: left - 8, y: (q + 0.5) * cell - y, "text-anchor": "end" }))),
-      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map((k) => set(label(view.key[k]),
-        { transform: `translate(${(k + 0.5) * cell - x} ${top - 8}) rotate(-60)` }))),
+      inner({ x: 0, y: top, width: left, height: Math.max(high, 0) }, ...rows.map(rowLabel)),
+      inner({ x: left, y: 0, width: Math.max(wide, 0), height: top }, ...columns.map(columnLabel)),
     ];
     const cells = make("g", { class: "cells" });
     for (const q of rows) {
@@ -145,8 +147,9 @@ export function heatView(on) {
 
 const short = (text) => (text.length > LONG ? text.slice(0, LONG - 1) + "…" : text);
 
-function label(place) {
+function label(place, here) {
   const text = make("text", { class: place.mark || place.given ? "mark" : "" }, ...visible(short(place.text), "tspan"));
+  text.classList.toggle("here", here);
   if (place.predicted) {
     text.append(make("tspan", { class: "predicted" }, ` → ${short(readable(place.predicted.text))}`));
   }

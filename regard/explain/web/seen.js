@@ -18,7 +18,6 @@ const HOW = {
     sound: " Dashed lines and bands are when a word is spoken." },
   play: " Click into the spectrogram to play from there; Enter on a word plays what it attends to. Words are marked " +
     "while what they attend to is heard.",
-  averaged: " Weights of encoder layers are the mean of their heads: all would not fit into a page.",
 };
 
 /* The word last pointed at stays, to compare heads by. In an encoder, a cell of the canvas can be pointed at. */
@@ -262,8 +261,7 @@ export function seenView(on) {
     },
     how() {
       const { kind, sound } = view.canvas;
-      return HOW[kind] + (encoder() ? HOW.encoder : "") + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "") +
-        (view.averaged ? HOW.averaged : "");
+      return HOW[kind] + (encoder() ? HOW.encoder : "") + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "");
     },
   };
 }

@@ -1,7 +1,7 @@
 /* Light or dark: as the system has it, or as was chosen. */
 import { button } from "./dom.js";
 
-const ORDER = ["", "light", "dark"], NAMES = { "": "Auto", light: "Light", dark: "Dark" };
+const ORDER = ["", "light", "dark"], NAMES = { "": "◐ Auto", light: "○ Light", dark: "● Dark" };
 
 // A button that goes through them; `onchange` is called when colours are others, for a canvas does not follow them.
 export function themeSwitch(onchange) {
@@ -14,7 +14,7 @@ export function themeSwitch(onchange) {
     if (theme) root.dataset.theme = theme;
     else delete root.dataset.theme;
     element.textContent = NAMES[theme];
-    element.ariaLabel = `Colours: ${NAMES[theme]}`;
+    element.ariaLabel = `Colours: ${NAMES[theme].slice(2)}`;
     try { localStorage.setItem("regard-theme", theme); } catch { /* a page in a sandbox has no storage */ }
     onchange();
   }

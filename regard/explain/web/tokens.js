@@ -30,8 +30,8 @@ export function tokenLine({ label, side, on }) {
   const found = (event) => event.target.closest?.(".token");
   const index = (item) => Number(item.dataset.index);
   const enter = (event) => {
-    const item = found(event);
-    if (item) on.enter?.(side, index(item), item);
+    const item = found(event), clicked = event.type === "focusin" && !item?.matches(":focus-visible");
+    if (item && !clicked) on.enter?.(side, index(item), item);
   };
   const leave = (event) => {
     if (!found(event)) return;

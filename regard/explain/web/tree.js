@@ -21,7 +21,8 @@ export function layout({ nodes }) {
   return { placed, steps: filled, rows: Math.max(0, ...filled.map((step) => step.length)) };
 }
 
-export function treeView() {
+/* `onforce(ids)` hears how the output is to begin, where a branch is chosen. */
+export function treeView(onforce) {
   const svg = make("svg", { class: "map tree", tabindex: 0, role: "application" }), room = make("div", {}, svg);
   const scroll = make("div", { class: "scroll" }, room), told = make("p", { class: "quiet" });
   const paths = make("ol", { class: "unseen" });
@@ -40,7 +41,7 @@ export function treeView() {
     Object.assign(room.style, { width: `${width}px`, height: `${height}px` });
     const pruned = tree.nodes.filter((node) => node.state === "pruned").length;
     told.textContent = `${tree.nodes.length} hypotheses in ${found.steps.length} steps, ${tree.width} kept in each; ` +
-      `${pruned} were pruned. Arrow keys walk along the branches.`;
+      `${pruned} were pruned. Arrow keys walk along the branches; choose one to go on from there.`;
     set(svg, { "aria-label": "Tree of hypotheses" });
     scroll.scrollTo(0, 0);
     draw(svg, 0, scroll.clientWidth || width);
@@ -68,6 +69,7 @@ export function treeView() {
         const group = make("g", { class: `node ${classes}` }, box, text);
         group.onpointerenter = () => tell(node, group);
         group.onpointerleave = hideTip;
+        group.onclick = () => onforce(path(node));
         nodes.append(group);
       }
     }
@@ -91,8 +93,15 @@ export function treeView() {
     showTip(group, ...describe(node), { live: true });
   }
 
+  // The tokens from the root, which is a mark, to a node.
+  function path(node) {
+    const parent = found.placed.get(node.parent)?.node;
+    return parent ? [...path(parent), node.token] : [];
+  }
+
   svg.onblur = hideTip;
   svg.onkeydown = (event) => {
+    if (event.key === "Enter" && found.placed.get(at)?.node.step) return onforce(path(found.placed.get(at).node));
     const here = found.placed.get(at), siblings = here && found.steps[here.node.step];
     const best = (list) => list.find((node) => node.state === "best") ?? list[0];
     const next = !here ? best(found.steps.find((step) => step.length)) : {

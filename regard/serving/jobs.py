@@ -1,0 +1,111 @@
+"""Work that is not a search and has an end: scores, embeddings, explanations. A worker does it between two turns of its
+engine, a slice at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import DataError
+from regard.explain.page import plain
+from regard.inspection.inspect import inspect
+from regard.nn.edits import Edits
+from regard.serving.details import scored
+from regard.serving.messages import Source
+from regard.serving.uploads import Uploads, remove
+from regard.serving.wire import Ask, Embed, Explain, Generate, Inspect, Score
+
+if TYPE_CHECKING:
+    from regard.data.side import Field
+    from regard.search_settings import Search
+    from regard.system import System
+
+SLICE = 16  # pairs or sources that are taken on at once
+Job = Generator[None, None, Any]  # stops after each slice; what it returns is the answer
+
+
+class Jobs:
+    """What a model is asked besides outputs; `search` makes settings of the changes that a request has."""
+
+    def __init__(self, system: System, uploads: Uploads, search: Callable[[dict[str, Any]], Search]) -> None:
+        self.system, self.uploads, self.search = system, uploads, search
+
+    def job(self, ask: Ask) -> Job:
+        """The work on a request."""
+        match ask:
+            case Score():
+                return self._score(ask)
+            case Embed():
+                return self._embed(ask)
+            case Explain():
+                return self._explain(ask)
+            case Inspect():
+                return self._inspect(ask)
+            case Generate():
+                raise DataError("outputs are searched for by the engine")
+
+    @contextmanager
+    def _fields(self, sources: Sequence[Source], first: int = 0) -> Generator[list[Field], None, None]:
+        """Sources as they are read, the first of which has this number; their files are removed after that."""
+        found, files = [], []
+        try:
+            for number, source in enumerate(sources, first):
+                given, own = self.uploads.field(source)
+                files += own
+                found.append(given)
+                if what := self._problem(given):
+                    raise DataError(f"input {number} {what}")
+            yield found
+        finally:
+            remove(files)
+
+    def _problem(self, given: Field) -> str | None:
+        """Why a source cannot be read, or None."""
+        task = self.system.task
+        (item,), prompt = task.source.encode_many([given]), task.source.prompt(given)
+        begins = task.target.encode(prompt) if prompt else []
+        return task.source.problem(item, task.longest) or task.unfit(item, begins)
+
+    def _score(self, ask: Score) -> Job:
+        task, found = self.system.task, list[Any]()
+        for start in range(0, len(ask.sources), SLICE):
+            targets = ask.targets[start : start + SLICE]
+            with self._fields(ask.sources[start : start + SLICE], start) as fields:
+                for number, what in enumerate(task.unfit_pairs(fields, targets), start):
+                    if what:
+                        raise DataError(f"pair {number} {what}")
+                scores = self.system.score(fields, targets)
+            pairs = zip(targets, scores, strict=True)
+            found += [scored(task, target, score).model_dump(mode="json") for target, score in pairs]
+            yield
+        return found
+
+    def _embed(self, ask: Embed) -> Job:
+        found = list[list[float]]()
+        for start in range(0, len(ask.sources), SLICE):
+            with self._fields(ask.sources[start : start + SLICE], start) as fields:
+                vectors = self.system.sentence_embeddings(fields)
+            found += vectors.astype(float).round(6).tolist()
+            yield
+        return found
+
+    def _explain(self, ask: Explain) -> Job:
+        with self._fields([ask.source]) as (given,):
+            found = self.explained(given, ask.target, self.search(ask.search), ask.method)
+        yield
+        return found
+
+    def explained(self, given: Field, target: str | None, search: Search, method: str = "attention") -> dict[str, Any]:
+        """What was attended to, or depended on, as a browser takes it."""
+        methods: Any = () if method == "attention" else (method,)  # of which the system knows those there are
+        return plain(self.system.explain(given, target, methods=methods, **search.model_dump()))
+
+    def _inspect(self, ask: Inspect) -> Job:
+        with self._fields([ask.source]) as (given,):
+            found = inspect(
+                self.system.task, given, self.search(ask.search), forced=tuple(ask.forced),
+                alternatives=ask.alternatives, tree=ask.tree, edits=Edits.from_json(ask.edits or {}),
+            )  # fmt: skip
+        yield
+        return found.to_json()
