@@ -215,6 +215,10 @@ def test_what_stays_replaces_what_became_of_it() -> None:
     assert document.join(["Frag Herrn und Kompanie jetzt."], links) == f"Frag {kept} jetzt."
     assert document.join(["Jetzt Mr & Co fragen."]) == f"Jetzt {kept} fragen."
     assert kept in document.join(["Frag jetzt."])
+    # Where nearly all seems to come from it, nothing is replaced: words of others would be lost.
+    found = document.join(["Frag sie bitte jetzt alle."], [[(1, 0), (2, 1), (2, 2), (3, 3), (3, 4)]])
+    assert kept in found
+    assert found.replace(kept, "").split() == ["Frag", "sie", "bitte", "jetzt", "alle."]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class _Placing:
         if self.linked is None or not any(self.linked[word] for word in self.covered[number]):
             return None
         words = self._linked_words(number)
-        if len(words) > 2 * len(self.covered[number]) + 1:
+        if len(words) > len(self.covered[number]) or len(words) == len(self.target):  # what others became, too
             return None
         span = self._trimmed(self.tags[number], self.target[words[0]][0], self.target[words[-1]][1])
         return span if all(span[1] <= start or end <= span[0] for start, end in self.spans.values()) else None
