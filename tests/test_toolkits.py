@@ -314,6 +314,7 @@ def test_a_checkpoint_is_imported_and_computed_as_by_its_toolkit(
         (eole, {"model": {"decoder": {"decoder_type": "rnn"}}}, r"model.decoder.decoder_type: 'rnn'"),
         (eole, {"model": {"embeddings": {"position_encoding_type": "Alibi"}}}, r"position_encoding_type: 'Alibi'"),
         (eole, {"model": {"embeddings": {"position_encoding_type": None}}}, r"position_encoding_type: None; Regard"),
+        (eole, {"model": {"max_relative_positions": -1}}, r"max_relative_positions: -1; Regard"),
         (eole, {"model": {"pos_ffn_activation_fn": "tanh"}}, r"model.encoder.mlp_activation_fn: 'tanh'"),
         (eole, {"modern": True, "model": {"rope_config": {"rotary_interleave": False}}}, r"rotary_interleave: False"),
         (eole, {"modern": True, "biased": True}, r"add_qkvbias: True; Regard reads models in which it is False"),

@@ -37,6 +37,7 @@ FIXED: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "query_norm": (False, (False,)), "key_norm": (False, (False,)), "parallel_residual": (False, (False,)),
     "attn_scaling": (None, (None,)), "num_experts": (0, (0,)), "add_estimator": (False, (False,)),
     "generator_function": ("softmax", ("softmax",)), "left_pad": (False, (False,)),
+    "max_relative_positions": (0, (0,)),  # as its first releases had relative (> 0) and rotary (-1) positions
 }  # fmt: skip
 ROTARY: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "rotary_interleave": (True, (True,)), "rotary_theta": (10000, (10000,)), "rotary_dim": (0, (0,)),
@@ -58,9 +59,10 @@ class Eole(Toolkit):
     architectures = ("Transformer",)
 
     def of(self, side: str, name: str, usual: Any) -> Any:
-        """An option of the encoder, the decoder or the embeddings."""
+        """An option of the encoder, the decoder or the embeddings; a size of the model that is not set is -1 there."""
+        unset = (None, -1) if isinstance(usual, int) and usual > 0 else (None,)
         for section in (self.config.get(side) or {}, self.config):
-            if section.get(name, -1) not in (-1, None):  # -1: not set
+            if section.get(name) not in unset:
                 return section[name]
         return usual
 
