@@ -193,6 +193,17 @@ def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -
     assert "100% gamma" in page.locator("#tip").inner_text()
 
 
+def test_other_methods_explain_the_same_output(page: Page) -> None:
+    write(page)
+    before = output(page)
+    with answered(page, "explain"):
+        page.get_by_role("combobox", name="Explained by").select_option("erasure")
+    page.locator(".attention:visible option[value=erasure]").wait_for(state="attached")
+    assert page.get_by_role("combobox", name="Layer").input_value() == "erasure"
+    assert output(page) == before
+    assert page.get_by_role("button", name="Switch head").is_hidden(), "it is no layer of the network"
+
+
 def test_a_link_to_what_was_changed(page: Page, browser: Browser) -> None:
     write(page)
     page.locator(".written .token").nth(0).click()

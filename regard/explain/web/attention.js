@@ -4,7 +4,7 @@ import { headsView, mini } from "./heads.js";
 import { heatView } from "./heat.js";
 import { linksView } from "./links.js";
 import { combine, merge, rollout } from "./numbers.js";
-import { belong, candidateTexts, cellSides, kinds, named, partners, places, probability, sides, withGold }
+import { belong, candidateTexts, cellSides, isModule, kinds, named, partners, places, probability, sides, withGold }
   from "./places.js";
 import { saveMenu } from "./saving.js";
 import { seenView } from "./seen.js";
@@ -110,7 +110,7 @@ export function attentionPanel(on = {}) {
   function drawTools(chosen, all, over) {
     const groups = Object.entries(kinds(x)).map(([kind, { group }]) => make("optgroup", { label: group },
       ...x.layers.filter((l) => l.kind === kind).map((l) => make("option", { value: l.name },
-        l.name + (l.name === x.best && x.layers.length > 1 ? " (aligns best)" : "")))));
+        l.name + (l.name === x.best && x.layers.length > 1 && isModule(l.name) ? " (aligns best)" : "")))));
     if (rolls() && !x.layers.some((l) => l.name === "rollout")) {
       groups.push(make("optgroup", { label: "Through all layers of the encoder" },
         make("option", { value: "rollout" }, "rollout (Abnar and Zuidema 2020)")));

@@ -9,6 +9,7 @@ import { announce, button, field, make, number, section } from "./dom.js";
 import { editor } from "./edits.js";
 import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
+import { isModule } from "./places.js";
 import { prepare } from "./prepare.js";
 import { treeView } from "./tree.js";
 import { marked } from "./words.js";
@@ -35,7 +36,7 @@ export function exploreView(models, onchange) {
     pointed: (index) => output.mark(index),
     off: edits.off,
     changed() { showOutput(); onchange(); },
-    choose(view, index) { if (view.layer.name !== "rollout" && found?.outputs) edits.edit(view, index); },
+    choose(view, index) { if (isModule(view.layer.name) && found?.outputs) edits.edit(view, index); },
   });
   const output = outputPanel({
     pointed: (index) => (index === null ? attention.leave() : attention.point(index)),
@@ -59,7 +60,7 @@ export function exploreView(models, onchange) {
   const model = () => models.find((each) => each.name === select.value);
   select.onchange = () => { clear(); setModel(); onchange(); };
   beam.onchange = () => { if (given !== null) run(); };
-  method.onchange = () => look();
+  method.onchange = () => { attention.state.layer = null; look(); }; // what it found is shown first
 
   function setModel() {
     const info = model(), known = (info.languages ?? []).filter(({ source }) => source !== "source");
@@ -183,7 +184,7 @@ export function exploreView(models, onchange) {
     }
     showChips();
     const { head } = attention.state, name = attention.layer;
-    headButton.parentElement.hidden = !best || typeof head !== "number" || name === "rollout" || !shown.layers.length;
+    headButton.parentElement.hidden = !best || typeof head !== "number" || !isModule(name);
     headButton.textContent = edits.off(name, head) ? `Switch head ${head} on again` : `Switch head ${head} off`;
   }
 

@@ -13,6 +13,9 @@ const READ = { // of a text that is no other's source: it is continued, or somet
 };
 export const kinds = (x) => (x.given || x.places ? { ...KINDS, ...READ } : KINDS);
 
+// Whether a layer is one of the network's own, which can be edited, and not computed from several, as rollout is.
+export const isModule = (name) => Boolean(name?.includes("."));
+
 // The places along one side: pieces as they are, or the pieces of a word together. A mark such as </s> belongs to no
 // word and stays by itself, so that attention to it remains in sight. The first `given` pieces were given, the others
 // written. For some pieces something is `predicted` (a tag, what fills a blank); a target piece may have `candidates`.
