@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from regard.config import parse
 from regard.data.forms import Casing, TextForm, formed
 from regard.data.modalities.sounds import wav
 from regard.data.tokens import Bytes, Subwords
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, OutputError
 from regard.search_settings import Search
 from regard.serving.access import Access, new_key, read_keys
 from regard.serving.details import Finding, describe
 from regard.serving.limits import Limits
 from regard.serving.messages import Blob, Generation, Refused
+from regard.serving.server import listen
 from regard.serving.settings import ServerSettings, read_settings
 from regard.serving.stable import StableText
 from regard.serving.uploads import Uploads, check_source, remove
@@ -218,6 +220,14 @@ def test_what_the_command_refuses(tmp_path: Path) -> None:
     assert "say of which model, such as a=en:de" in refused("serve", "a=x", "b=y", "--languages", "en:de")
     assert "names no model that is served: c" in refused("serve", "a=x", "--languages", "c=en:de")
     assert "quantization goes with engine ctranslate2" in refused("serve", "x", "--quantization", "int8")
+
+
+def test_what_is_answered_is_sent_at_once() -> None:
+    """asyncio switches off Nagle's algorithm where a socket says that it is TCP."""
+    with listen(ServerSettings(port=0)) as line:
+        assert line.proto == socket.IPPROTO_TCP
+        with pytest.raises(OutputError, match="cannot listen at"):
+            listen(ServerSettings(host="192.0.2.1", port=0))
 
 
 # What looks odd
