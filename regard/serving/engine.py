@@ -77,7 +77,7 @@ class Size:
     def of(task: TextGeneration, request: Request, search: Search) -> Size:
         """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
         places, (room,) = task.source.places(request.item), task.room([request.item], search)
-        if task.model.reads_source_first:
+        if task.together:
             return Size(task.width(search), places + room + 1)
         return Size(task.width(search), room + 1, places)
 
