@@ -388,6 +388,31 @@ def test_a_cancelled_request_frees_its_place_and_changes_no_other() -> None:
         assert heard[i].error is None
 
 
+def test_a_listener_may_cancel_others_while_it_hears() -> None:
+    """As one does whose caller has gone, in the midst of a turn."""
+    model = system()
+    plain, engine = model.search_settings(beam=1, min_length=4), new_engine(model.task, budget=10**4)
+
+    class Selfish(Heard):
+        def wrote(self, tokens: Sequence[int]) -> None:
+            super().wrote(tokens)
+            engine.cancel(other)
+
+        def done(self, outputs: list[Output]) -> None:
+            super().done(outputs)
+            engine.cancel(equal)
+
+    first, second, third = Selfish(), Heard(), Heard()
+    engine.submit(Work(TEXTS[0], plain), first)
+    other = engine.submit(Work(TEXTS[1], plain), second)
+    equal = engine.submit(Work(TEXTS[0], plain), third)  # is over in the same turn as the first
+    while engine.turn():
+        pass
+    same(first.outputs, alone(model, Work(TEXTS[0], plain)))
+    assert second.outputs is None
+    assert third.outputs is None
+
+
 def test_a_budget_is_kept_and_none_starves() -> None:
     """First come, first served: a wide one waits for its place, and those behind it wait too; one that is larger than
     the budget runs alone."""
