@@ -38,8 +38,8 @@ def imported_at_once(path: Path) -> Iterator[str]:
 def test_no_module_imports_an_optional_library_by_itself() -> None:
     found = {(str(path.relative_to(PACKAGE)), name) for path in MODULES for name in imported_at_once(path)}
     assert ("data/modalities/pixels.py", "numpy") in found  # so that this test can fail
-    # Routes are typed by what FastAPI reads when a module is imported, so `regard serve` asks for these libraries before
-    # it imports the modules of the server.
+    # FastAPI reads the types of routes when a module is imported, so `regard serve` asks for these libraries before it
+    # imports the modules of the server.
     served = {
         (path, name) for path, name in found if path.startswith("serving/") and EXTRAS.get(name, ("", ""))[1] == "serve"
     }
