@@ -244,3 +244,4 @@ def _advise(run: Path, command: str, first: str, second: str, new: str, options:
     typer.echo(f"  echo {shlex.quote(first)} | {regard} {command} {run} --nbest 3 --scores")
     typer.echo(f"  {regard} explain {run} {shlex.quote(second)} -o attention.html")
     typer.echo(f"  {regard} new {new} {options} && {regard} train {new}/config.yaml")
+    typer.echo(f"  {regard} serve {run}    # then open http://127.0.0.1:8000, where it can be seen thinking")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from regard.data.synthetic import phrasebook
@@ -22,6 +25,24 @@ QUICK = ["training.steps=6", "training.validate_every=3", "training.save_every=3
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def serves(arguments: list[str]) -> None:
+    """See that the server starts, shows its page, and ends when it is told to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    command = [sys.executable, "-m", "regard", *arguments, "--port", address.rpartition(":")[2]]
+    log = Path("server.log")
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert address in process.stdout.readline(), log.read_text()
+        assert "explore" in httpx.get(address).text.lower()
+        process.terminate()
+    assert process.returncode == 0
 
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +65,9 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             case "new" if "--corpus" in arguments:
                 arguments += ["--pairs", "400", "--words", "5-8"]
             case "export" if not FULL:
+                continue
+            case "serve":
+                serves(arguments)
                 continue
             case "train":
                 given = [x for x in arguments if not x.startswith("training.steps")]
@@ -83,7 +107,7 @@ def test_own_data_take_five_commands() -> None:
 
 def test_the_pictures_are_there_and_small() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
-    assert pictures[0] == "docs/page.png"
+    assert pictures[0] == "docs/explorer.png"
     for picture in pictures:
         assert 0 < (ROOT / picture).stat().st_size <= 200_000
 
@@ -97,7 +121,16 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     first = run("demo", *QUICK)
     assert first.returncode == 0, first.stderr
-    for part in ("BLEU", "chrF", "nrefs:1", "AER", "reference", "attention.html", " translate runs/demo --nbest 3"):
+    for part in (
+        "BLEU",
+        "chrF",
+        "nrefs:1",
+        "AER",
+        "reference",
+        "attention.html",
+        " translate runs/demo --nbest 3",
+        " serve runs/demo ",
+    ):
         assert part in first.stdout
     assert "update 6" in first.stderr
     assert len(list(Path("runs/demo/attention").glob("*.png"))) == 10
