@@ -53,7 +53,7 @@ def opened(browser: Browser, address: str | Path, **context: Any) -> Iterator[Pa
         yield page
     finally:
         tab.close()
-    assert not wrong
+    assert not wrong, wrong
     if isinstance(address, Path):
         assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
 

@@ -207,8 +207,12 @@ export function seenView(on) {
   function playFrom(index) {
     const half = view.canvas.sound ? median(view.weights[index]) : null;
     if (half === null) return;
-    audio.currentTime = Math.max(0, half * view.canvas.seconds / view.canvas.columns - 0.15);
-    audio.play();
+    playAt(Math.max(0, half * view.canvas.seconds / view.canvas.columns - 0.15));
+  }
+
+  function playAt(seconds) {
+    audio.currentTime = seconds;
+    audio.play().catch(() => {}); // it was paused, or its sound replaced, before it began
   }
 
   // The line of what is heard, and the words that attend to it.
@@ -229,8 +233,7 @@ export function seenView(on) {
   picture.onclick = (event) => {
     if (!view.canvas.sound) return;
     const r = picture.getBoundingClientRect();
-    audio.currentTime = (event.clientX - r.left) / r.width * (view.canvas.seconds || audio.duration);
-    audio.play();
+    playAt((event.clientX - r.left) / r.width * (view.canvas.seconds || audio.duration));
   };
   picture.onkeydown = (event) => {
     const { rows, columns } = view.canvas, cell = (word || 1) - 1;
