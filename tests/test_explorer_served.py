@@ -19,14 +19,14 @@ from PIL import Image
 from regard.explain.page import POLICY, served_page, web_folder
 from regard.nn.edits import Edits
 from regard.system import System
-from tests.browser import launched, opened, scroll_width
+from tests.browser import launched, opened, scroll_width, until
 from tests.conftest import FULL, whole
 from tests.scripts import node, run_module
 from tests.served import PICTURES, TEXT, Running, running, save_model
 from tests.test_explorer import NAMELESS, choose, token
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 SENTENCE = "alpha beta gamma"
 
@@ -298,6 +298,55 @@ def test_refusals_are_told(page: Page) -> None:
     told = page.locator(".told.error")
     told.wait_for()
     assert "tokens" in told.inner_text()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "show=constructor",
+        "text=alpha&view=constructor&head=%22length%22&edits=%7B%22heads_off%22%3A5%2C%22rows%22%3A%5Bnull%5D%7D",
+    ],
+)
+def test_a_link_may_say_anything(browser: Browser, server: Running, said: str) -> None:
+    with opened(browser, f"{server.client.base_url}#{said}") as page:
+        page.get_by_role("textbox", name="Text").wait_for()
+        write(page)
+        page.get_by_text("Choose a token").wait_for()
+        assert page.locator(".told").first.inner_text() == ""
+
+
+def test_what_is_asked_for_counts_and_not_what_was(browser: Browser, server: Running) -> None:
+    """A link to a forced output is followed while another sentence is typed, and another model chosen."""
+    with opened(browser, str(server.client.base_url)) as page:
+        page.get_by_role("textbox", name="Text").wait_for()
+        page.get_by_label("Explained by").select_option("gradient")  # of nothing, so far
+        held: list[Route] = []
+        page.route("**/v1/generate", lambda route: held.append(route), times=1)
+        page.goto("about:blank")
+        page.goto(f"{server.client.base_url}#text=alpha&forced=[7]")
+        until(page, "document.querySelector('[aria-busy=true]') !== null")
+        write(page)
+        held.pop().continue_()
+        page.get_by_text("Choose a token").wait_for()
+        assert not page.get_by_text("begins as you chose").count()
+        page.route("**/v1/generate", lambda route: held.append(route), times=1)
+        page.keyboard.press("Enter")
+        until(page, "document.querySelector('[aria-busy=true]') !== null")
+        page.get_by_role("combobox", name="Model").select_option("two")
+        held.pop().continue_()
+        page.wait_for_timeout(100)
+        assert page.locator(".told").first.inner_text() == ""
+        assert not page.get_by_role("region", name="Output").count()
+
+
+def test_a_sentence_that_is_refused_does_not_end_a_document(page: Page) -> None:
+    page.get_by_role("group", name="View").get_by_text("Document").click()
+    page.locator("textarea:visible").fill("alpha beta\n" + "alpha " * 2000 + "\n<b>gamma</b>")
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_text(re.compile(r"3 sentences, \d of them doubtful")).first.wait_for()
+    rows = page.locator(".document tbody tr")
+    assert "the source has" in rows.first.get_by_role("cell").nth(2).inner_text()
+    assert "<b>gamma</b>" in [row.get_by_role("cell").nth(1).inner_text() for row in rows.all()]
 
 
 def test_served_pages_are_named_and_narrow(page: Page) -> None:

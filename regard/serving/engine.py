@@ -331,10 +331,11 @@ class ContinuousEngine(Engine):
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 
     def _step(self, batch: SharedBatch[int]) -> None:
+        members = batch.members  # those that were over as something failed among them
         try:
             finished = batch.turn()
         except Exception as error:
-            for ticket in batch.members:
+            for ticket in members:
                 self._fail(self.jobs[ticket], error)
             batch.clear()
             return

@@ -13,30 +13,29 @@ export function useKey(given) {
   key = given;
 }
 
+// A request that was given up, or a server that went away, if only in the middle of its answer.
+function lost(error) {
+  throw error.name === "AbortError" ? error : new Refusal(0, "The server cannot be reached.");
+}
+
 async function send(path, body, signal) {
   const headers = { ...(key && { Authorization: `Bearer ${key}` }) };
   const options = body === undefined ? { signal, headers } : { method: "POST", signal, body: JSON.stringify(body),
     headers: { ...headers, "Content-Type": "application/json" } };
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refusal(0, "The server cannot be reached.");
-  }
+  const answer = await fetch(path, options).catch(lost);
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
   throw new Refusal(answer.status, told.error?.message ?? `The server says ${answer.status}.`);
 }
 
-export const ask = async (path, body, signal) => (await send(`v1/${path}`, body, signal)).json();
+export const ask = async (path, body, signal) => (await send(`v1/${path}`, body, signal)).json().catch(lost);
 
 // The events of an answer that comes bit by bit (server-sent events), each as data.
 export async function* events(path, body, signal) {
   const answer = await send(`v1/${path}`, { ...body, stream: true }, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) return;
     const parts = (rest + value.replaceAll("\r\n", "\n")).split("\n\n");
     rest = parts.pop();

@@ -59,7 +59,7 @@ export function attentionPanel(on = {}) {
   function show(given) {
     x = given;
     if (!UNITS.includes(state.unit)) state.unit = x.canvas?.kind === "sound" ? "words" : "pieces"; // words have times
-    if (!(state.view in VIEWS)) state.view = "lines"; // a link may say anything
+    if (!Object.hasOwn(VIEWS, state.view)) state.view = "lines"; // a link may say anything
     draw();
   }
 
@@ -73,7 +73,7 @@ export function attentionPanel(on = {}) {
     const over = x.canvas && chosen.kind !== "decoder";
     const [query, key] = over ? cellSides(x, chosen, state.unit) : sides(x, chosen, state.unit);
     const all = chosen.weights.map((head) => merge(head, query, key));
-    if (!(state.head in all) && state.head !== "max") state.head = "mean";
+    if (!Array.isArray(all[state.head]) && state.head !== "max") state.head = "mean";
     view = { x, kind: kinds(x)[chosen.kind], layer: chosen, head: state.head, unit: state.unit, query, key,
       weights: combine(all, state.head), canvas: x.canvas, image: x.image, heads: [],
       layers: chosen.kind === "encoder" && over ? encoderLayers() : [], gold: Boolean(x.gold),

@@ -20,6 +20,7 @@ export function compareView(models, onchange) {
     const pair = chosen();
     input.show(pair[0].sources);
     const given = input.get(), signal = only.begin();
+    told.textContent = "";
     if (given === null) return;
     onchange();
     if (String(pair[0].sources) !== String(pair[1].sources)) {

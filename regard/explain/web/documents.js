@@ -62,12 +62,22 @@ export function documentView(models, explore, onchange) {
   }
 
   async function translate(some, model, signal) {
-    const input = some.map((row) => row.source);
-    const { outputs } = await ask("generate", { model, input, tokens: true, alignment: true }, signal);
+    const input = some.length > 1 ? some.map((row) => row.source) : some[0].source;
+    let outputs = [], refusal = "no output";
+    try {
+      ({ outputs } = await ask("generate", { model, input, tokens: true, alignment: true }, signal));
+    } catch (error) {
+      if (error.status !== 422) throw error;
+      refusal = error.message;
+      if (some.length > 1) { // which of them it was shows when each is by itself
+        for (const row of some) await translate([row], model, signal);
+        return;
+      }
+    }
     some.forEach((row, i) => {
       row.output = outputs[i]?.[0];
       row.text = row.output?.text ?? "";
-      row.doubt = row.output ? doubt(row.source, row.output) : { value: 1, reasons: ["no output"] };
+      row.doubt = row.output ? doubt(row.source, row.output) : { value: 1, reasons: [refusal] };
       row.element = line(row);
     });
   }

@@ -5,6 +5,9 @@ import { sum } from "./numbers.js";
 const MOST = 120; // bars that are drawn; of more keys, those with most weight
 const HOW = "Drag a bar, or use the arrow keys on it. The row is normalised, and what follows is written anew.";
 
+// What of a list may be an edit: a link may say anything.
+const listed = (given, fits) => (Array.isArray(given) ? given.filter(fits) : []);
+
 /* `onchange` is called when something was changed; `get` gives the edits as the API takes them. */
 export function editor(onchange) {
   let off = []; // [layer, head]
@@ -80,8 +83,8 @@ export function editor(onchange) {
     ],
     get: () => (off.length || rows.length ? { heads_off: off, rows } : null),
     set(edits) {
-      off = edits?.heads_off ?? [];
-      rows = edits?.rows ?? [];
+      off = listed(edits?.heads_off, Array.isArray);
+      rows = listed(edits?.rows, (row) => typeof row?.layer === "string");
       close();
     },
   };

@@ -60,7 +60,7 @@ export function exploreView(models, onchange) {
   const model = () => models.find((each) => each.name === select.value);
   select.onchange = () => { clear(); setModel(); onchange(); };
   beam.onchange = () => { if (given !== null) run(); };
-  method.onchange = () => { attention.state.layer = null; look(); }; // what it found is shown first
+  method.onchange = () => { attention.state.layer = null; if (given !== null) look(); }; // what it found is shown first
 
   function setModel() {
     const info = model(), known = (info.languages ?? []).filter(({ source }) => source !== "source");
@@ -76,8 +76,9 @@ export function exploreView(models, onchange) {
     methods.hidden = names.length < 2;
   }
 
-  // Nothing is shown, forced or edited.
+  // Nothing is asked, shown, forced or edited.
   function clear() {
+    only.stop();
     [forced, given, found, shown, original] = [[], null, null, null, null];
     edits.set(null);
     told.textContent = "";
@@ -96,10 +97,13 @@ export function exploreView(models, onchange) {
     told.classList.add("error");
   }
 
-  // The output as it is written, and then all about it.
+  // The output as it is written, and then all about it; whether nothing else was asked for meanwhile.
   async function run() {
     const next = input.get();
-    if (next === null) return input.focus();
+    if (next === null) {
+      input.focus();
+      return false;
+    }
     clear();
     given = next;
     onchange();
@@ -115,6 +119,7 @@ export function exploreView(models, onchange) {
       fail(error);
     }
     if (!signal.aborted) result.ariaBusy = false;
+    return !signal.aborted;
   }
 
   async function follow(signal) {
@@ -224,8 +229,7 @@ export function exploreView(models, onchange) {
       if (saved.beam > 0) beam.value = saved.beam;
       if (!saved.text) return;
       input.set(saved.text);
-      await run();
-      if (!Array.isArray(saved.forced) && !saved.edits) return;
+      if (!(await run()) || (!Array.isArray(saved.forced) && !saved.edits)) return;
       forced = Array.isArray(saved.forced) ? saved.forced : [];
       edits.set(saved.edits);
       await look();

@@ -15,7 +15,7 @@ const tabs = choices("View", (name) => open(name));
 tabs.element.classList.add("switch", "tabs");
 
 function open(name) {
-  current = name in views ? name : "explore";
+  current = Object.hasOwn(views, name) ? name : "explore";
   tabs.show(Object.keys(views), current, (each) => [NAMES[each]]);
   for (const [each, view] of Object.entries(views)) view.element.hidden = each !== current;
   views[current].draw();
