@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from regard.config import load
+from regard.config import load, parse
+from regard.data.tokens import train_tokenizer
+from regard.system import System
+from tests.toy import untrained
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 GRIDS = sorted((RECIPES / "grids").glob("*.yaml"))
@@ -148,3 +151,20 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
     with pytest.raises(SystemExit, match="should have config, columns, rows and score, and may have seeds"):
         grid["Grid"](tmp_path / "grid.yaml", tmp_path)
+
+
+def test_with_lengths_given_an_output_is_as_long_as_its_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = {"kind": "gru"}
+    config = parse({"tokens": {"kind": "word"}, "model": {"d_model": 16, "encoder": part, "decoder": part}})
+    system = System(untrained(config, train_tokenizer(["a b c d"] * 3, "word", 300)), Path())
+    folder = str(system.save(tmp_path / "model"))
+    texts = ["a b", "c d a", "d"]
+    outputs = [system.generate([text], beam=1, min_length=n, max_length=n)[0] for n, text in enumerate(texts, 2)]
+    assert [len(output.split()) for output in outputs] == [2, 3, 4]
+    lines = [f"{text}\t{output}\n" for text, output in zip(texts, [*outputs[:2], "a b c d"], strict=True)]
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    runpy.run_path(str(RECIPES / "given_length.py"))["main"](folder, str(tmp_path / "pairs.tsv"))
+    right = 2 + (outputs[2] == "a b c d")
+    assert capsys.readouterr().out.splitlines()[-1] == f"exact match {100 * right / 3:.2f}"
