@@ -176,6 +176,12 @@ def test_scores_embeddings_explanations(server: Running, system: System) -> None
     assert inspected["tree"]["nodes"]
 
 
+def test_a_target_that_is_too_long_is_not_explained(server: Running) -> None:
+    target = "ALPHA " * 1025
+    message = told(server.post("/v1/explain", {"input": "alpha", "target": target}), 422, "unprocessable")
+    assert message == "the target has 1,025 tokens, more than 1,024, the limit here"
+
+
 def test_models_and_their_api(server: Running) -> None:
     first, second = server.client.get("/v1/models").json()["data"]
     assert (first["id"], first["sources"], first["aligns"]) == ("toy", ["text"], True)
