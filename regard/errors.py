@@ -28,7 +28,7 @@ EXTRAS = {
     "fastapi": ("the server needs fastapi", "serve"),
     "uvicorn": ("the server needs uvicorn", "serve"),
     "prometheus_client": ("the server needs prometheus-client", "serve"),
-    "multipart": ("the server needs python-multipart", "serve"),
+    "python_multipart": ("the server needs python-multipart", "serve"),
     "py3langid": ("telling languages apart needs py3langid", "serve"),
     "huggingface_hub": ("models by name need huggingface_hub", "import"),
     "tensorboard": ("TensorBoard logs need tensorboard", "tensorboard"),

@@ -69,7 +69,7 @@ def serve(
         warn(f"whoever reaches {settings.host} may ask, since there are no --keys")
     from regard.errors import require
 
-    require("fastapi", "uvicorn", "prometheus_client", "multipart")
+    require("fastapi", "uvicorn", "prometheus_client", "python_multipart")
     from regard.serving.server import run
 
     run(settings, modules=brought_in, say=say)
