@@ -366,7 +366,7 @@ class System:
         write_json(path, {**known, "test": test, **({"test of each": each} if each else {})})
         return result
 
-    def search_settings(self, **changes: Any) -> Search:
+    def search_settings(self, /, **changes: Any) -> Search:
         """The model's own search settings with changes."""
         merged = {**self.config.search.model_dump(), **changes}
         return parse({"search": merged, "model": {"ctc": self.config.model.ctc}}, "the search settings").search

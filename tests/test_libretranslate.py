@@ -117,7 +117,11 @@ def test_errors_have_its_form(url: str, given: dict[str, Any], status: int, said
 
 
 def test_bodies_that_are_none(url: str) -> None:
-    for content in (b"{", b"[1]", b"\xff", b'{"q": NaN}'):
+    whole = b'{"q": "alpha", "source": "en", "target": "de"'
+    halves = (
+        b'{"q": "\\ud800", "source": "en", "target": "en"}', b'{"q": "alpha", "source": "en", "target": "\\uD800"}'
+    )  # fmt: skip
+    for content in (b"{", b"[1]", b"\xff", b'{"q": NaN}', *halves, whole + b', "alternatives": 1e999}'):
         answer = httpx.post(f"{url}/translate", content=content, headers={"Content-Type": "application/json"})
         assert answer.status_code == 400
         assert list(answer.json()) == ["error"]

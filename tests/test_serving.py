@@ -176,6 +176,12 @@ def test_scores_embeddings_explanations(server: Running, system: System) -> None
     assert inspected["tree"]["nodes"]
 
 
+def test_a_target_that_is_too_long_is_not_explained(server: Running) -> None:
+    target = "ALPHA " * 1025
+    message = told(server.post("/v1/explain", {"input": "alpha", "target": target}), 422, "unprocessable")
+    assert message == "the target has 1,025 tokens, more than 1,024, the limit here"
+
+
 def test_models_and_their_api(server: Running) -> None:
     first, second = server.client.get("/v1/models").json()["data"]
     assert (first["id"], first["sources"], first["aligns"]) == ("toy", ["text"], True)
@@ -247,7 +253,10 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "too large a number": (b'{"input": "alpha", "timeout": 1e999}', 422),
     "digits": (b'{"input": "alpha", "timeout": ' + b"9" * 10_000 + b"}", 400),
     "deep lists": (b'{"input": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
-    "deep settings": (b'{"input": "alpha", "search": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}", 422),
+    "deep settings": (b'{"input": "alpha", "search": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}", 400),
+    "deeper than the worker reads": (b'{"input": "alpha", "search": {"beam": ' + b"[" * 240 + b"]" * 240 + b"}}", 400),
+    "name of an argument": (b'{"input": "alpha", "search": {"self": 1}}', 422),
+    "half a name": (b'{"input": "alpha", "model": "\\ud800"}', 422),
     "half a character": (b'{"input": "\\ud800"}', 422),
     "a list": (b"[]", 422),
     "null": (b"null", 422),

@@ -165,6 +165,8 @@ def npz(frames: int, side: int) -> bytes:
 def test_files_are_measured_before_they_are_decoded(tmp_path: Path) -> None:
     picture = io.BytesIO()
     Image.new("RGB", (300, 200)).save(picture, "PNG")
+    narrow = io.BytesIO()
+    Image.new("RGB", (1, 20_000)).save(narrow, "PNG")
     blob, sound, clip = (
         Blob(data=picture.getvalue()),
         Blob(data=wav(np.zeros(32000, np.int16), 16000)),
@@ -178,6 +180,7 @@ def test_files_are_measured_before_they_are_decoded(tmp_path: Path) -> None:
         remove(files)
     for kind, given_, limits, message in (
         ("image", blob, {"pixels": 59_999}, "the image has 60,000 pixels, more than 59,999"),
+        ("image", Blob(data=narrow.getvalue()), {"pixels": 25_000}, "pixels, more than 25,000"),
         ("audio", sound, {"seconds": 1.5}, "the audio has 2 seconds, more than 1.5"),
         ("video", clip, {"seconds": 1.5}, "the video has 2 seconds, more than 1.5"),
         ("video", clip, {"clip_pixels": 19_999}, "pixels in all frames"),

@@ -16,7 +16,9 @@ from regard.serving.messages import Code, Refused
 from regard.serving.native import router, status_router
 from regard.serving.service import Service
 
-CODES: dict[int, Code] = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+CODES: dict[int, Code] = {
+    404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type", 422: "unprocessable",
+}  # fmt: skip
 
 
 def create_app(service: Service) -> Guard:

@@ -14,18 +14,26 @@ from starlette.exceptions import HTTPException
 from regard.serving.messages import Refused
 
 MOST = 20  # problems that are named
+DEEPEST = 64  # levels of lists and objects; what passes a request on to a model would stumble over 200
 
 
 class StrictRequest(Request):
-    """A request whose body is JSON by the letter: no NaN, nothing nested beyond reason."""
+    """A request whose body is JSON by the letter: no NaN, no half characters, nothing nested beyond reason."""
 
     async def json(self) -> Any:
+        body = await self.body()
         try:
-            return json.loads(await self.body(), parse_constant=_no_number)
+            content = json.loads(body, parse_constant=_no_number)
+            too_deep = _is_deeper(content, DEEPEST)
         except RecursionError:
-            raise HTTPException(400, "the body is nested too deep") from None
+            too_deep = True
         except ValueError as error:  # also of what is no UTF-8, and of numbers with thousands of digits
             raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
+        if too_deep:
+            raise HTTPException(400, f"the body is nested deeper than {DEEPEST} levels")
+        if b"\\ud" in body.lower() and not _is_unicode(content):
+            raise HTTPException(422, "a text holds half a character (a lone surrogate)")
+        return content
 
 
 class StrictRoute(APIRoute):
@@ -46,6 +54,19 @@ def _is_json(content_type: str) -> bool:
     message = Message()
     message["content-type"] = content_type
     return message.get_content_type() == "application/json"
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(one, levels - 1) for one in inner)
+
+
+def _is_unicode(content: Any) -> bool:
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_number(name: str) -> NoReturn:

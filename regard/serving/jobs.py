@@ -91,6 +91,9 @@ class Jobs:
         return found
 
     def _explain(self, ask: Explain) -> Job:
+        most = self.uploads.limits.max_length  # memory grows with the square of the target
+        if ask.target is not None and (count := len(self.system.task.target.encode(ask.target))) > most:
+            raise DataError(f"the target has {count:,} tokens, more than {most:,}, the limit here")
         with self._fields([ask.source]) as (given,):
             found = self.explained(given, ask.target, self.search(ask.search), ask.method)
         yield

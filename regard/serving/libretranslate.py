@@ -312,7 +312,7 @@ def _count(given: Mapping[str, Any], name: str, most: int) -> int:
     value = given.get(name) or 0
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: of 1e999
         raise Refused(400, "bad_request", f"{name} is a whole number") from None
     if not 0 <= number <= most:
         raise Refused(400, "bad_request", f"{name} is {number}; 0 to {most} will do")

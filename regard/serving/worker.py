@@ -92,6 +92,13 @@ class Input:
         return kind(f"input {self.index}: {error}")
 
 
+def bug(error: Exception) -> Refused:
+    """Say on standard error where a bug is, and nothing that a user wrote."""
+    lines = traceback.format_tb(error.__traceback__)
+    print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
+    return Refused(500, "internal", "something went wrong here; the log says where")
+
+
 class Worker:
     """A model at work."""
 
@@ -134,12 +141,6 @@ class Worker:
         else:
             self.say(Failed(id=number, status=500, code="internal", message=message))
 
-    def _told(self, error: Exception) -> Refused:
-        """Say on standard error where a bug is, and nothing that a user wrote."""
-        lines = traceback.format_tb(error.__traceback__)
-        print("".join(["regard: a bug in a worker:\n", *lines, type(error).__name__]), file=sys.stderr, flush=True)
-        return Refused(500, "internal", "something went wrong here; the log says where")
-
     # Taking requests
 
     def take(self, content: bytes) -> None:
@@ -158,7 +159,7 @@ class Worker:
             self.fail(ask.id, error)
         except Exception as error:  # a bug, of which others should not suffer
             self.forget(ask.id)
-            self.fail(ask.id, self._told(error))
+            self.fail(ask.id, bug(error))
 
     def _submit(self, ask: Generate) -> None:
         request, search = ask.request, self.search(ask.request.search)
@@ -206,27 +207,46 @@ class Worker:
         """Send the outputs that this turn has finished."""
         done = [(one, outputs) for one, outputs in self.finished if one.ask.id in self.inputs]
         self.finished = []
-        task = self.system.task
         try:
-            items = task.source.encode_many([one.field for one, _ in done])
-            findings = [
-                Finding(one.field, item, one.search, one.ask.request, outputs)
-                for (one, outputs), item in zip(done, items, strict=True)
-            ]
-            written = describe(task, findings)
-        except RegardError as error:
-            for number in {one.ask.id for one, _ in done}:
-                self.forget(number)
-                self.fail(number, error)
+            written = self._described(done)
+        except Exception:  # of which input it is shows when each is by itself
+            for one, outputs in done:
+                self._describe_one(one, outputs)
             return
-        for (one, _), outputs in zip(done, written, strict=True):
-            self._send(one, outputs)
+        for (one, _), described in zip(done, written, strict=True):
+            self._send(one, described)
+
+    def _describe_one(self, one: Input, outputs: list[Output]) -> None:
+        number = one.ask.id
+        if number not in self.inputs:  # another input of its request has failed
+            return
+        try:
+            (written,) = self._described([(one, outputs)])
+        except Exception as error:
+            self.forget(number)
+            self.fail(number, one.named(error) if isinstance(error, RegardError) else bug(error))
+        else:
+            self._send(one, written)
+
+    def _described(self, done: Sequence[tuple[Input, list[Output]]]) -> list[list[Written]]:
+        """Outputs with all that their requests ask for."""
+        task = self.system.task
+        items = task.source.encode_many([one.field for one, _ in done])
+        findings = [
+            Finding(one.field, item, one.search, one.ask.request, outputs)
+            for (one, outputs), item in zip(done, items, strict=True)
+        ]
+        written = describe(task, findings)
+        return [self._traced(one, outputs) for (one, _), outputs in zip(done, written, strict=True)]
+
+    def _traced(self, one: Input, outputs: list[Written]) -> list[Written]:
+        if not one.ask.request.trace or not outputs:
+            return outputs
+        trace = self.work.explained(one.field, outputs[0].text, one.search)
+        return [outputs[0].model_copy(update={"trace": json.loads(dumped(trace))}), *outputs[1:]]
 
     def _send(self, one: Input, outputs: list[Written]) -> None:
-        number, request = one.ask.id, one.ask.request
-        if request.trace and outputs:
-            trace = self.work.explained(one.field, outputs[0].text, one.search)
-            outputs = [outputs[0].model_copy(update={"trace": json.loads(dumped(trace))}), *outputs[1:]]
+        number = one.ask.id
         if one.ask.stream and outputs and (rest := one.text.rest(outputs[0].text)):
             self.say(Wrote(id=number, text=rest))
         self.say(Found(id=number, index=one.index, outputs=outputs))
@@ -262,7 +282,7 @@ class Worker:
                 self.fail(number, error)
             except Exception as error:  # a bug, of which others should not suffer
                 self.jobs.pop(number, None)
-                self.fail(number, self._told(error))
+                self.fail(number, bug(error))
         return bool(self.jobs)
 
 
@@ -327,6 +347,11 @@ def serve(line: socket.socket) -> int:
         channel.send(Ready(info=info))
         try:
             Worker(system, channel, start, engine).run()
+        except EOFError:
+            raise
+        except Exception as error:
+            bug(error)
+            return 1
         finally:
             shutil.rmtree(start.folder, ignore_errors=True)  # the server may be gone
     except EOFError:  # the server is gone, or has no more work

@@ -165,7 +165,8 @@ class Image(Modality):
 
     def extent(self, field: Field) -> Extent:
         width, height = picture_size(field)
-        return Extent(width * height, width * height)
+        pixels = max(width, self.settings.size) * height  # rows are scaled first, so a narrow picture grows meanwhile
+        return Extent(pixels, pixels)
 
     def export(self) -> dict[str, Any] | None:
         return {"kind": "image", "side": self.settings.size, "resample": self.settings.resample}
