@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -87,13 +87,12 @@ class Server:
     command: Sequence[str]
     port: int
     process: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)  # a pipe that nobody reads would fill up
 
     def __enter__(self) -> Server:
         # Clients take their share of the cores, so threads that spin while they wait would stand in everybody's way.
         patient = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-        self.process = subprocess.Popen(
-            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=patient
-        )  # fmt: skip
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=self.log, env=patient)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,8 +115,9 @@ class Server:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.process.poll() is not None:
-                said = self.process.stderr.read().decode(errors="replace") if self.process.stderr else ""
-                raise UnavailableError(f"the server ended at once: {said.strip().splitlines()[-1:] or ''}")
+                self.log.seek(0)
+                said = self.log.read().decode(errors="replace").strip().splitlines()
+                raise UnavailableError(f"the server ended at once: {said[-1] if said else 'it said nothing'}")
             try:
                 if httpx.get(f"{self.address}/ready").status_code == 200:
                     return self
