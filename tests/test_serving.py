@@ -180,6 +180,13 @@ def test_a_target_that_is_too_long_is_not_explained(server: Running) -> None:
     target = "ALPHA " * 1025
     message = told(server.post("/v1/explain", {"input": "alpha", "target": target}), 422, "unprocessable")
     assert message == "the target has 1,025 tokens, more than 1,024, the limit here"
+    for method in ("gradient", "erasure"):  # a pass for each token, in which the worker does nothing else
+        told(
+            server.post("/v1/explain", {"input": "alpha", "target": "ALPHA " * 49, "method": method}),
+            422,
+            "unprocessable",
+        )
+    told(server.post("/v1/explain", {"input": "alpha " * 49, "method": "gradient"}), 422, "unprocessable")
 
 
 def test_models_and_their_api(server: Running) -> None:

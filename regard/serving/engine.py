@@ -243,7 +243,7 @@ class ContinuousEngine(Engine):
         self.network = for_decoding(task.model, self.precision)
         self.queue, self.jobs = deque[Job](), dict[int, Job]()
         self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
-        self.others = BatchEngine(task, budget)
+        self.others = BatchEngine(task, 1)  # one at a time, since all that runs waits for it
         self.memory, self.patience = ExitStack(), PATIENCE
 
     def submit(self, work: Work, listener: Listener) -> int:

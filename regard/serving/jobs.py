@@ -94,10 +94,23 @@ class Jobs:
         most = self.uploads.limits.max_length  # memory grows with the square of the target
         if ask.target is not None and (count := len(self.system.task.target.encode(ask.target))) > most:
             raise DataError(f"the target has {count:,} tokens, more than {most:,}, the limit here")
+        search = self.search(ask.search)
         with self._fields([ask.source]) as (given,):
-            found = self.explained(given, ask.target, self.search(ask.search), ask.method)
+            target = ask.target if ask.method == "attention" else self._attributable(given, ask.target, search)
+            found = self.explained(given, target, search, ask.method)
         yield
         return found
+
+    def _attributable(self, given: Field, target: str | None, search: Search) -> str:
+        """The target, or the model's own output, if it and its source are short enough: what each token depends on takes
+        a pass for each of them, in which the worker does nothing else."""
+        task, most = self.system.task, self.uploads.limits.attributed
+        target = self.system.generate([given], **search.model_dump())[0] if target is None else target
+        lengths = {"source": task.source.places(task.item(given)), "target": len(task.target.encode(target))}
+        for name, count in lengths.items():
+            if count > most:
+                raise DataError(f"the {name} has {count:,} tokens; gradient and erasure take at most {most} here")
+        return target
 
     def explained(self, given: Field, target: str | None, search: Search, method: str = "attention") -> dict[str, Any]:
         """What was attended to, or depended on, as a browser takes it."""

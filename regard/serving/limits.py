@@ -24,6 +24,9 @@ class Limits(Section):
     nbest: int = Field(16, ge=1, le=1000, description="most outputs of an input")
     max_length: int = Field(1024, ge=1, le=10**6, description="most tokens of an output")
     alternatives: int = Field(20, ge=0, le=1000, description="most alternatives of a token")
+    attributed: int = Field(
+        48, ge=1, le=10**4, description="most tokens of a source, and of a target, that gradient and erasure explain"
+    )
     pixels: int = Field(20_000_000, ge=1, le=10**8, description="most pixels of a picture, or of a frame of a clip")
     clip_pixels: int = Field(1_000_000_000, ge=1, le=10**10, description="most pixels of all frames of a clip")
     seconds: float = Field(120.0, gt=0, le=86_400, description="longest recording or clip, in seconds")
