@@ -209,7 +209,7 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
                         f"Regard, {clients} clients, streaming", "beside",
                         partial(_work, server, clients, asked, ours=True, stream=True),
                     ),
-                    Contender("Regard, one client", "peer", partial(_work, server, 1, few, ours=True)),
+                    Contender("Regard, one client", "beside", partial(_work, server, 1, few, ours=True)),
                 ]  # fmt: skip
                 for name in peers:
                     title, note = PEERS[name]

@@ -435,6 +435,19 @@ def test_each_benchmark_tells_its_options(command: str, capsys: pytest.CaptureFi
     assert f"usage: python -m benchmarks {command}" in capsys.readouterr().out
 
 
+@whole
+def test_servers_are_raced_and_overloaded() -> None:
+    report = report_of("serve-cpu", "--quick", "--rounds", "1", "--clients", "3")
+    (case,) = report.cases
+    assert not missing(case)
+    assert {x.role for x in case.contenders} == {"ours", "beside", "peer"}
+    assert all(x.extra["p50 s"] <= x.extra["p99 s"] for x in case.contenders)
+    found = cast(dict[str, Any], main(["overload", "--model", "tiny", "--minutes", "0.05", "--clients", "4"]))
+    assert set(found["statuses"]) <= {200, 429}
+    assert not found["429 without Retry-After"]
+    assert found["memory MiB"][0] > 0
+
+
 def test_what_grows_can_be_chosen() -> None:
     report = report_of("grow", "--quick", "--rounds", "1", "--lengths", "9", "--budgets", "--vocabularies", "--sizes")
     assert [case.name for case in report.cases] == ["length 9"]

@@ -102,8 +102,8 @@ class Jobs:
         return found
 
     def _attributable(self, given: Field, target: str | None, search: Search) -> str:
-        """The target, or the model's own output, if it and its source are short enough: what each token depends on takes
-        a pass for each of them, in which the worker does nothing else."""
+        """The target, or the model's own output, if it and its source are short enough: what each token depends on
+        takes a pass for each of them, in which the worker does nothing else."""
         task, most = self.system.task, self.uploads.limits.attributed
         target = self.system.generate([given], **search.model_dump())[0] if target is None else target
         lengths = {"source": task.source.places(task.item(given)), "target": len(task.target.encode(target))}
