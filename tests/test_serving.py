@@ -523,3 +523,20 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     asking.join()
     assert results[0].status_code == 200
     assert strict.process.wait(20) == 0
+
+
+@whole
+def test_a_second_signal_answers_what_is_left_with_an_error(strict: Running) -> None:
+    admin = {"Authorization": f"Bearer {strict.client.headers.pop('X-Admin')}"}
+    results = list[httpx.Response]()
+    asking = threading.Thread(
+        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **SLOW}, headers=admin))
+    )
+    asking.start()
+    until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)
+    strict.process.send_signal(signal.SIGTERM)
+    until(lambda: strict.client.get("/ready").status_code == 503)
+    strict.process.send_signal(signal.SIGTERM)
+    asking.join()
+    told(results[0], 503, "worker_died")
+    assert strict.process.wait(20) == 0

@@ -96,6 +96,8 @@ async def _run(
         await asyncio.wait([serving, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             await _drained(service, app, leave)
+            if app.running:  # a second signal: what is left is answered with an error
+                await service.end()
             server.should_exit = True
         await serving
     finally:

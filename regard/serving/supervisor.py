@@ -60,7 +60,7 @@ class Call:
         except TimeoutError:
             raise Refused(504, "deadline", "the answer took too long, and the work on it was stopped") from None
         if reply is None:
-            raise Refused(503, "worker_died", "the process of the model died; it is being started again", 1.0)
+            raise Refused(503, "worker_died", "the process of the model ended before it answered", 1.0)
         if isinstance(reply, Failed):
             raise Refused(reply.status, reply.code, reply.message)
         return reply
