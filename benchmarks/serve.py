@@ -102,6 +102,7 @@ class Server:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        self.log.close()
 
     @property
     def address(self) -> str:
