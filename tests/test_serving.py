@@ -468,6 +468,21 @@ def strict(tmp_path: Path) -> Iterator[Running]:
         yield found
 
 
+def ended_while_it_works(
+    server: Running, body: dict[str, Any], headers: dict[str, str]
+) -> tuple[threading.Thread, list[httpx.Response]]:
+    """Tell a server to end while it works on a request; returns who waits for that, and where its answer will be."""
+    results = list[httpx.Response]()
+    asking = threading.Thread(
+        target=lambda: results.append(server.post("/v1/generate", {"input": "alpha", **body}, headers=headers))
+    )
+    asking.start()
+    until(lambda: server.metric("regard_queue_size") + server.metric("regard_running_size") > 0)
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: server.client.get("/ready").status_code == 503)
+    return asking, results
+
+
 def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> None:
     # Keys
     admin = {"Authorization": f"Bearer {strict.client.headers.pop('X-Admin')}"}
@@ -509,14 +524,7 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert int(answers[-1].headers["retry-after"]) >= 1
 
     # The end: what was asked is answered, nothing else is
-    results = list[httpx.Response]()
-    asking = threading.Thread(
-        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **WHILE}, headers=admin))
-    )
-    asking.start()
-    until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)
-    strict.process.send_signal(signal.SIGTERM)
-    until(lambda: strict.client.get("/ready").status_code == 503)
+    asking, results = ended_while_it_works(strict, WHILE, admin)
     last = strict.post("/v1/generate", {"input": "alpha"}, headers=admin)
     told(last, 503, "draining")
     assert last.headers["connection"] == "close"
@@ -528,14 +536,7 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
 @whole
 def test_a_second_signal_answers_what_is_left_with_an_error(strict: Running) -> None:
     admin = {"Authorization": f"Bearer {strict.client.headers.pop('X-Admin')}"}
-    results = list[httpx.Response]()
-    asking = threading.Thread(
-        target=lambda: results.append(strict.post("/v1/generate", {"input": "alpha", **SLOW}, headers=admin))
-    )
-    asking.start()
-    until(lambda: strict.metric("regard_queue_size") + strict.metric("regard_running_size") > 0)
-    strict.process.send_signal(signal.SIGTERM)
-    until(lambda: strict.client.get("/ready").status_code == 503)
+    asking, results = ended_while_it_works(strict, SLOW, admin)
     strict.process.send_signal(signal.SIGTERM)
     asking.join()
     told(results[0], 503, "worker_died")

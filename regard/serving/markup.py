@@ -123,8 +123,8 @@ def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document
 
 
 def _with_untouched(tokens: Iterator[MarkupToken]) -> Iterator[MarkupToken]:
-    """The same tokens, with an element that is not to be translated as one: named "untouched" if it stands in a line,
-    and "!" if it does not."""
+    """Tokens of markup, in which an element that is not to be translated becomes one: named "untouched" if it stands in
+    a line, and "!" if it does not."""
     for token in tokens:
         opens = bool(token.name) and token.name != "!" and not token.closes and not token.alone
         if not opens or not (token.name in UNTOUCHED or _KEPT.search(token.raw)):

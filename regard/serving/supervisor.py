@@ -37,7 +37,7 @@ from regard.serving.wire import (
 LONGEST_PAUSE = 30.0  # seconds before a worker that dies again and again is started once more
 SOUND = 60.0  # one that lived so long was sound, and is started again at once
 # Threads of a worker that wait for each other sleep: those that spin take the cores from the server and its clients,
-# and where these are busy, each step of the network takes tens of times as long.
+# and where these are busy, each step of the network takes many times as long.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 GRACE = 10.0  # seconds in which a worker that has no more work ends by itself
 
