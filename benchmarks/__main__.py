@@ -77,7 +77,7 @@ def _race(module: ModuleType, options: argparse.Namespace) -> object:
 
     from benchmarks.race import Race
     from benchmarks.report import Report
-    from regard.system import choose_device
+    from regard.loading import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -35,7 +35,7 @@ from regard.config import dump, merge
 from regard.data.examples import read_files
 from regard.data.synthetic import phrasebook
 from regard.errors import ConfigError
-from regard.system import choose_device
+from regard.loading import choose_device
 from regard.tasks.generating import TextGeneration
 
 Settings = dict[str, Any]

@@ -24,8 +24,9 @@ from regard.display import counting
 from regard.errors import DataError, OutputError, require
 from regard.evaluation.alignment import pharaoh
 from regard.fingerprint import CONTENT, Fingerprint, content_of, defaults_of, settings_of
+from regard.loading import CONFIG, token_files
 from regard.output import LineFile, Sink
-from regard.system import CONFIG, System, load, token_files
+from regard.system import System, load
 from regard.tasks.results import Output, PairScore, Warn
 from regard.training.checkpoint import WEIGHTS
 

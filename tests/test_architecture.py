@@ -17,8 +17,8 @@ PACKAGE = Path(regard.__file__).parent
 ROOMS = [
     "errors", "memory", "artifacts", "registry", "section", "stem_settings", "model_settings", "training_settings",
     "search_settings", "data_settings", "settings", "presets", "upgrade", "config", "fingerprint", "ragged", "bundle",
-    "evaluation", "data", "nn", "models", "search", "training", "tasks", "explain", "inspection", "system", "runs",
-    "exchange", "output", "display", "generation", "compare", "serving", "demo", "cli", "__main__",
+    "evaluation", "data", "nn", "models", "search", "training", "tasks", "explain", "inspection", "loading", "system",
+    "runs", "exchange", "output", "display", "generation", "compare", "serving", "demo", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 # `Config.load` and `Config.parse` are where users look for what stands in config.py; what alters a source while a model

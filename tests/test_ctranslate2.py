@@ -24,8 +24,9 @@ from regard.errors import ConfigError, ModelError, OutputError
 from regard.exchange import ctranslate2 as exchange
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best, judge, load_engine, names
 from regard.exchange.ctranslate2 import export, exported, open_engine
+from regard.loading import together
 from regard.search_settings import Search
-from regard.system import System, together
+from regard.system import System
 from regard.tasks.results import Output
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 from tests.toy import WORDS, toy_config, untrained, write_corpus

@@ -14,9 +14,9 @@ from regard.data.batches import Batch, Room
 from regard.data.sides import SHARED, Sides
 from regard.data.targets.label import Label
 from regard.data.tokens import MARKS, Symbols
+from regard.loading import new_task
 from regard.nn.graphs import signature
 from regard.ragged import Ragged
-from regard.system import new_task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater, takes_even
 from tests.conftest import compiles, gpu

@@ -17,7 +17,8 @@ from regard.data.tokens import train_tokenizer
 from regard.explain.page import page
 from regard.explain.plots import heat_map
 from regard.explain.trace import Explanation
-from regard.system import System, new_task
+from regard.loading import new_task
+from regard.system import System
 from tests.conftest import redrawn
 from tests.scripts import node, run_module
 from tests.test_explain_output import texts

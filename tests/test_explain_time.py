@@ -23,9 +23,10 @@ from regard.data.sides import Sides
 from regard.data.targets.label import Label
 from regard.data.tokens import train_tokenizer
 from regard.evaluation.alignment import Alignment, TimeErrors, median_place
+from regard.loading import new_task
 from regard.ragged import Ragged
 from regard.registry import MODALITIES, STEMS, register
-from regard.system import System, new_task
+from regard.system import System
 from tests import equations
 from tests.conftest import redrawn
 from tests.toy import WORDS

@@ -10,12 +10,12 @@ from regard.data.batches import Batch, Room
 from regard.data.modalities.audio import SoundAugmentation
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import MARKS, Symbols
+from regard.loading import new_task
 from regard.models.speech import LogMelStem, SubsamplingStem
 from regard.models.stems import Elements
 from regard.nn.spectrogram import AlteredSound
 from regard.ragged import Ragged
 from regard.stem_settings import LogMelSettings, SubsamplingSettings
-from regard.system import new_task
 from regard.training.objectives import Likelihood, make_objective
 from regard.training.update import Updater
 from tests.conftest import compiles, gpu

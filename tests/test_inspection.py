@@ -22,10 +22,11 @@ from regard.errors import ConfigError, DataError
 from regard.inspection.counterfactual import without_each_word
 from regard.inspection.doubt import Doubt, coverage_gap, repetition
 from regard.inspection.inspect import Inspection, with_edits
+from regard.loading import new_task, together
 from regard.nn.edits import Edits, RowEdit, shifted
 from regard.search.beam import beam_search
 from regard.search.tree import BeamTree, TreeObserver
-from regard.system import System, new_task, together
+from regard.system import System
 from regard.tasks.task import attention_kind
 from tests.chain import BOS, EOS, Steps, limits, random_chain
 from tests.conftest import redrawn

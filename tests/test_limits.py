@@ -16,8 +16,9 @@ from regard.data.examples import Example
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
 from regard.errors import DataError
+from regard.loading import new_task
 from regard.models.model import DecoderOnly, EncoderDecoder
-from regard.system import System, new_task
+from regard.system import System
 from regard.tasks import generating
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import MinimumRisk, make_objective

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.config import parse
 from regard.data.sides import Sides
 from regard.errors import ConfigError, DataError
+from regard.loading import elements
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
 from regard.models.electra import ReplacedTokenModel
@@ -33,7 +34,6 @@ from regard.models.stems import ConvolutionStem
 from regard.nn.attention import capture
 from regard.presets import PRESETS
 from regard.ragged import Ragged
-from regard.system import elements
 from regard.training.checkpoint import load_tensors, save_tensors, set_weights, weights
 from tests import equations as eq
 from tests.conftest import (

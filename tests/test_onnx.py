@@ -20,11 +20,12 @@ from torch import Tensor
 from regard.config import parse
 from regard.data.tokens import Subwords, Symbols
 from regard.errors import ConfigError, MissingExtraError, ModelError, OutputError
+from regard.loading import together
 from regard.models.model import AutoregressiveModel
 from regard.nn.recurrence import Recurrence
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis
-from regard.system import System, load, together
+from regard.system import System, load
 from tests.conftest import (
     CELLS,
     D_MODEL,

@@ -19,12 +19,13 @@ from PIL import Image
 
 from regard.config import merge, parse
 from regard.data.sides import Sides
+from regard.loading import new_task
 from regard.serving.engine import new_engine
 from regard.serving.limits import Limits
 from regard.serving.settings import Served
 from regard.serving.wire import ASK, TELL, Channel, Start, frame
 from regard.serving.worker import Worker, describe_model
-from regard.system import System, new_task
+from regard.system import System
 from tests.conftest import redrawn
 from tests.served import PICTURES, TEXT, TOKENS, TRANSFORMER
 

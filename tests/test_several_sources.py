@@ -20,11 +20,11 @@ from regard.data.synthetic import scenes
 from regard.data.tokens import Bytes
 from regard.errors import ConfigError, OutputError
 from regard.explain.trace import Explanation
+from regard.loading import new_task
 from regard.models.encoders import SeveralEncoders
 from regard.models.model import EncoderDecoder
 from regard.ragged import Ragged
 from regard.runs import prepare
-from regard.system import new_task
 from regard.training.checkpoint import WEIGHTS, checkpoints, load_tensors
 from tests.test_cli import good, refused, run
 from tests.toy import sides_of, toy_config

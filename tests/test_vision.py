@@ -21,6 +21,7 @@ from regard.data.modalities.image import Image, ImageSettings
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
 from regard.errors import ConfigError, ModelError
+from regard.loading import new_task
 from regard.model_settings import ModelSettings
 from regard.models.build import build, count_parameters
 from regard.models.decoding import for_decoding
@@ -30,7 +31,7 @@ from regard.models.vision import DEVIATIONS, MEANS, resampled
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged, Slices
 from regard.registry import STEMS
-from regard.system import System, new_task
+from regard.system import System
 from regard.training.checkpoint import average, load_tensors, save_tensors, set_weights, weights
 from regard.training.objectives import Objective, make_objective
 from regard.training.update import Updater, takes_even

@@ -12,9 +12,9 @@ from regard.config import merge, parse, resolve_paths
 from regard.data.examples import Example, read_files
 from regard.data.sides import Sides
 from regard.data.tokens import Tokenizer
+from regard.loading import new_task
 from regard.registry import TARGETS
 from regard.settings import Config
-from regard.system import new_task
 from regard.tasks.task import Task
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]

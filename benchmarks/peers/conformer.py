@@ -22,9 +22,9 @@ from regard.data.batches import Index, Room, pack
 from regard.data.modalities.sounds import mel_filters, window_of
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import MARKS, PAD, Symbols
+from regard.loading import new_task
 from regard.nn.positions import Sinusoidal
 from regard.nn.spectrogram import FLOOR
-from regard.system import new_task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 

@@ -19,11 +19,12 @@ from regard.config import parse
 from regard.data.batches import Batch
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
+from regard.loading import new_task
 from regard.memory import retain_memory
 from regard.models.model import EncoderDecoder
 from regard.search.limits import Hypothesis
 from regard.search_settings import Search
-from regard.system import System, new_task
+from regard.system import System
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import make_objective
 from regard.training.update import Updater

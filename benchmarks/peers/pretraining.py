@@ -19,8 +19,8 @@ from regard.config import parse
 from regard.data.batches import IGNORED, Batch, pack
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, Symbols
+from regard.loading import new_task
 from regard.ragged import Ragged
-from regard.system import new_task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 

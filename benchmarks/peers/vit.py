@@ -18,9 +18,9 @@ from benchmarks.race import Role
 from regard.config import parse
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
+from regard.loading import new_task
 from regard.models.model import EncoderWithHead
 from regard.nn.attention import MultiHeadAttention
-from regard.system import new_task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 

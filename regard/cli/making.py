@@ -281,9 +281,9 @@ def models(
     from regard.config import parse
     from regard.data.sides import Sides
     from regard.display import model_table, show
+    from regard.loading import elements
     from regard.models.build import count_parameters
     from regard.presets import PRESETS
-    from regard.system import elements
 
     rows = []
     for name, preset in PRESETS.items():

@@ -32,11 +32,11 @@ from regard.data.sides import Sides
 from regard.data.tokens import NATIVE, Prefixed, Subwords, Tokenizer
 from regard.errors import ConfigError, ModelError, require
 from regard.evaluation.exposure import ExposureCounts
+from regard.loading import CONFIG
 from regard.ragged import Ragged
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.tree import TreeObserver
 from regard.search_settings import Search
-from regard.system import CONFIG
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import PairScore, Tokens
 

@@ -29,13 +29,14 @@ from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
 from regard.exchange.parity import Report, compare
 from regard.fingerprint import content_of
+from regard.loading import CONFIG, token_files
 from regard.model_settings import TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
 from regard.nn.positions import Learned, Relative, Shaw
 from regard.search.ensemble import Ensemble
-from regard.system import CONFIG, System, load, token_files
+from regard.system import System, load
 from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
 

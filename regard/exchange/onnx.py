@@ -35,12 +35,13 @@ from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
 from regard.exchange.parity import PLAIN, Report, compare
+from regard.loading import CONFIG
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, State
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
 from regard.models.transformer import TransformerDecoder, TransformerState
 from regard.search.limits import Hypothesis
 from regard.search_settings import Search
-from regard.system import CONFIG, System
+from regard.system import System
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Tokens
 

@@ -26,8 +26,9 @@ from regard.exchange.huggingface import read_network
 from regard.exchange.huggingface.family import Family
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.tokens import Given, read_json, read_tokenizers
+from regard.loading import new_task
 from regard.settings import Config
-from regard.system import System, load, new_task
+from regard.system import System, load
 from regard.training.checkpoint import set_weights
 
 T = TypeVar("T")

@@ -54,7 +54,8 @@ def import_model(place: Path, output: str | Path, *, force: bool = False) -> Sys
     """Write such a model as a model folder of Regard, with its own tokens, and load it."""
     from regard.config import parse
     from regard.data.sides import Sides
-    from regard.system import System, load, new_task
+    from regard.loading import new_task
+    from regard.system import System, load
     from regard.training.checkpoint import set_weights
 
     network = read_toolkit(place)
