@@ -63,8 +63,9 @@ class Asked:
 
     @property
     def limits(self) -> Limits:
-        rules = {"no_repeat": 2, "shortest": 1} if self.kind == "exact" else {}
-        return Limits(torch.tensor([self.longest]), BEGIN, END, forbidden=(0, 1), prefix=[self.prefix], **rules)
+        rules = {"no_repeat": 2} if self.kind == "exact" else {}
+        longest, shortest = torch.tensor([self.longest]), min(self.number % 4, self.longest)
+        return Limits(longest, BEGIN, END, forbidden=(0, 1), shortest=shortest, prefix=[self.prefix], **rules)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -172,6 +173,18 @@ def test_so_do_those_of_different_phrases_and_of_one_kind(pair: Pair) -> None:
     choice = drawn(pair)
     for kinds in (["phrase"], ["exact"], ["sample"]):
         check_schedule(tiny(pair), draw([3, 1, 0, 6, 4, 2], 11, seed=2), asked(6, choice, kinds), choice)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
+def test_searches_that_differ_in_their_lengths_alone_are_one(kind: str) -> None:
+    model: Any = tiny(("lstm-bi", "lstm-additive-feeding"))
+    given = [Asked(kind, 4 + i, (), i) for i in range(4)]
+    source, batch = draw([3, 1, 4, 2], 11, seed=2), SharedBatch[int](model.step, CPU)
+    with torch.inference_mode():
+        batch.add(model.start(source), [Group(one.search(), [i]) for i, one in enumerate(given)])
+        batch.turn()
+    assert len(batch.groups) == 1
+    check_schedule(model, source, given, drawn(kind))
 
 
 def test_a_cache_is_no_longer_than_the_longest_row() -> None:

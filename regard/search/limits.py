@@ -37,6 +37,9 @@ class Limits:
     prefix: Sequence[Sequence[int]] | None = None  # tokens for each source; none is no prefix
     _prefix: Tensor = field(init=False, repr=False, compare=False)  # (sources, most of a prefix): -1 beyond its end
     _forbidden: Tensor = field(init=False, repr=False, compare=False)  # on the device, where it is needed
+    _shortest: Tensor | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # (sources,): where they differ
 
     def __post_init__(self) -> None:
         device = self.longest.device
@@ -73,7 +76,7 @@ class Limits:
     @property
     def rules(self) -> Hashable:
         """What is the same for all sources."""
-        return self.bos, self.eos, self.forbidden, self.shortest, self.no_repeat
+        return self.bos, self.eos, self.forbidden, self.no_repeat
 
     def joined(self, others: Sequence[Limits]) -> Limits:
         """With sources of others behind these, under rules that are the same for all."""
@@ -82,12 +85,21 @@ class Limits:
         tables = [F.pad(each._prefix, (0, most - each._prefix.shape[1]), value=-1) for each in (self, *others)]
         longest = torch.cat([each.longest for each in (self, *others)])
         vars(made).update(longest=longest, _prefix=torch.cat(tables), prefix=None)
+        if any(each._shortest is not None or each.shortest != self.shortest for each in (self, *others)):
+            least = torch.cat([each._least() for each in (self, *others)])
+            vars(made).update(shortest=max(each.shortest for each in (self, *others)), _shortest=least)
         return made
+
+    def _least(self) -> Tensor:
+        """The fewest tokens of each source, `(sources,)`."""
+        return torch.full_like(self.longest, self.shortest) if self._shortest is None else self._shortest
 
     def _with(self, change: Callable[[Tensor], Tensor], prefix: Sequence[Sequence[int]] | None = None) -> Limits:
         """With other tables; `prefix` is only that of the sources a search began with."""
         made = copy.copy(self)
         vars(made).update(longest=change(self.longest), _prefix=change(self._prefix), prefix=prefix)
+        if self._shortest is not None:
+            vars(made).update(_shortest=change(self._shortest))
         return made
 
     def apply(self, log_probs: Tensor, written: Tensor, length: Tensor | None = None) -> Tensor:
@@ -116,7 +128,8 @@ class Limits:
         if self.no_repeat:
             self._ban_repeats(log_probs, written[..., 1:], length)
         if self.shortest:
-            log_probs[..., self.eos].masked_fill_((length < self.shortest)[:, None], -math.inf)
+            least = self.shortest if self._shortest is None else self._shortest
+            log_probs[..., self.eos].masked_fill_((length < least)[:, None], -math.inf)
         closes = (token == self.eos)[:, None, None]  # which no prefix holds
         return token, torch.where(closes, log_probs.gather(-1, index), given).squeeze(-1)
 
