@@ -51,7 +51,7 @@ def address_of(request: Request) -> str:
 def router(service: Service) -> APIRouter:
     """Regard's own API."""
 
-    def admitted(request: Request) -> None:
+    async def admitted(request: Request) -> None:
         service.admit(key_of(request), address_of(request))
 
     routes = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[Depends(admitted)], responses=ERRORS)
