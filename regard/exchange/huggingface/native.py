@@ -11,6 +11,7 @@ from typing import Any
 from regard.data.foreign import BYTE_OF, FileTokens, Published
 from regard.data.tokens import Bytes, Frame, Marks, Prefixed, Subwords, Symbols, Tokenizer
 from regard.errors import ConfigError, require
+from regard.exchange.huggingface.sentencepiece_files import read_kind
 
 BLANKS = r"[ \t\r\n\f\v]+"  # which `clean` makes one space of
 # What Python splits words at beside these.
@@ -92,6 +93,4 @@ def _framing(frame: Frame, marks: Marks) -> Any:
 
 
 def _is_unigram(tokenizer: Subwords) -> bool:
-    from regard.exchange.huggingface.tokens import sentencepiece_kind
-
-    return sentencepiece_kind(tokenizer.model) == 1
+    return read_kind(tokenizer.model) == 1

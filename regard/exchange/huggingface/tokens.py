@@ -17,6 +17,7 @@ from typing import Any
 from regard.data.foreign import FileTokens, PieceTokens, Published, check_marks
 from regard.data.tokens import SENTINEL, Frame, Marks
 from regard.errors import ConfigError, ModelError, require
+from regard.exchange.huggingface.sentencepiece_files import read_charsmap, read_pieces
 
 FAST, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 ROLES = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
@@ -219,8 +220,8 @@ def _frame_by(made: Any, before: list[str], between: list[str], after: list[str]
 
 def _from_sentencepiece(model: bytes, given: Given) -> Any:
     """A Unigram tokenizer of a SentencePiece model, as `transformers` makes it."""
-    library, pieces = require("tokenizers"), list(sentencepiece_pieces(model))
-    unknown, charsmap = 2, sentencepiece_charsmap(model)
+    library, pieces = require("tokenizers"), list(read_pieces(model))
+    unknown, charsmap = 2, read_charsmap(model)
     if ALIKE.get(given.kind, given.kind) == "t5":
         extra = int(given.settings.get("extra_ids", 100))
         pieces += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(extra))]
@@ -242,68 +243,6 @@ def _from_sentencepiece(model: bytes, given: Given) -> Any:
     else:
         _frame_by(made, ["<s>"], ["</s>", "</s>"], ["</s>"])
     return made
-
-
-# SentencePiece models, which are protocol buffers
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The numbered fields of a message: whole numbers, or bytes."""
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = data[at], at + 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        match key & 7:
-            case 0:
-                yield key >> 3, number()
-            case 1 | 5 as wire:
-                size = 8 if wire == 1 else 4
-                yield key >> 3, data[at : at + size]
-                at += size
-            case 2:
-                size = number()
-                if at + size > len(data):
-                    raise ValueError("the SentencePiece model is cut off")
-                yield key >> 3, data[at : at + size]
-                at += size
-            case wire:
-                raise ValueError(f"the SentencePiece model has a field of kind {wire}")
-
-
-def sentencepiece_pieces(model: bytes) -> Iterator[tuple[str, float]]:
-    """Each piece of a SentencePiece model, with its score."""
-    import struct
-
-    for number, message in _fields(model):
-        if number == 1:
-            parts = dict(_fields(message))
-            yield parts[1].decode(), struct.unpack("<f", parts.get(2, b"\0\0\0\0"))[0]
-
-
-def sentencepiece_charsmap(model: bytes) -> bytes:
-    """How a SentencePiece model normalises, as it stores it; empty if it does not."""
-    for number, message in _fields(model):
-        if number == 3:
-            return bytes(dict(_fields(message)).get(2, b""))
-    return b""
-
-
-def sentencepiece_kind(model: bytes) -> int:
-    """How a SentencePiece model cuts: 1 is Unigram, 2 BPE."""
-    for number, message in _fields(model):
-        if number == 2:
-            return int(dict(_fields(message)).get(3, 1))
-    return 1
 
 
 # Marks
