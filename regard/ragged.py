@@ -300,8 +300,12 @@ class Ragged:
 
     def mean(self) -> Tensor:
         """The mean over each sequence, `(rows, …)`; zeros for an empty one."""
-        total = self.values.new_zeros((self.rows + 1, *self.values.shape[1:])).index_add(0, self.row, self.values)
-        return total[:-1] / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
+        dtype = self.values.dtype if self.values.is_floating_point() else torch.float32
+        kind = torch.promote_types(dtype, torch.float32)  # in half precision a sum would lose its end
+        total = self.values.new_zeros((self.rows + 1, *self.values.shape[1:]), dtype=kind)
+        total = total.index_add(0, self.row, self.values.to(kind))
+        found = total[:-1] / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
+        return found.to(dtype)
 
     def spread(self, of_row: Tensor) -> Tensor:
         """What each sequence has, `(rows, …)`, for each of its values, `(total, …)`; anything for a value of none."""

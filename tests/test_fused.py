@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.nn.blocks import ACTIVATIONS, FeedForward, Residual, make_norm, sublayers
 from regard.nn.dropout import Dropout
 from regard.nn.fused import add_and_norm, add_dropout, add_norm, linear_activate_dropout, norm
+from regard.nn.linear import BiasGradient, Linear
 from tests.conftest import FULL, compiles, whole
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -360,3 +361,22 @@ def test_pre_norm_sublayers_are_their_residuals_one_after_another(dropout: float
     agree(fused, plain, 1e-6)
     for found, wanted in zip(gradients(fused, inputs), gradients(plain, inputs), strict=True):
         agree(found, wanted, 1e-5)
+
+
+def test_the_gradient_of_a_bias_is_a_sum_over_rows() -> None:
+    y, bias = randn(3, 5, 7).double().requires_grad_(), randn(7, seed=2).double().requires_grad_()
+    given = randn(3, 5, 7, seed=3).double()
+    found = torch.autograd.grad(BiasGradient.apply(y + bias.detach(), bias), (y, bias), given)
+    torch.testing.assert_close(found, torch.autograd.grad(y + bias, (y, bias), given))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="in half precision on a GPU")
+def test_a_linear_layer_in_half_precision_has_the_gradients_of_torchs_own() -> None:
+    layer, x = Linear(48, 96, heights=[32] * 3).to(DEVICE), randn(1000, 48)
+    found = []
+    for forward in (layer, lambda x: torch.nn.functional.linear(x, layer.weight, layer.bias)):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            found.append((y := forward(x), gradients(y, (layer.weight, layer.bias))))
+    assert torch.equal(found[0][0], found[1][0])
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        agree(one, other, 2**-7)

@@ -363,9 +363,11 @@ def test_a_gpu_gives_what_a_cpu_gives(name: str) -> None:
                 layer.graphs = Graphs(torch.device(device))
         for _ in range(3):
             model.zero_grad()
-            values = model(nothing.to(device), inputs.to(device)).values
-            values.square().sum().backward()
-        found.append([values.detach().cpu(), *(gradient(weight).cpu() for weight in model.parameters())])
+            made_here = model(nothing.to(device), inputs.to(device)).values
+            made_here.square().sum().backward()
+            values = made_here.detach().cpu()
+            del made_here  # the nodes of its graph are of the stream that it ran on
+        found.append([values, *(gradient(weight).cpu() for weight in model.parameters())])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
     dropped = made(encoder={"kind": "none"}, decoder=NETWORKS[name]).float().to("cuda").train()

@@ -199,9 +199,8 @@ class TransformerEncoder(Body):
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions, self.embedding_norm)
         seen = self.blocks[0].self_attention.spans(x)
-        x = run_blocks(self.blocks, x, seen)
-        values = self.final(x.values)
-        return Memory(x.like(values if self.project is None else self.project(values)))
+        x = run_blocks(self.blocks, x, seen, final=self.final)
+        return Memory(x if self.project is None else x.like(self.project(x.values)))
 
 
 class SeveralEncoders(nn.Module):

@@ -159,9 +159,8 @@ class TransformerDecoder(nn.Module):
         self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
 
-    def _finished(self, x: Tensor) -> Tensor:
-        """What the output layer gets of what the last block gave."""
-        x = self.final(x)
+    def _scaled(self, x: Tensor) -> Tensor:
+        """What the output layer gets of what the final norm gave."""
         return x if self.scale is None else x * self.scale
 
     def _embed(self, tokens: Tensor, position: Tensor, longest: int) -> Tensor:
@@ -178,8 +177,8 @@ class TransformerDecoder(nn.Module):
         source = None if memory is None else memory.states
         first = self.blocks[0]
         seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
-        x = run_blocks(self.blocks, x, source, seen, across)
-        return x.like(self._finished(x.values))
+        x = run_blocks(self.blocks, x, source, seen, across, final=self.final)
+        return x.like(self._scaled(x.values))
 
     def start(self, memory: Memory) -> TransformerState:
         made = (block.cross_attention.keys_values(memory.states.values) for block in self.blocks)
@@ -211,7 +210,7 @@ class TransformerDecoder(nn.Module):
         state = replace(state, at=longest)
         if tokens.values.shape[0] < tokens.mask.numel():
             state = _flush_right(state, new - tokens.lengths)
-        return tokens.unpadded(self._finished(padded)), state
+        return tokens.unpadded(self._scaled(self.final(padded))), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state, slots = state.ready(1)
@@ -227,4 +226,4 @@ class TransformerDecoder(nn.Module):
             x = block.step(x, cache, slots, source, state.mask, state.grouping)
         # A tensor is counted up in place: the state that was given is used up.
         at = state.at + 1 if isinstance(state.at, int) else state.at.add_(1)
-        return self._finished(x.squeeze(1)), replace(state, at=at)
+        return self._scaled(self.final(x.squeeze(1))), replace(state, at=at)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.stems import Elements, Stem
+from regard.nn.deferred import autocast_dtype
 from regard.nn.positions import Sinusoidal
 from regard.nn.statistics import BatchNorm
 from regard.ragged import Ragged
@@ -17,6 +18,7 @@ from regard.registry import STEMS, register
 
 # Of ImageNet's pixels, each colour from 0 to 1, as torchvision's weights were trained with.
 MEANS, DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MIDDLE = 128  # of a byte
 
 
 class Colours(nn.Module):
@@ -77,17 +79,27 @@ class PatchStem(Stem):
             self.sines = Sinusoidal(d_model // 2)
 
     def vectors(self, source: Ragged) -> Ragged:
-        side, size, kind = source.longest, self.size, self.patches.weight.dtype
+        side, size = source.longest, self.size
         grid = side // size
         # (pictures, row, pixel row, column, pixel column and colour), then both of a patch side by side
         bytes_ = source.values.view(-1, grid, size, grid, 3 * size).transpose(2, 3)
-        pixels = self.colours(bytes_.reshape(-1, 3), kind).view(-1, grid**2, 3 * size**2)
-        x = self.patches(pixels)  # (pictures, cells, d_model)
-        if self.class_token is not None:
-            x = torch.cat((self.class_token.expand(x.shape[0], 1, -1), x), dim=1)
-        if (where := self._positions(grid, x.device)) is not None:
+        weight, bias = self._of_bytes()
+        pixels = bytes_.reshape(-1, grid**2, 3 * size**2).to(autocast_dtype(weight))
+        x = F.linear(pixels.sub_(MIDDLE), weight, bias)  # (pictures, cells, d_model)
+        where, first = self._positions(grid, x.device), self.class_token
+        if where is not None:
+            first, where = (None, where) if first is None else (first + where[0], where[1:])
             x = x + where
+        if first is not None:
+            x = torch.cat((first.expand(x.shape[0], 1, -1), x), dim=1)
         return source.even(x.flatten(0, 1), x.shape[1])
+
+    def _of_bytes(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of patches whose bytes, less `MIDDLE`, are as they come: half precision holds such exactly,
+        and nothing goes over all pixels to scale them."""
+        kind, each = self.patches.weight.dtype, self.size**2
+        scale, shift = (part.to(kind).repeat(each) for part in (self.colours.scale, self.colours.shift))
+        return self.patches.weight * scale, self.patches.bias + self.patches.weight @ (shift + MIDDLE * scale)
 
     def _positions(self, grid: int, device: torch.device) -> Tensor | None:
         """`(cells, d_model)`, that of the class token first, if there is one."""

@@ -204,11 +204,18 @@ class DecoderBlock(Block):
         return self.around_feed_forward(x, self.feed_forward)
 
 
-def run_blocks(blocks: Sequence[EncoderBlock | DecoderBlock], x: Ragged, *given: Any) -> Ragged:
-    """A stack of blocks, one after the other; `given` is what each takes besides."""
+def run_blocks(
+    blocks: Sequence[EncoderBlock | DecoderBlock], x: Ragged, *given: Any, final: nn.Module | None = None
+) -> Ragged:
+    """A stack of blocks, one after the other, then the `final` norm, if there is one; `given` is what each block takes
+    besides."""
     pending = None
     for block in blocks:
         x, pending = block(x, pending, *given)
     if pending is None:
-        return x
-    return x.like(add_dropout(x.values, pending, blocks[-1].around_feed_forward.dropout))
+        return x if final is None else x.like(final(x.values))
+    dropout = blocks[-1].around_feed_forward.dropout
+    if isinstance(final, nn.LayerNorm | nn.RMSNorm):  # and the last sum as one operator
+        return x.like(add_norm(x.values, pending, final, dropout))
+    values = add_dropout(x.values, pending, dropout)
+    return x.like(values if final is None else final(values))

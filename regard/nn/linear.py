@@ -26,9 +26,31 @@ class Linear(nn.Linear):
         self.heights = tuple(heights or (out_features,))
         self.bounds = list(accumulate(self.heights, initial=0))  # where each matrix begins, and where the last ends
 
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.is_cuda and (torch.is_autocast_enabled("cuda") or x.element_size() == 2)
+        if self.bias is None or not half or not (self.bias.requires_grad and torch.is_grad_enabled()):
+            return F.linear(x, self.weight, self.bias)
+        return BiasGradient.apply(F.linear(x, self.weight, self.bias.detach()), self.bias)
+
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Rows `start` to `stop` of the output, which is the last axis here."""
         return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
+class BiasGradient(torch.autograd.Function):
+    """Hands a bias that has been added its gradient, the sum over all rows, as a product with ones: what torch adds up
+    at half of a GPU's bandwidth, a product reads at nearly all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, bias: Tensor) -> Tensor:
+        ctx.dtype = bias.dtype
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (gradient,) = gradients
+        flat = gradient.flatten(0, -2)
+        return gradient, (flat.new_ones(1, flat.shape[0]) @ flat)[0].to(ctx.dtype)
 
 
 def linear_relu(linear: nn.Module, x: Tensor) -> Tensor:
