@@ -7,6 +7,7 @@ that it was made from, as a replay on a GPU does.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,7 @@ from regard.data.tokens import MARKS, Symbols
 from regard.loading import new_task
 from regard.nn.graphs import Graphs, Recording, cloned, signature, tensors
 from regard.training.objectives import make_objective
-from regard.training.update import Updater, filled_room
+from regard.training.update import Updated, Updater, filled_room
 from tests.conftest import compiles, gpu
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -32,7 +33,7 @@ SIZE = 20
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 16, "positions": "learned"}
 GPT = {"encoder": {"kind": "none"}, "decoder": {**BODY, "norm": "pre", "activation": "gelu_tanh"},
        "scale_embeddings": False, "output_bias": False}  # fmt: skip
-BERT = {
+BERT: dict[str, Any] = {
     "encoder": {**BODY, "norm": "post", "activation": "gelu", "embedding_norm": True,
                 "stem": {"kind": "tokens", "segments": 2}},
     "decoder": {"kind": "none"}, "scale_embeddings": False,
@@ -44,6 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt with a source": {"source": {"kind": "text"}, "model": GPT},
     "bert": {"source": NONE, "model": BERT},
     "bert stream": {"source": NONE, "target": {"stream": 7}, "model": BERT},
+    "bert, agreeing": {"source": NONE, "model": BERT, "objective": {"agreement": 1.0}},
     "electra": {"source": NONE, "model": {**BERT, "generator": 0.5}},
     "bart": {"source": NONE, "model": {"encoder": BODY, "decoder": BODY}, "objective": {"kind": "denoising"}},
 }
@@ -193,6 +195,11 @@ def test_nothing_waits_for_the_device(kernel: None, name: str) -> None:
     assert waits.heard == ["index", "_local_scalar_dense"]
 
 
+def afresh(updater: Updater, batch: Batch) -> Updated:
+    """An update in which, as in a graph, what a batch keeps of its layout is worked out anew."""
+    return updater._update([cloned(batch)], 0.0)
+
+
 @EACH
 def test_updates_of_filled_batches_are_those_of_the_batches(kernel: None, name: str) -> None:
     """One after the other, from a recording that was made of another batch."""
@@ -201,8 +208,7 @@ def test_updates_of_filled_batches_are_those_of_the_batches(kernel: None, name: 
         updater, batches, room = recording(name)
         first = batches[-1].filled(room)
         assert first is not None
-        # A graph works out anew what a batch keeps of its layout; here a copy does.
-        replay = Recording(lambda batch, of=updater: of._update([cloned(batch)], 0.0), first, Graphs(DEVICE))
+        replay = Recording(partial(afresh, updater), first, Graphs(DEVICE))
         losses = []
         for step, batch in enumerate(batches[:2], 1):
             torch.manual_seed(step)

@@ -21,6 +21,7 @@ from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, Symbols
 from regard.loading import new_task
 from regard.ragged import Ragged
+from regard.tasks.task import Task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 
@@ -145,20 +146,24 @@ class RegardText(TextPeer):
     title: str = "Regard"
     role: Role = "ours"
 
-    def training(self, load: TextLoad) -> tuple[list[Any], Step, nn.Module]:
+    def task(self, load: TextLoad) -> Task:
+        """What is trained, with fresh weights."""
         fixed = {"learning_rate": 1e-4, "warmup": 0, "schedule": "constant", "label_smoothing": 0.0, "clip": 1.0}
         size = {"batch_tokens": load.budget, "precision": load.precision}
         training = {**fixed, **size, "device": load.device.type, "tensorboard": False}
         sides = Sides.of(parse({**load.shape.settings(load.dropout), "training": training}, "the benchmark's settings"))
         sides.use({SHARED: Symbols("word", [f"w{i}" for i in range(len(MARKS), load.shape.vocabulary)])})
-        task = new_task(sides, load.device)
+        return new_task(sides, load.device)
+
+    def training(self, load: TextLoad) -> tuple[list[Any], Step, nn.Module]:
+        task = self.task(load)
         model, settings = task.model, task.config.training
         objective = make_objective(model, settings.objective, settings.label_smoothing, task.first)
-        updater = Updater(model, objective, settings, load.device, self._room(load, task.layout))
-        batches = [updater.prepare(self._batch(load, texts)).to(load.device) for texts in load.texts()]
+        updater = Updater(model, objective, settings, load.device, self.room(load, task.layout))
+        batches = [updater.prepare(self.batch(load, texts)).to(load.device) for texts in load.texts()]
         return batches, lambda batch: updater([batch], step=1, done=0.0).loss / batch.tokens, model
 
-    def _room(self, load: TextLoad, layout: Layout) -> Room:
+    def room(self, load: TextLoad, layout: Layout) -> Room:
         """What batches hold at most, as `Batches` and `BlockBatches` say it."""
         longest = load.shape.longest - 2 + layout.added  # of a text with the marks that this model reads
         tokens, rows = load.budget, load.budget
@@ -167,7 +172,8 @@ class RegardText(TextPeer):
             tokens = rows * longest
         return layout.room(Room(0, tokens, rows, longest, (0,)))
 
-    def _batch(self, load: TextLoad, texts: Sequence[Sequence[int]]) -> Batch:
+    def batch(self, load: TextLoad, texts: Sequence[Sequence[int]]) -> Batch:
+        """Texts between their marks, as the trainer lays them out."""
         if not load.shape.masked:
             nothing = Ragged.of([[] for _ in texts])
             return Batch(nothing, Ragged.of([x[:-1] for x in texts]), Ragged.of([x[1:] for x in texts]))
