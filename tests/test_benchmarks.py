@@ -36,6 +36,7 @@ from benchmarks.speech import SHAPES as CONFORMERS
 from benchmarks.vision import SHAPES as VITS
 from benchmarks.workload import LONGEST, SHAPES, Window, draw_lengths, pad, sentences
 from regard.config import parse
+from regard.data.batches import Room
 from regard.data.tokens import BOS, EOS, PAD
 from regard.errors import ConfigError
 from regard.exchange.huggingface import read_network
@@ -368,6 +369,22 @@ def test_both_sides_of_the_pretraining_benchmark_learn_the_same_from_the_same_te
     ]
     for batch, padded in zip(mine, theirs, strict=True):  # the second after an update on the first
         assert float(step(batch)) == pytest.approx(float(other_step(padded)), abs=2e-4)
+
+
+@pytest.mark.parametrize("mean", [None, 14.0])
+@pytest.mark.parametrize("name", ["toy-bert", "toy-gpt2"])
+def test_texts_of_the_pretraining_benchmark_can_be_filled_up(name: str, mean: float | None) -> None:
+    load, ours = TextLoad(TEXTS[name], CPU, "float32", 0.0, 256, 6, 1, mean), RegardText()
+    room = ours.room(load, ours.task(load).layout)
+    for texts in load.texts():
+        batch = ours.batch(load, texts)
+        filled = batch.filled(room)
+        assert filled is not None
+        assert filled.tokens == batch.tokens
+        if mean is None:
+            assert room == Room(
+                len(batch.source.values), len(batch.inputs.values), 8, batch.inputs.longest, room.sources
+            )
 
 
 def test_both_sides_of_the_speech_benchmark_have_as_many_weights_and_the_same_recordings() -> None:

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from benchmarks.peers.base import Step, need, quiet, stepper
 from benchmarks.race import Role, UnavailableError
 from regard.config import parse
-from regard.data.batches import IGNORED, Batch, pack
+from regard.data.batches import IGNORED, Batch, Layout, Room, pack
 from regard.data.sides import SHARED, Sides
 from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, Symbols
 from regard.loading import new_task
 from regard.ragged import Ragged
+from regard.tasks.task import Task
 from regard.training.objectives import make_objective
 from regard.training.update import Updater
 
 MASKED = 0.15  # share of the tokens that a masked language model predicts
+UNMASKED = "sdpa_unmasked"  # to transformers: torch's attention, for which it makes no masks
 
 
 @dataclass(frozen=True)
@@ -144,20 +146,34 @@ class RegardText(TextPeer):
     title: str = "Regard"
     role: Role = "ours"
 
-    def training(self, load: TextLoad) -> tuple[list[Any], Step, nn.Module]:
+    def task(self, load: TextLoad) -> Task:
+        """What is trained, with fresh weights."""
         fixed = {"learning_rate": 1e-4, "warmup": 0, "schedule": "constant", "label_smoothing": 0.0, "clip": 1.0}
         size = {"batch_tokens": load.budget, "precision": load.precision}
         training = {**fixed, **size, "device": load.device.type, "tensorboard": False}
         sides = Sides.of(parse({**load.shape.settings(load.dropout), "training": training}, "the benchmark's settings"))
         sides.use({SHARED: Symbols("word", [f"w{i}" for i in range(len(MARKS), load.shape.vocabulary)])})
-        task = new_task(sides, load.device)
+        return new_task(sides, load.device)
+
+    def training(self, load: TextLoad) -> tuple[list[Any], Step, nn.Module]:
+        task = self.task(load)
         model, settings = task.model, task.config.training
         objective = make_objective(model, settings.objective, settings.label_smoothing, task.first)
-        updater = Updater(model, objective, settings, load.device)
-        batches = [updater.prepare(self._batch(load, texts)).to(load.device) for texts in load.texts()]
+        updater = Updater(model, objective, settings, load.device, self.room(load, task.layout))
+        batches = [updater.prepare(self.batch(load, texts)).to(load.device) for texts in load.texts()]
         return batches, lambda batch: updater([batch], step=1, done=0.0).loss / batch.tokens, model
 
-    def _batch(self, load: TextLoad, texts: Sequence[Sequence[int]]) -> Batch:
+    def room(self, load: TextLoad, layout: Layout) -> Room:
+        """What batches hold at most, as `Batches` and `BlockBatches` say it."""
+        longest = load.shape.longest - 2 + layout.added  # of a text with the marks that this model reads
+        tokens, rows = load.budget, load.budget
+        if load.mean is None:
+            rows = max(load.budget // load.shape.longest, 1)
+            tokens = rows * longest
+        return layout.room(Room(0, tokens, rows, longest, (0,)))
+
+    def batch(self, load: TextLoad, texts: Sequence[Sequence[int]]) -> Batch:
+        """Texts between their marks, as the trainer lays them out."""
         if not load.shape.masked:
             nothing = Ragged.of([[] for _ in texts])
             return Batch(nothing, Ragged.of([x[:-1] for x in texts]), Ragged.of([x[1:] for x in texts]))
@@ -169,7 +185,12 @@ class RegardText(TextPeer):
 @dataclass(frozen=True)
 class HuggingFace(TextPeer):
     """`BertForMaskedLM` or `GPT2LMHeadModel`: texts in padded rows, or in one row without padding, as its
-    `DataCollatorWithFlattening` lays them; as it is, or under `torch.compile`."""
+    `DataCollatorWithFlattening` lays them; as it is, or under `torch.compile`.
+
+    Rows of one length need no mask, and without one torch's attention takes its fastest kernel. Under `torch.compile`
+    transformers makes GPT-2 one all the same, as it cannot look there whether texts are packed in rows. So it is given
+    its own attention under a name for which it makes none.
+    """
 
     flattened: bool = False
     compiled: bool = False
@@ -190,6 +211,10 @@ class HuggingFace(TextPeer):
         )
         marks = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
         how = "flash_attention_2" if flash and self.flattened else "sdpa"
+        if load.mean is None and not self.flattened:
+            how = UNMASKED
+            plain_attention = need("transformers.integrations.sdpa_attention").sdpa_attention_forward
+            hub.AttentionInterface.register(UNMASKED, plain_attention)
         with quiet():
             config = config_of(vocab_size=shape.vocabulary, **names, **drops, **marks, attn_implementation=how)
             model = model_of(config).to(load.device)
@@ -201,7 +226,8 @@ class HuggingFace(TextPeer):
             logits = model(**given, **more).logits
             return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
 
-        loss: Callable[[dict[str, Tensor]], Tensor] = torch.compile(plain, dynamic=True) if self.compiled else plain
+        several = load.mean is not None  # shapes
+        loss: Callable[[dict[str, Tensor]], Tensor] = torch.compile(plain, dynamic=several) if self.compiled else plain
         batches = [self._batch(load, texts) for texts in load.texts()]
         placed = [{name: value.to(load.device) for name, value in batch.items()} for batch in batches]
         return placed, stepper(model, loss, load), model
@@ -221,17 +247,18 @@ class HuggingFace(TextPeer):
             torch.tensor([[*row, *[fill] * (longest - len(row))] for row in side])
             for side, fill in zip(zip(*given, strict=True), (PAD, IGNORED), strict=True)
         )
-        if min(map(len, texts)) == longest:  # without a mask attention takes its fastest kernel
+        if min(map(len, texts)) == longest:
             return {"input_ids": ids, "labels": labels}
         real = torch.tensor([[1] * len(x) + [0] * (longest - len(x)) for x in texts])
         return {"input_ids": ids, "labels": labels, "attention_mask": real}
 
 
-_COMPILED = "forward and loss under torch.compile(dynamic=True)"
-_FLAT = "one row without padding, by DataCollatorWithFlattening"
+_COMPILED = "forward and loss under torch.compile, of blocks for one shape, else with dynamic=True"
+_PADDED = "rows of like length, padded, or blocks without a mask; SDPA"
+_FLAT = "one row without padding, by DataCollatorWithFlattening; flash-attn, or else a mask of all pairs of tokens"
 PRETRAINING: dict[str, TextPeer] = {
-    "hf": HuggingFace("Hugging Face", "rows of like length, padded; SDPA"),
-    "hf-compiled": HuggingFace("Hugging Face, compiled", f"rows of like length, padded; SDPA; {_COMPILED}",
+    "hf": HuggingFace("Hugging Face", _PADDED),
+    "hf-compiled": HuggingFace("Hugging Face, compiled", f"{_PADDED}; {_COMPILED}",
                                compiled=True),
     "hf-flattened": HuggingFace("Hugging Face, flattened", _FLAT, flattened=True),
     "hf-flattened-compiled": HuggingFace("Hugging Face, flattened, compiled", f"{_FLAT}; {_COMPILED}", flattened=True,

@@ -7,11 +7,13 @@ and memory holds one window.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from regard.data.side import Item
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore
 from regard.data.target import HeadTarget, Target
-from regard.data.tokens import NATIVE, Marks
+from regard.data.tokens import NATIVE, Frame, Marks
 from regard.errors import ConfigError
 from regard.ragged import Ragged, Slices, round_up
 
@@ -128,16 +130,22 @@ def make_batch(
     return Batch(source, inputs, outputs, len(forced) * len(targets))
 
 
-class Layout(Protocol):
+class Layout(ABC):
     """How examples are laid out for a model; what it draws at random comes from `draw`."""
 
+    added = 1  # how many marks each target gets
+
+    @abstractmethod
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         """A batch of these examples."""
-        ...
+
+    def room(self, room: Room) -> Room:
+        """What its batches hold at most, where sources, and targets with their marks, take so much `room`."""
+        return room
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(Layout):
     """A source, and a target to write a token at a time."""
 
     source: Modality
@@ -149,8 +157,10 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Continued:
+class Continued(Layout):
     """Blocks of a stream, each with the token before it: every token is to follow the one before."""
+
+    added = 0
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         inputs, outputs = (Ragged.of([block[part] for block in targets]) for part in (slice(-1), slice(1, None)))
@@ -158,7 +168,7 @@ class Continued:
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Layout):
     """Devlin et al. 2019, 3.1: a share of the tokens is to be predicted from the others.
 
     Of these 80 % are replaced by `<mask>`, 10 % by any token, 10 % stay. A model is told where they are (`inputs` holds
@@ -174,6 +184,28 @@ class Masked:
     words: Callable[[Any], Sequence[int]] = field(default=lambda tokens: range(len(tokens)))
     always: bool = False  # `<mask>` in place of all of them
 
+    @property
+    def added(self) -> int:  # type: ignore[override]
+        return len(self._frame)
+
+    def room(self, room: Room) -> Room:
+        """The whole of each text is read, and a share of it predicted.
+
+        That is one token at least, and a rounded number of them: an eighth more than the share, in a batch, of texts of
+        four tokens or more where it is 15 %. A batch of shorter ones may have more than there is room for.
+        """
+        each = self._count(room.longest - self.added) if room.longest else room.target
+        predicted = min(room.rows * each, math.ceil(room.target * self.share * 9 / 8), room.target)
+        return Room(room.target, predicted, room.rows, each if room.longest else 0, (room.longest,))
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return self.marks.frame(begins=True, ends=True)
+
+    def _count(self, length: int) -> int:
+        """How many tokens of a text of this length are predicted."""
+        return max(1, round(self.share * length))
+
     @cached_property
     def _others(self) -> NDArray[np.int64]:
         """The tokens that may stand in the place of another."""
@@ -181,7 +213,7 @@ class Masked:
 
     def _chosen(self, target: Tokens, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Which tokens are to be predicted, and a number for each from which follows what is done to it."""
-        count = max(1, round(self.share * len(target)))
+        count = self._count(len(target))
         words = word_spans(self.words(target)) if self.masking != "tokens" else []
         if not words:
             inside = np.flatnonzero(np.asarray(target) != self.marks.end)  # in a stream texts end within a block
@@ -197,7 +229,7 @@ class Masked:
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         texts, places, answers = [], [], []
-        frame, mask = self.marks.frame(begins=True, ends=True), self.marks.mask
+        frame, mask = self._frame, self.marks.mask
         if mask is None:
             raise ConfigError("this vocabulary has no mark for a token to be filled in, so nothing can be masked")
         for target in targets:
@@ -216,12 +248,15 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Denoised:
+class Denoised(Layout):
     """What noise leaves of a text as the source, and what it should become as the target."""
 
     source: Modality
     noise: Noise
     marks: Marks = NATIVE
+
+    def room(self, room: Room) -> Room:
+        return replace(room, source=room.target, sources=(room.longest + 1,))
 
     def __call__(self, sources: Sequence[Item], targets: Sequence[Tokens], draw: np.random.Generator) -> Batch:
         pairs = [self.noise(target, draw) for target in targets]
@@ -229,7 +264,7 @@ class Denoised:
 
 
 @dataclass(frozen=True)
-class BothWays:
+class BothWays(Layout):
     """Words, each of which is to be predicted from those before it and from those after it.
 
     A source of `n` words, its marks counted, gives `2 (n - 1)` outputs: those from the second on after each position
@@ -248,7 +283,7 @@ class BothWays:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Predicted(Layout):
     """A source, and what a head is to predict: of the whole (`inputs` then say nothing), or at some of its positions.
 
     Of a word that is its first piece or, where the body sees no further than it has read, its `last`.
@@ -335,10 +370,11 @@ class Batches:
             part.longest if part.sampled else store.longest()
             for store, part in zip(self.examples.stores, self._parts, strict=True)
         ]
-        # A target has a mark before or after it, a text at most both.
-        *sources, target = [0 if longest is None else longest + 1 for longest in each]
-        marked = tuple(longest + 1 for longest in sources)
-        return Room(self.budgets[0], self.budgets[-1], self.budgets[-1], target, marked)
+        *sources, target = [longest or 0 for longest in each]
+        marked = tuple(longest + 2 for longest in sources)  # a text may have a mark before and one after it
+        source = 0 if each[0] == 0 else self.budgets[0]
+        bound = target + self.layout.added if target else 0
+        return self.layout.room(Room(source, self.budgets[-1], self.budgets[-1], bound, marked))
 
     @property
     def _parts(self) -> list[Modality | Target]:
@@ -353,6 +389,7 @@ class Batches:
     def _window(self, index: Index, epoch: int, window: int, skip: int) -> Iterator[Batch]:
         sides = [self._side(number, index, epoch, window) for number in range(len(self._parts))]
         costs = [part.cost(side.lengths) for part, side in zip(self._parts, sides, strict=True)]
+        costs[-1] = costs[-1] + self.layout.added - 1  # of which one is in the cost
         packs = pack(costs, self.budgets)
         order = np.random.default_rng((self.seed, epoch, window)).permutation(len(packs))
         for place in range(skip, len(order)):

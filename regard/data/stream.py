@@ -73,9 +73,8 @@ class BlockBatches(Batches):
 
     @property
     def room(self) -> Room:
-        rows = self._rows()
-        most = self.block + 2  # a masked language model has marks around it
-        return Room(rows * most, rows * most, rows, most, (most,))
+        rows, most = self._rows(), self.block + self.layout.added
+        return self.layout.room(Room(0, rows * most, rows, most, (0,)))
 
     def since(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         epoch, skip = position.epoch, position.batch

@@ -78,9 +78,11 @@ def _copy(model: M, precision: str, first: nn.Parameter) -> M:
             for parameter in copied.parameters():  # buffers stay: frequencies of positions need all their digits
                 parameter.data = parameter.data.to(torch.bfloat16)
         if first.is_cuda:
-            # Sources of sound could be filled up as well; what a search then records has not been tried on a GPU.
+            # Sources of sound could be filled up as well, and those that a decoder reads itself; what a search then
+            # records has not been tried on a GPU.
             tokens = all(module.fills <= 1 for module in copied.modules() if isinstance(module, Stem))
-            filled = tokens and takes_filled(copied, first.device)
+            apart = not getattr(copied, "reads_source_first", False)
+            filled = tokens and apart and takes_filled(copied, first.device)
             copied.graphs = Graphs(first.device, filled=filled)  # type: ignore[assignment]
             return copied
         for module in list(copied.modules()):

@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.encoders import Memory
-from regard.models.model import Head, MaskedLanguageModel
+from regard.models.model import Head, MaskedLanguageModel, placed
 from regard.models.stems import Elements, Stem, TokenStem
 from regard.ragged import Ragged
 
 
 class NarrowStem(Stem):
     """The vectors of another stem, which is shared, brought to another width by a linear layer."""
+
+    fills = 1
 
     def __init__(self, wide: TokenStem, d_model: int, width: int) -> None:
         super().__init__(None, Elements(), width, 0.0)
@@ -38,7 +40,11 @@ class ReplacedTokenModel(nn.Module):
         super().__init__()
         self.encoder, self.generator = encoder, generator
         self.transform, self.detector = nn.Linear(d_model, d_model), nn.Linear(d_model, 1)
-        self.packed = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether only attention relates positions to each other, and nothing waits for the device."""
+        return self.generator.packed and bool(self.encoder.packed)
 
     @property
     def head(self) -> Head:
@@ -57,9 +63,9 @@ class ReplacedTokenModel(nn.Module):
         return self.encoder(source)
 
     def replaced(self, source: Ragged, inputs: Ragged, tokens: Tensor) -> Ragged:
-        """The texts with these tokens at the positions `inputs`."""
-        place = source.offsets.long()[inputs.row] + inputs.values
-        return source.like(source.values.index_copy(0, place, tokens))
+        """The texts with these tokens at the positions `inputs`; what fills these up changes none."""
+        place = torch.where(inputs.row < inputs.rows, placed(source, inputs), source.values.shape[0])
+        return source.like(F.pad(source.values, (0, 1)).index_copy(0, place, tokens)[:-1])
 
     def detect(self, source: Ragged) -> Tensor:
         """The logit of each token of a text, `(total,)`, that it is not the text's own."""
@@ -70,5 +76,7 @@ class ReplacedTokenModel(nn.Module):
 
 def draw_tokens(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """A token of each row of `(total, vocabulary)`, drawn from `softmax`; from torch's own generator if there is no
-    other, whose state is saved with a run."""
-    return torch.multinomial(logits.float().softmax(-1), 1, generator=generator).squeeze(1)
+    other, whose state is saved with a run. The numbers are those of `torch.multinomial`, which would wait for the
+    device: the token of the greatest `p / e`, with `e` drawn from an exponential distribution (Yellott 1977)."""
+    odds = logits.float().softmax(-1)
+    return odds.div_(torch.empty_like(odds).exponential_(generator=generator)).argmax(-1)

@@ -179,11 +179,15 @@ class DecoderOnly(AutoregressiveModel):
         super().__init__()
         self.decoder, self.head = decoder, head  # type: ignore[assignment]
 
+    @property
+    def packed(self) -> bool:
+        return self.decoder.packed
+
     def states(self, source: Source, inputs: Ragged) -> Ragged:
-        if not source.longest:
+        if not source.longest and not (source.spare and source.values.shape[0]):  # else it might be another time
             return self.decoder(inputs, None)
         both, place = source.joined(inputs)
-        return inputs.like(self.decoder(both, None).values[place])
+        return inputs.like(self.decoder(both, None).values.index_select(0, place))
 
     def start(self, source: Source) -> State:
         return self.read(source, self.decoder.alone(source.rows))[1]
@@ -197,6 +201,12 @@ class DecoderOnly(AutoregressiveModel):
         return self.decoder.read(tokens, state)
 
 
+def placed(source: Ragged, inputs: Ragged) -> Tensor:
+    """Where among the values of `source` those stand that `inputs` names by their positions in each sequence; for one
+    that belongs to no sequence, right behind the last."""
+    return source.offsets.long()[inputs.row] + inputs.values
+
+
 class MaskedLanguageModel(nn.Module):
     """An encoder alone, which says what stood at chosen places (BERT, Devlin et al. 2019):
     `p(x_t given the rest) = softmax(head(norm(gelu(W h_t))))`."""
@@ -208,7 +218,11 @@ class MaskedLanguageModel(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, head
         self.transform, self.norm = nn.Linear(width or d_model, d_model), nn.LayerNorm(d_model, eps=epsilon)
-        self.packed = False  # far fewer tokens are asked for than read
+
+    @property
+    def packed(self) -> bool:
+        """Whether only attention relates positions to each other, and nothing waits for the device."""
+        return bool(self.encoder.packed)
 
     def forward(self, source: Source, inputs: Ragged) -> Ragged:
         """Logits `(total, vocabulary)` for the token at each of the positions `inputs` of the source."""
@@ -216,8 +230,10 @@ class MaskedLanguageModel(nn.Module):
 
     def states(self, source: Source, inputs: Ragged) -> Ragged:
         """Vectors `(total, d_model)` from which the output layer predicts the token at each of these positions."""
-        states = self.encode(source).states.values[source.offsets.long()[inputs.row] + inputs.values]
-        return inputs.like(self.norm(F.gelu(self.transform(states))))
+        states = self.encode(source).states.values
+        # What fills `inputs` up has a place too; where nothing fills the source up, that is one after the last.
+        place = placed(source, inputs).clamp(max=states.shape[0] - 1)
+        return inputs.like(self.norm(F.gelu(self.transform(states.index_select(0, place)))))
 
     def encode(self, source: Source) -> Memory:
         return self.encoder(source)
@@ -256,10 +272,7 @@ class EncoderWithHead(nn.Module):
 
     def predict_at(self, source: Source, inputs: Ragged, memory: Memory) -> Ragged:
         """Like `forward`, from what the body has made of the source."""
-        if self.pool == "each":
-            x = memory.states.values[source.offsets.long()[inputs.row] + inputs.values]
-        else:
-            x = self.whole(memory)
+        x = memory.states.values[placed(source, inputs)] if self.pool == "each" else self.whole(memory)
         if self.transform is not None and (self.projected or self.training):
             x = self.activation(self.transform(x))
         found = inputs.like(self.head(self.dropout(x)) if self.predicts else x)

@@ -102,7 +102,8 @@ class Embedding(nn.Module):
             from regard.nn import triton_decoding
 
             return triton_decoding.embed(tokens, weight, self.scale, position, positions.frequencies)
-        x = self.table(tokens) * self.scale
+        x = self.table(tokens)
+        x = x if self.scale == 1.0 else x * self.scale
         x = x if added is None else x + added
         x = x if positions is None else x + positions(position, longest).to(x.dtype)
         return self.dropout(x if norm is None else norm(x))

@@ -63,7 +63,7 @@ def _plain_sum(x: Tensor, added: Tensor, dropout: Dropout, factor: float) -> Ten
 
 
 def linear_activate_dropout(linear: nn.Linear, x: Tensor, activation: nn.Module, dropout: Dropout) -> Tensor:
-    """`dropout(f(W x + b))`. In training on a GPU, with ReLU, GELU (with the error function) or SiLU, all that follows
+    """`dropout(f(W x + b))`. In training on a GPU, with ReLU, GELU (either form) or SiLU, all that follows
     `W x` is one kernel; so is its gradient, and that of `b` is summed on the way."""
     kind = _kind(activation) if type(linear) is nn.Linear else None
     if kind is None or linear.bias is None or not usable(x) or not dropout.training or not 0.0 < dropout.p < 1.0:
@@ -76,7 +76,7 @@ def linear_activate_dropout(linear: nn.Linear, x: Tensor, activation: nn.Module,
 def _kind(activation: nn.Module) -> str | None:
     """The activation's name, if there is a kernel for it."""
     if isinstance(activation, nn.GELU):
-        return "gelu" if activation.approximate == "none" else None
+        return "gelu" if activation.approximate == "none" else "gelu_tanh"
     return "relu" if isinstance(activation, nn.ReLU) else "silu" if isinstance(activation, nn.SiLU) else None
 
 

@@ -19,6 +19,9 @@ BLOCK = 2048  # and one of a sum with dropout
 # Rows of an activation that a program goes over, and what it holds of them at a time.
 STRIPE = {"share": 64, "rows": 4, "columns": 256, "num_warps": 4}
 BELL: tl.constexpr = tl.constexpr(-0.7213475204444817)  # `exp(-x²/2)` is 2 to this times `x²`
+# GELU by the hyperbolic tangent (Hendrycks and Gimpel 2016) is `x σ(u)`, with `u = 2 √(2/π) (x + 0.044715 x³)`.
+TANH_1: tl.constexpr = tl.constexpr(1.5957691216057308)
+TANH_3: tl.constexpr = tl.constexpr(0.07135481627260025)
 
 
 def add_norm(
@@ -81,7 +84,7 @@ def add_dropout(
 def activate_dropout(
     x: Tensor, bias: Tensor, seed: Tensor, p: float, kind: str, shape: dict[str, int] = STRIPE
 ) -> Tensor:
-    """`dropout(f(x + bias))` with `x` of `(total, width)` and `f` one of `relu`, `gelu` and `silu`."""
+    """`dropout(f(x + bias))` with `x` of `(total, width)` and `f` one of `relu`, `gelu`, `gelu_tanh` and `silu`."""
     (total, width), y = x.shape, torch.empty_like(x)
     shares = max(triton.cdiv(total, shape["share"]), 1)
     with on_device(x):
@@ -270,6 +273,8 @@ def _activate_dropout(
         kept = _kept(seed, begin, place, threshold)
         if kind == "gelu":
             value *= _normal_below(value, tl.exp2(value * value * BELL))
+        elif kind == "gelu_tanh":
+            value *= _below_by_tanh(value)
         elif kind == "silu":
             value *= tl.sigmoid(value)
         else:
@@ -282,8 +287,9 @@ def _activate_dropout_backward(
     grad, saved, bias, seed, dx, sums, total, threshold, scale, width: tl.constexpr, kind: tl.constexpr,
     share: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """GELU is `x Φ(x)`, so its slope is `Φ(x) + x φ(x)`; SiLU is `x σ(x)`, with `σ(x) (1 + x (1 - σ(x)))`. Of ReLU what
-    was saved is the output: only what is above 0 was neither cut off nor dropped."""
+    """GELU is `x Φ(x)`, so its slope is `Φ(x) + x φ(x)`; SiLU is `x σ(x)`, with `σ(x) (1 + x (1 - σ(x)))`. GELU by the
+    hyperbolic tangent is `x σ(u)`, with `σ(u) (1 + x u' (1 - σ(u)))`. Of ReLU what was saved is the output: only what
+    is above 0 was neither cut off nor dropped."""
     across: tl.constexpr = (width + columns - 1) // columns
     start = tl.program_id(0) // across * share
     column = tl.program_id(0) % across * columns + tl.arange(0, columns)
@@ -305,6 +311,10 @@ def _activate_dropout_backward(
         if kind == "gelu":
             fall = tl.exp2(value * value * BELL)
             slope *= _normal_below(value, fall) + value * fall * 0.3989422804014327  # 1/√(2π)
+        elif kind == "gelu_tanh":
+            portion = _below_by_tanh(value)
+            steepness = TANH_1 + 3.0 * TANH_3 * value * value
+            slope *= portion * (1.0 + value * steepness * (1.0 - portion))
         elif kind == "silu":
             portion = tl.sigmoid(value)
             slope *= portion * (1.0 + value * (1.0 - portion))
@@ -325,3 +335,9 @@ def _normal_below(x, fall):
     above = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     above *= t * fall  # the share above |x|
     return tl.where(x > 0.0, 1.0 - above, above)
+
+
+@triton.jit
+def _below_by_tanh(x):
+    """`σ(u)`, which is nearly Φ(x). Of what is far below 0 the exponential would be infinite."""
+    return tl.sigmoid(tl.maximum(x * (TANH_1 + TANH_3 * x * x), -80.0))

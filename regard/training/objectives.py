@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.batches import IGNORED, Batch, make_batch
@@ -348,8 +349,10 @@ class ReplacedTokens(Objective):
         text = model.replaced(source, batch.inputs, drawn)
         other = model.replaced(source.like(torch.zeros_like(source.values)), batch.inputs, (drawn != right).long())
         found = model.detect(text)
-        mean = torch.nn.functional.binary_cross_entropy_with_logits(found, other.values.to(found.dtype))
-        return loss + self.settings.detection * mean * batch.tokens
+        own = (source.row < source.rows).to(found.dtype)  # what fills up is of no text
+        said = other.values.to(found.dtype)
+        mean = F.binary_cross_entropy_with_logits(found, said, own, reduction="sum") / own.sum()
+        return loss + self.settings.detection * mean * (right != IGNORED).sum()
 
 
 def make_objective(

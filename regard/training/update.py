@@ -25,7 +25,7 @@ from regard.nn.blocks import Block
 from regard.nn.graphs import Graphs, Looped, Recording, cloned, exclusive, signature
 from regard.nn.statistics import statistics
 from regard.ragged import round_up
-from regard.training.objectives import HeadLoss, Likelihood, Objective
+from regard.training.objectives import HeadLoss, Likelihood, Objective, ReplacedTokens
 from regard.training.parts import Pace, paces
 from regard.training_settings import Training
 
@@ -179,7 +179,8 @@ def filled_room(
 ) -> Room | None:
     """What every batch is filled up to, so that a whole update is recorded; None: it is not. `room` is what batches
     have at most, by default tokens as `settings` say."""
-    alike = type(objective) is Likelihood and settings.accumulate == 1 and settings.compile and device.type == "cuda"
+    known = type(objective) in (Likelihood, ReplacedTokens)  # others wait for the device
+    alike = known and settings.accumulate == 1 and settings.compile and device.type == "cuda"
     if not alike or not takes_filled(model, device) or _waits(model, objective):
         return None
     tokens = settings.batch_tokens
@@ -187,8 +188,11 @@ def filled_room(
     if getattr(model, "ctc", None) is not None and not 0 < room.longest <= ctc_loss.MOST:
         return None
     fills = [module.fills for module in model.modules() if isinstance(module, Stem)] or [1]
-    source, target = (round_up(number, 64) for number in (room.source, room.target))
-    return Room(source, target, min(target, round_up(-(-source // max(fills)), 64)), room.longest, room.sources)
+    # One row more than there may be, so that what fills up stands behind an empty one (`Ragged.twice`).
+    source, target, rows = (round_up(number, 64) for number in (room.source, room.target, room.rows + 1))
+    if source:  # a language model has none
+        rows = min(rows, round_up(-(-source // max(fills)), 64))
+    return Room(source, target, min(rows, target), room.longest, room.sources)
 
 
 def _waits(model: nn.Module, objective: Objective) -> bool:
