@@ -36,6 +36,9 @@ class Search(Section):
         "scored", description="the end of a hypothesis that reaches max_length: scored as any token, forced with "
         "probability 1, or left out, which cuts it off there"
     )  # fmt: skip
+    prefix_scored: bool = Field(
+        True, description="whether a prefix (of a language model: the prompt) counts in score and length of a beam"
+    )
     repetition_penalty: float = Field(
         1.0, gt=0, le=100, description="divide the scores of tokens that were written before by this, multiply those "
         "below 0 (Keskar et al. 2019): of a beam log-probabilities, greedily and of samples logits (1: leave them)"

@@ -11,7 +11,7 @@ STEM = ("halvings", "channels", "coordinates")
 
 
 def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
-    """Plain settings, with what stood in `data`, `tokens.shared`, `model.head` and `search.exact` where it stands now."""
+    """Plain settings, with what stood in `data`, `tokens.shared`, `model.head` and `search.exact` where it is now."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in settings.items()}
     found |= {side: {"kind": found[side]} for side in ("source", "target") if isinstance(found.get(side), str)}
     data, tokens, model = (_section(found, name) for name in ("data", "tokens", "model"))

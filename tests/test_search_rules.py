@@ -199,6 +199,12 @@ def test_a_prefix_keeps_its_score_and_counts_as_written() -> None:
             row = discouraged(rules, h.tokens[:i], chain.rows(0, h.tokens[:i])[-1])
             expected += row[[*h.tokens, EOS][i]]
         assert h.log_prob == pytest.approx(expected, abs=1e-9)
+        alone = h.log_prob - chain.log_prob(0, [A, A]) + chain.rows(0, [A, A])[-1][EOS]
+        bare = limits([3], prefix=[[A, A]], repetition=theta, prefix_scored=False)
+        others = search(chain, bare, width=8, nbest=4, penalty="average")[0]
+        other = next(x for x in others if x.tokens == h.tokens)
+        assert other.log_prob == pytest.approx(alone, abs=1e-9)
+        assert other.score == pytest.approx(alone / (len(h.tokens) - 1), abs=1e-9)
     assert {tuple(h.tokens) for h in found} == {tuple(h.tokens) for h in search(chain, plain, width=8, nbest=4)[0]}
 
 

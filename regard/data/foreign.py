@@ -268,10 +268,11 @@ def marks_from_json(content: Mapping[str, Any]) -> Marks:
     names = {int(i): str(name) for i, name in given.pop("names").items()}
     frame = given.pop("source", None)
     source = None if frame is None else Frame(**{side: _ids(frame[side]) for side in frame})
-    lists = {name: _ids(given.pop(name, ())) for name in ("first", "unwritten", "opening", "sentinels")}
+    lists = ("first", "unwritten", "opening", "sentinels")
+    first, unwritten, opening, sentinels = (_ids(given.pop(name, ())) for name in lists)
     if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
         raise ValueError("its marks should be whole numbers")
-    return Marks(names, source=source, **lists, **given)
+    return Marks(names, source=source, first=first, unwritten=unwritten, opening=opening, sentinels=sentinels, **given)
 
 
 def _ids(given: Any) -> tuple[int, ...]:

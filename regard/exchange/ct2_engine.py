@@ -3,7 +3,8 @@
 By default it is one search under CTranslate2's own rules, the fastest. Its beams choose as Regard's do, and differ in
 three things: they stop as soon as `beam` hypotheses have ended, where Regard goes on while an open one scores better
 than the worst of them; they share out the probability of tokens that may not come among the others; and they break off
-at the limit, where Regard does what `at_limit` says. So an output may be another than Regard's, with a score at most as good.
+at the limit, where Regard does what `at_limit` says. So an output may be another than Regard's, with a score at most as
+good.
 
 With `exact` it gives what Regard gives, the tokens and, up to rounding, the numbers. Marks are not forbidden but end a
 hypothesis, which is then left out. The search goes on for more hypotheses, of which those are left out that ended after
@@ -46,7 +47,7 @@ NEVER = -1e9  # below it, `log p` of what CTranslate2 only fills its beam with
 _ELSEWHERE = "CTranslate2 writes and scores, and does not show what it attends to; load the Regard model for that"
 _PLAIN: dict[str, tuple[object, ...]] = {
     "sample": (False,), "mbr": (0,), "contrastive": (0.0,), "coverage": (0.0,), "stop": ("heuristic", "early"),
-    "groups": (1,), "repetition_penalty": (1.0,),
+    "groups": (1,), "repetition_penalty": (1.0,), "prefix_scored": (True,),
 }  # fmt: skip
 _AS_REGARD = {**_PLAIN, "stop": ("heuristic",), "at_limit": ("scored",)}  # of which it gives what Regard gives
 

@@ -26,6 +26,7 @@ ROUNDING = 1e-5  # of an attention weight
 LONGEST = 24  # tokens of a made-up source
 PLAIN = {
     "nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0, "repetition_penalty": 1.0,
+    "prefix_scored": True,
 }  # fmt: skip
 
 

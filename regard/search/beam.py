@@ -244,6 +244,7 @@ class _Turn:
             and not board.limits.no_repeat
             and board.limits.repetition == 1.0
             and not board.limits.opening
+            and board.limits.prefix_scored
             and not self.counted
             and given.shape[-1] > 1
             and usable(given)

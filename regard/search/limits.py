@@ -13,7 +13,6 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 
-
 LISTS = ("forbidden", "opening", "before")  # of ids, which stand on the device too
 
 
@@ -41,6 +40,7 @@ class Limits:
     prefix: Sequence[Sequence[int]] | None = None  # tokens for each source; none is no prefix
     opening: tuple[int, ...] = ()  # what may not come first, or first after a prefix
     at_limit: str = "scored"  # the end after `longest` tokens: "scored" as any, "forced" at log p 0, or "cut" off
+    prefix_scored: bool = True  # whether `log p` and length of what beam search finds count it
     repetition: float = 1.0  # what the scores of tokens that were written are divided by (see `discourage`)
     before: tuple[int, ...] = ()  # what the model read before `bos`, which counts as written there
     _prefix: Tensor = field(init=False, repr=False, compare=False)  # (sources, most of a prefix): -1 beyond its end
@@ -87,7 +87,7 @@ class Limits:
     @property
     def rules(self) -> Hashable:
         """What is the same for all sources."""
-        more = self.opening, self.at_limit, self.repetition, self.before
+        more = self.opening, self.at_limit, self.prefix_scored, self.repetition, self.before
         return self.bos, self.eos, self.forbidden, self.no_repeat, *more
 
     def joined(self, others: Sequence[Limits]) -> Limits:
@@ -150,6 +150,8 @@ class Limits:
         ending = log_probs.gather(-1, index)
         if self.at_limit != "scored":
             ending = ending.masked_fill(ending > -math.inf, 0.0)
+        if not self.prefix_scored:
+            given = given.masked_fill(given > -math.inf, 0.0)
         return token, torch.where(closes, ending, given).squeeze(-1)
 
     @property
@@ -176,7 +178,8 @@ class Limits:
     def counted(self, length: Tensor) -> Tensor:
         """How much of a hypothesis of `length` tokens, its end among them, `(1,)` or `(sources,)`, counts in its
         length: where it is cut off there is no end."""
-        return length.minimum(self.longest.clamp(min=1)) if self.at_limit == "cut" else length
+        length = length.minimum(self.longest.clamp(min=1)) if self.at_limit == "cut" else length
+        return length if self.prefix_scored else (length - self._begins).clamp(min=1)
 
     def forced(self, length: Tensor) -> Tensor:
         """`(sources,)`: the only token that may come after `length` tokens, `(1,)` or `(sources,)`; -1: there is a

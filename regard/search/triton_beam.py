@@ -121,8 +121,8 @@ def turn(logits: Tensor, board: Board, penalty: str, alpha: float, stop: str, mi
             board.written, board.over, board.last, board.last_length, board.closed, board.closed_length,
             board.closed_log_prob, board.closed_score, rows, flat.stride(0), parts, board.written.shape[2],
             board.closed.shape[2], limits._prefix.shape[1], limits.shortest, limits.eos, alpha, mildest,
-            penalty=penalty, stop=stop, at_limit=limits.at_limit, closable=limits.eos not in limits.forbidden, width=width,
-            wide=wide, count=count, tile=tile, parts_tile=triton.next_power_of_2(parts), columns=64,
+            penalty=penalty, stop=stop, at_limit=limits.at_limit, closable=limits.eos not in limits.forbidden,
+            width=width, wide=wide, count=count, tile=tile, parts_tile=triton.next_power_of_2(parts), columns=64,
             num_warps=1 if wide * tile <= 512 else 4,
         )  # fmt: skip
     return rows.flatten()

@@ -294,6 +294,7 @@ class TextGeneration(Task):
             prefix=prefixes,
             opening=self.target.marks.opening,
             at_limit=settings.at_limit,
+            prefix_scored=settings.prefix_scored,
             repetition=settings.repetition_penalty,
             before=self.first[:-1],
         )

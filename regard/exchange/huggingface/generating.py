@@ -53,8 +53,10 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     before = max(len(marks.first), 1)
     length = mark("max_length")
     if (new := mark("max_new_tokens")) is not None:
-        most = min(most, new - forced)
+        most = min(most, new - marks.counted - forced)
     elif length is not None:
+        if given.kind == "whisper":  # which says how much comes after all but the first of its marks
+            length = min(length + min(longest // 2 - 1, before - 1), longest)
         most = min(most, length - before - forced)
     fewest = max(0, (mark("min_length") or 0) - before, (mark("min_new_tokens") or 0) - marks.counted)
     alpha = mark("length_penalty")
@@ -68,10 +70,11 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     if alpha < 0:
         told.append(f"length_penalty {alpha}")
         found |= {"length_penalty": "none", "alpha": 1.0}
+    if given.kind == "gpt2":
+        found["prefix_scored"] = False  # a prompt
+        told += [f"{name} {n} after a prompt" for name in ("min_new_tokens", "max_new_tokens") if (n := mark(name))]
     if (early := mark("early_stopping")) not in STOPS:
-        raise ConfigError(
-            f"the settings of generation have early_stopping: {early!r}, which should be a bool or 'never'"
-        )
+        raise ConfigError(f"the settings of generation have early_stopping: {early!r}; it is true, false or 'never'")
     if found["beam"] > 1:
         found["stop"] = STOPS[early]
     if (groups := mark("num_beam_groups") or 1) > 1:
@@ -112,8 +115,8 @@ def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
         "num_beams": search.beam, "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "early_stopping": next(theirs for theirs, ours in STOPS.items() if ours == search.stop),
         "max_length": search.max_length + max(len(marks.first), 1) + (search.at_limit != "cut"),
-        "forced_eos_token_id": None if search.at_limit == "cut" else marks.end, "eos_token_id": marks.end, "pad_token_id": marks.pad,
-        "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
+        "forced_eos_token_id": None if search.at_limit == "cut" else marks.end, "eos_token_id": marks.end,
+        "pad_token_id": marks.pad, "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
         "min_length": search.min_length + max(len(marks.first), 1) if search.min_length else 0,
         "decoder_start_token_id": marks.first[0] if marks.first else None,
         "forced_bos_token_id": marks.first[1] if marks.counted else None,
