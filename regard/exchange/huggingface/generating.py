@@ -55,8 +55,8 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     if (new := mark("max_new_tokens")) is not None:
         most = min(most, new - marks.counted - forced)
     elif length is not None:
-        if given.kind == "whisper":  # which says how much comes after all but the first of its marks
-            length = min(length + min(longest // 2 - 1, before - 1), longest)
+        if given.kind == "whisper":  # which says how much comes after its marks
+            length = min(length + min(longest // 2 - 1, before), longest)
         most = min(most, length - before - forced)
     fewest = max(0, (mark("min_length") or 0) - before, (mark("min_new_tokens") or 0) - marks.counted)
     alpha = mark("length_penalty")
