@@ -239,6 +239,8 @@ TEXTS = ["alpha beta", "gamma", "delta epsilon zeta eta theta", "beta beta alpha
 SEARCHES: list[dict[str, Any]] = [
     {"beam": 1}, {"beam": 4, "nbest": 3}, {"sample": True, "nbest": 2, "seed": 7}, {"beam": 3, "no_repeat": 2},
     {"beam": 2, "length_penalty": "gnmt", "stop": "exact", "min_length": 2}, {"sample": True, "temperature": 0.7},
+    {"beam": 3, "stop": "early", "at_limit": "forced", "repetition_penalty": 1.2},
+    {"beam": 1, "repetition_penalty": 1.5}, {"sample": True, "nbest": 2, "repetition_penalty": 1.5},
 ]  # fmt: skip
 WHOLE: list[dict[str, Any]] = [{"mbr": 4}, {"contrastive": 0.5, "beam": 1}, {"beam": 4, "groups": 2}]
 MODELS: dict[str, dict[str, Any]] = {
@@ -328,7 +330,7 @@ def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int) 
     model = system(name)
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
-        for i, (text, search) in enumerate(zip(TEXTS * 2, SEARCHES + WHOLE, strict=False))
+        for i, (text, search) in enumerate(zip(TEXTS * 3, SEARCHES + WHOLE, strict=False))
     ]
     works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
     works.append(Work(TEXTS[1], model.search_settings(beam=1), prefix_tokens=(7, 8)))
@@ -343,7 +345,7 @@ def test_a_language_model_goes_on_from_prompts_and_streams() -> None:
     model = system("decoder-only", source={"kind": "none"})
     works = [
         Work(text, model.search_settings(**search), number=i)
-        for i, (text, search) in enumerate(zip(["", *TEXTS] * 2, SEARCHES * 2, strict=True))
+        for i, (text, search) in enumerate(zip(["", *TEXTS] * 3, SEARCHES * 2, strict=True))
     ]
     found = drive(new_engine(model.task, budget=10**4), works)
     for work, heard in zip(works, found, strict=True):
