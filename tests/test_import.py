@@ -464,7 +464,7 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
     exact, _ = search_settings(Given(tmp_path, {}, never, {}), NATIVE, 64)
     assert (exact["stop"], exact["length_penalty"], exact["at_limit"]) == ("exact", "none", "cut")
-    with pytest.raises(ConfigError, match="early_stopping: 'late', it is true, false or 'never'"):
+    with pytest.raises(ConfigError, match="early_stopping: 'late'; it is true, false or 'never'"):
         search_settings(Given(tmp_path, {}, {"early_stopping": "late"}, {}), NATIVE, 64)
 
 

@@ -107,41 +107,6 @@ def test_a_search_that_is_not_exact_stops_when_nothing_better_is_there_now() -> 
     assert chain.rows_seen == [1] + [1] * 5
 
 
-def simple_beam(chain: Chain, rules: Limits, source: int, width: int, penalty: str, alpha: float) -> list[Hypothesis]:
-    """Beam search as one would explain it, for one source, with lists."""
-    beam: list[tuple[list[int], float]] = [([], 0.0)]
-    closed: list[Hypothesis] = []
-    longest = int(rules.longest[source])
-    for length in range(longest + 1):
-        candidates = []
-        for tokens, p in beam:
-            row = chain.rows(source, tokens)[-1]
-            candidates += [
-                ([*tokens, token], p + row[token]) for token in ([EOS, A, B, C] if length < longest else [EOS])
-            ]
-        candidates = sorted(candidates, key=lambda candidate: -candidate[1])[: 2 * width]
-        for written, p in candidates[:width]:
-            if written[-1] == EOS:
-                closed.append(Hypothesis(written[:-1], p, penalised(penalty, alpha, written[:-1], p)))
-        closed = sorted(closed, key=lambda hypothesis: -hypothesis.score)[:width]
-        beam = [candidate for candidate in candidates if candidate[0][-1] != EOS][:width]
-        if not beam:
-            break
-        now = penalised(penalty, alpha, beam[0][0][:-1], beam[0][1])
-        if len(closed) == width and now <= closed[-1].score:
-            break
-    return closed
-
-
-@pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_a_narrow_beam_keeps_what_a_simple_one_keeps(width: int, penalty: str, alpha: float) -> None:
-    chain, rules = random_chain(12, seed=width, sharpness=1.5), limits([7, 5, 2, 6] * 3)
-    found = search(chain, rules, width=width, nbest=width, penalty=penalty, alpha=alpha)
-    for source, hypotheses in enumerate(found):
-        same(hypotheses, simple_beam(chain, rules, source, width, penalty, alpha))
-
-
 def test_a_beam_of_one_takes_the_likeliest_token_at_each_step() -> None:
     chain, rules = random_chain(20, seed=3, sharpness=2.0), limits([6] * 20)
     for source, (hypothesis,) in enumerate(search(chain, rules, width=1)):
