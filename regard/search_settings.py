@@ -28,7 +28,21 @@ class Search(Section):
     min_length: int = Field(0, ge=0, le=10**6, description="fewest tokens")
     max_length: Size = Field(256, description="most tokens")
     max_ratio: float = Field(3.0, gt=0, le=10**6, description="most tokens for each source token (and 10 more)")
-    exact: bool = Field(False, description="search on until no open hypothesis could still win")
+    stop: Literal["early", "heuristic", "exact"] = Field(
+        "heuristic", description="when the search of a beam is over: once `beam` hypotheses have ended (early), once "
+        "moreover no open one scores better now (heuristic), or once none ever could (exact)"
+    )  # fmt: skip
+    at_limit: Literal["scored", "forced", "cut"] = Field(
+        "scored", description="the end of a hypothesis that reaches max_length: scored as any token, forced with "
+        "probability 1, or left out, which cuts it off there"
+    )  # fmt: skip
+    prefix_scored: bool = Field(
+        True, description="whether a prefix (of a language model: the prompt) counts in score and length of a beam"
+    )
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=100, description="divide the scores of tokens that were written before by this, multiply those "
+        "below 0 (Keskar et al. 2019): of a beam log-probabilities, greedily and of samples logits (1: leave them)"
+    )  # fmt: skip
     sample: bool = Field(False, description="draw from the model instead of searching for the best")
     temperature: float = Field(1.0, ge=1e-6, le=10**6, description="of sampling: below 1 sharpens, above flattens")
     epsilon: float | None = Field(
@@ -74,6 +88,8 @@ class Search(Section):
             raise ValueError(f"beam ({self.beam}) is not divisible by groups ({self.groups})")
         if self.contrastive and self.nbest > 1:
             raise ValueError("contrastive search gives one output; leave nbest at 1")
+        if self.contrastive and self.repetition_penalty != 1:
+            raise ValueError("contrastive search has a penalty of its own; leave repetition_penalty at 1")
         if self.min_length > self.max_length:
             raise ValueError(f"min_length ({self.min_length}) is more than max_length ({self.max_length})")
         return self

@@ -11,12 +11,18 @@ STEM = ("halvings", "channels", "coordinates")
 
 
 def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
-    """Plain settings, with what stood in `data`, `tokens.shared` and `model.head` where it stands now."""
+    """Plain settings, with what stood in `data`, `tokens.shared`, `model.head` and `search.exact` where it is now."""
     found = {name: dict(value) if isinstance(value, dict) else value for name, value in settings.items()}
     found |= {side: {"kind": found[side]} for side in ("source", "target") if isinstance(found.get(side), str)}
     data, tokens, model = (_section(found, name) for name in ("data", "tokens", "model"))
     if all(isinstance(found.get(side, {}), dict) for side in ("source", "target")):
         _upgrade_sides(found, data, tokens, model)
+    search = _section(found, "search")
+    if isinstance(search.get("exact"), bool):
+        if search.pop("exact"):
+            search["stop"] = "exact"
+        elif search.get("stop") == "exact":
+            search["stop"] = "heuristic"
     encoder = model.get("encoder")
     kind = encoder.get("kind") if isinstance(encoder, dict) else None
     if isinstance(encoder, dict) and (kind == "convolution" or (kind == "stem" and any(x in encoder for x in STEM))):

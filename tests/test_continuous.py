@@ -63,17 +63,20 @@ class Asked:
 
     @property
     def limits(self) -> Limits:
-        rules = {"no_repeat": 2} if self.kind == "exact" else {}
+        rules: dict[str, Any] = {"no_repeat": 2} if self.kind == "exact" else {}
+        if self.kind == "early":
+            rules = {"at_limit": ("scored", "forced", "cut")[self.number % 3], "repetition": 1.3, "opening": (4,)}
         longest, shortest = torch.tensor([self.longest]), min(self.number % 4, self.longest)
         return Limits(longest, BEGIN, END, forbidden=(0, 1), shortest=shortest, prefix=[self.prefix], **rules)
 
     @property
     def options(self) -> dict[str, Any]:
-        usual = {"width": 1, "nbest": 1, "penalty": "average", "alpha": 1.0, "exact": False, "counted": 0}
+        usual = {"width": 1, "nbest": 1, "penalty": "average", "alpha": 1.0, "stop": "heuristic", "counted": 0}
         own: dict[str, dict[str, Any]] = {
             "greedy": {},
             "beam": {"width": 3, "nbest": 2},
-            "exact": {"width": 4, "nbest": 4, "penalty": "gnmt", "alpha": 0.7, "exact": True},
+            "early": {"width": 3, "nbest": 3, "stop": "early"},
+            "exact": {"width": 4, "nbest": 4, "penalty": "gnmt", "alpha": 0.7, "stop": "exact"},
             "phrase": {"width": 3, "penalty": "none", "constraints": [PHRASES[self.number % len(PHRASES)]]},
         }
         return {**usual, **own[self.kind]}
@@ -94,7 +97,7 @@ class Asked:
         return line_keys(3, [self.number])
 
 
-KINDS = ("greedy", "beam", "sample", "exact", "phrase")
+KINDS = ("greedy", "early", "beam", "sample", "exact", "phrase")
 
 
 def asked(count: int, choice: random.Random, kinds: Sequence[str] = KINDS, longest: int = LONGEST - 2) -> list[Asked]:
@@ -235,7 +238,9 @@ VOCABULARY = Symbols("word", WORDS)
 TEXTS = ["alpha beta", "gamma", "delta epsilon zeta eta theta", "beta beta alpha", "eta theta gamma delta"]
 SEARCHES: list[dict[str, Any]] = [
     {"beam": 1}, {"beam": 4, "nbest": 3}, {"sample": True, "nbest": 2, "seed": 7}, {"beam": 3, "no_repeat": 2},
-    {"beam": 2, "length_penalty": "gnmt", "exact": True, "min_length": 2}, {"sample": True, "temperature": 0.7},
+    {"beam": 2, "length_penalty": "gnmt", "stop": "exact", "min_length": 2}, {"sample": True, "temperature": 0.7},
+    {"beam": 3, "stop": "early", "at_limit": "forced", "repetition_penalty": 1.2},
+    {"beam": 1, "repetition_penalty": 1.5}, {"sample": True, "nbest": 2, "repetition_penalty": 1.5},
 ]  # fmt: skip
 WHOLE: list[dict[str, Any]] = [{"mbr": 4}, {"contrastive": 0.5, "beam": 1}, {"beam": 4, "groups": 2}]
 MODELS: dict[str, dict[str, Any]] = {
@@ -325,7 +330,7 @@ def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int) 
     model = system(name)
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
-        for i, (text, search) in enumerate(zip(TEXTS * 2, SEARCHES + WHOLE, strict=False))
+        for i, (text, search) in enumerate(zip(TEXTS * 3, SEARCHES + WHOLE, strict=False))
     ]
     works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
     works.append(Work(TEXTS[1], model.search_settings(beam=1), prefix_tokens=(7, 8)))
@@ -340,7 +345,7 @@ def test_a_language_model_goes_on_from_prompts_and_streams() -> None:
     model = system("decoder-only", source={"kind": "none"})
     works = [
         Work(text, model.search_settings(**search), number=i)
-        for i, (text, search) in enumerate(zip(["", *TEXTS] * 2, SEARCHES * 2, strict=True))
+        for i, (text, search) in enumerate(zip(["", *TEXTS] * 3, SEARCHES * 2, strict=True))
     ]
     found = drive(new_engine(model.task, budget=10**4), works)
     for work, heard in zip(works, found, strict=True):
@@ -535,7 +540,7 @@ def test_settled_tokens_are_those_of_all_that_can_still_win() -> None:
     table[a, b], table[a, c] = 0.55, 0.45
     table[b, b], table[b, END], table[c, END] = 0.9, 0.1, 1.0
     search = new_beam_search(
-        Limits(torch.tensor([4]), BEGIN, END), width=2, nbest=1, penalty="none", alpha=1.0, exact=False, counted=0
+        Limits(torch.tensor([4]), BEGIN, END), width=2, nbest=1, penalty="none", alpha=1.0, stop="heuristic", counted=0
     )
     told = []
     while not search.over.all():

@@ -454,26 +454,28 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     found, told = search_settings(Given(tmp_path, {}, generation, {}), NATIVE, 64)
     assert (found["beam"], found["alpha"], found["length_penalty"], found["no_repeat"]) == (6, 0.6, "average", 3)
     assert (found["min_length"], found["max_length"], found["unknown"]) == (4, 63, True)
-    assert told == [
-        "early_stopping True", "eos_token_id [9]", "bad_words_ids of several tokens (1)", "repetition_penalty 1.3",
-    ]  # fmt: skip
+    assert (found["stop"], found["repetition_penalty"], found["at_limit"]) == ("early", 1.3, "forced")
+    assert told == ["eos_token_id [9]", "bad_words_ids of several tokens (1)"]
     sampled, told = search_settings(
         Given(tmp_path, {"do_sample": True, "top_p": 0.9}, {"max_new_tokens": 9}, {}), NATIVE, 64
     )
     assert (sampled["sample"], sampled["top_p"], sampled["top_k"], sampled["max_length"]) == (True, 0.9, 50, 9)
     assert not told
-    exact, _ = search_settings(Given(tmp_path, {}, {"early_stopping": "never", "length_penalty": 0.0}, {}), NATIVE, 64)
-    assert (exact["exact"], exact["length_penalty"]) == (True, "none")
+    never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
+    exact, _ = search_settings(Given(tmp_path, {}, never, {}), NATIVE, 64)
+    assert (exact["stop"], exact["length_penalty"], exact["at_limit"]) == ("exact", "none", "cut")
+    with pytest.raises(ConfigError, match="early_stopping: 'late'; it is true, false or 'never'"):
+        search_settings(Given(tmp_path, {}, {"early_stopping": "late"}, {}), NATIVE, 64)
 
 
 def test_what_generation_asks_for_and_is_not_there_is_warned_of(made: Get, tmp_path: Path) -> None:
     shutil.copytree(made(gpt2).folder, tmp_path / "there")
     path = tmp_path / "there" / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "encoder_repetition_penalty": 1.2}))
     heard: list[str] = []
     import_model(tmp_path / "there", tmp_path / "here", warn=heard.append)
     assert len(heard) == 1
-    assert "does without: repetition_penalty 1.2" in heard[0]
+    assert "does without: encoder_repetition_penalty 1.2" in heard[0]
 
 
 # Damaged and hostile folders

@@ -84,12 +84,16 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "lstm to rotary": (
         {"kind": "lstm"},
         {**BLOCK, "positions": "rotary", "normalize": "rms", "gated": True, "activation": "silu"},
-        {"search": {"exact": True, "no_repeat": 2, "max_ratio": 0.1, "max_length": 12}},
+        {"search": {"stop": "exact", "no_repeat": 2, "max_ratio": 0.1, "max_length": 12, "at_limit": "cut"}},
     ),
     "shared Transformers": (
         {**BLOCK, "positions": "shaw", "norm": "post"},
         {**BLOCK, "positions": "shaw", "norm": "post"},
-        {"share_layers": True, "share_embeddings": True, "search": {"length_penalty": "none", "unknown": True}},
+        {
+            "share_layers": True,
+            "share_embeddings": True,
+            "search": {"length_penalty": "none", "unknown": True, "stop": "early", "at_limit": "forced"},
+        },
     ),
     "source before target": ({"kind": "none"}, {**BLOCK, "positions": "alibi"}, {}),
     "Transformer language model": (

@@ -84,8 +84,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"width": 1},
     {"width": 3, "nbest": 3, "penalty": "average"},
     {"width": 4, "nbest": 2, "penalty": "gnmt", "alpha": 0.6, "rules": {"shortest": 2, "no_repeat": 1}},
-    {"width": 2, "exact": True, "penalty": "average", "rules": {"no_repeat": 2}},
+    {"width": 2, "stop": "exact", "penalty": "average", "rules": {"no_repeat": 2}},
     {"width": 2, "prefix": [[i % 5 + 3] if i % 2 and i * 5 % 7 else [] for i in range(11)]},
+    {"width": 3, "stop": "early", "rules": {"repetition": 1.3, "at_limit": "cut", "opening": (4,)}},
+    {"width": 1, "rules": {"repetition": 1.5, "at_limit": "forced", "before": (5,)}},
 ]
 
 
@@ -114,29 +116,34 @@ RULES: list[dict[str, Any]] = [
     {"forbidden": (0, 1), "shortest": 3},
     {"forbidden": (0, 2)},  # of which nothing can close
     {"prefix": [[4, 5], [], [6], [5, 5, 5]]},
+    {"forbidden": (0, 1), "at_limit": "forced"},
+    {"prefix": [[4, 5], [], [6], [5, 5, 5]], "at_limit": "cut"},
 ]
 # On a GPU, or with `FULL`, each rule with each shape; in the interpreter, which takes seconds for a case, one of them,
 # and fewer turns of a search.
 ALL = FULL or DEVICE.type == "cuda"
 LARGE = 5000 if ALL else 2100  # in several parts
-SHAPES = [(1, "none", False, 40), (3, "average", True, 7), (3, "average", False, LARGE), (4, "gnmt", False, 7)]
+SHAPES = [
+    (1, "none", "heuristic", 40), (3, "average", "exact", 7), (3, "average", "early", LARGE),
+    (3, "average", "heuristic", LARGE), (4, "gnmt", "early", 7),
+]  # fmt: skip
 TURNS = [
     (rules, *shape)
     for (i, rules), (j, shape) in product(enumerate(RULES), enumerate(SHAPES))
-    if ALL or (i, j) == (3, 3)
+    if ALL or (i, j) == (5, 4)
 ]
 
 
-@pytest.mark.parametrize(("rules", "width", "penalty", "exact", "vocabulary"), TURNS, ids=str)
+@pytest.mark.parametrize(("rules", "width", "penalty", "stop", "vocabulary"), TURNS, ids=str)
 def test_a_turn_by_the_kernel_is_a_turn(
-    kernel: None, rules: dict[str, Any], width: int, penalty: str, exact: bool, vocabulary: int
+    kernel: None, rules: dict[str, Any], width: int, penalty: str, stop: str, vocabulary: int
 ) -> None:
     """Turn after turn, from boards that are the same, to boards that are; what nobody reads may differ."""
     from regard.search import triton_beam
 
     longest = [6, 3, 1, 5] if ALL else [3, 2, 1, 3]
     limits = Limits(torch.tensor(longest, device=DEVICE), 1, 2, **rules).filled(5)
-    turn = _Turn(Chooser(width, 2), penalty, 0.7, exact, max(longest), False, 0)
+    turn = _Turn(Chooser(width, 2), penalty, 0.7, stop, max(longest), False, 0)
     board = Board.new(limits, 1, width, width, 8)
     generator = torch.Generator().manual_seed(5)
     for _ in range(max(longest) + 1):
@@ -144,8 +151,7 @@ def test_a_turn_by_the_kernel_is_a_turn(
         logits[..., 2] += 2.0  # some close
         assert turn._has_kernel(board, logits)
         expected, rows = turn._choose(cloned(board), logits.log_softmax(-1))
-        mildest = float(turn._divisor(torch.tensor([max(longest) + 1.0]))) if exact else None
-        found = triton_beam.turn(logits, board, penalty, 0.7, mildest)
+        found = triton_beam.turn(logits, board, penalty, 0.7, stop, turn._mildest(board))
         board.length.add_(1)
 
         assert torch.equal(board.over, expected.over)

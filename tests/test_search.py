@@ -15,6 +15,7 @@ from regard.search.limits import Hypothesis, Limits
 from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, Steps, allowed, limits, markov, random_chain
 
 ALL = 64  # wider than all there is to try within three tokens
+STOPS = ["early", "heuristic", "exact"]
 PENALTIES = [("none", 1.0), ("gnmt", 0.6), ("gnmt", 2.0), ("average", 1.0), ("average", 0.5)]
 
 
@@ -47,7 +48,7 @@ def same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 def test_a_full_beam_finds_the_nbest_of_an_enumeration(penalty: str, alpha: float, seed: int) -> None:
     """Each source within its own `longest`."""
     chain, rules = random_chain(5, seed), limits([3, 1, 0, 2, 3])
-    found = search(chain, rules, width=ALL, nbest=10, penalty=penalty, alpha=alpha, exact=True)
+    found = search(chain, rules, width=ALL, nbest=10, penalty=penalty, alpha=alpha, stop="exact")
     assert [len(x) for x in found] == [10, 4, 1, 10, 10]
     for source, hypotheses in enumerate(found):
         same(hypotheses, best(chain, rules, source, 10, penalty, alpha))
@@ -94,51 +95,16 @@ def test_an_exact_search_stops_only_when_nothing_better_can_come(
     expected = sorted(
         (penalised(penalty, alpha, [A] * n, chain.log_prob(0, [A] * n)) for n in range(most + 1)), reverse=True
     )
-    found = search(chain, limits([most]), width=2, nbest=2, penalty=penalty, alpha=alpha, exact=True)[0]
+    found = search(chain, limits([most]), width=2, nbest=2, penalty=penalty, alpha=alpha, stop="exact")[0]
     assert [x.score for x in found] == pytest.approx(expected[:2], abs=1e-9)
 
 
 def test_a_search_that_is_not_exact_stops_when_nothing_better_is_there_now() -> None:
     chain = line([0.4, 1 - 1e-9, 1 - 1e-9, 1 - 1e-9])
     hasty = search(chain, limits([4]), width=1, penalty="average")[0][0]
-    exact = search(chain, limits([4]), width=1, penalty="average", exact=True)[0][0]
+    exact = search(chain, limits([4]), width=1, penalty="average", stop="exact")[0][0]
     assert (hasty.tokens, exact.tokens) == ([], [A] * 4)
     assert chain.rows_seen == [1] + [1] * 5
-
-
-def simple_beam(chain: Chain, rules: Limits, source: int, width: int, penalty: str, alpha: float) -> list[Hypothesis]:
-    """Beam search as one would explain it, for one source, with lists."""
-    beam: list[tuple[list[int], float]] = [([], 0.0)]
-    closed: list[Hypothesis] = []
-    longest = int(rules.longest[source])
-    for length in range(longest + 1):
-        candidates = []
-        for tokens, p in beam:
-            row = chain.rows(source, tokens)[-1]
-            candidates += [
-                ([*tokens, token], p + row[token]) for token in ([EOS, A, B, C] if length < longest else [EOS])
-            ]
-        candidates = sorted(candidates, key=lambda candidate: -candidate[1])[: 2 * width]
-        for written, p in candidates[:width]:
-            if written[-1] == EOS:
-                closed.append(Hypothesis(written[:-1], p, penalised(penalty, alpha, written[:-1], p)))
-        closed = sorted(closed, key=lambda hypothesis: -hypothesis.score)[:width]
-        beam = [candidate for candidate in candidates if candidate[0][-1] != EOS][:width]
-        if not beam:
-            break
-        now = penalised(penalty, alpha, beam[0][0][:-1], beam[0][1])
-        if len(closed) == width and now <= closed[-1].score:
-            break
-    return closed
-
-
-@pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_a_narrow_beam_keeps_what_a_simple_one_keeps(width: int, penalty: str, alpha: float) -> None:
-    chain, rules = random_chain(12, seed=width, sharpness=1.5), limits([7, 5, 2, 6] * 3)
-    found = search(chain, rules, width=width, nbest=width, penalty=penalty, alpha=alpha)
-    for source, hypotheses in enumerate(found):
-        same(hypotheses, simple_beam(chain, rules, source, width, penalty, alpha))
 
 
 def test_a_beam_of_one_takes_the_likeliest_token_at_each_step() -> None:
@@ -176,12 +142,12 @@ def test_sources_that_are_done_leave_the_batch_and_results_stay_in_order() -> No
     assert chain.rows_seen == [4, 6, 4, 4]
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_batch_of_one_equals_a_batch_of_many(width: int, penalty: str, alpha: float, exact: bool) -> None:
+def test_a_batch_of_one_equals_a_batch_of_many(width: int, penalty: str, alpha: float, stop: str) -> None:
     chain, longest = random_chain(6, seed=9, sharpness=2.0), [5, 3, 6, 0, 2, 5]
-    options: dict[str, Any] = {"width": width, "nbest": width, "penalty": penalty, "alpha": alpha, "exact": exact}
+    options: dict[str, Any] = {"width": width, "nbest": width, "penalty": penalty, "alpha": alpha, "stop": stop}
     together = search(chain, limits(longest), **options)
     for source, hypotheses in enumerate(together):
         alone = Chain(chain.log_probs[source : source + 1], chain.mix)
@@ -228,17 +194,17 @@ def test_one_source_without_a_way_on_does_not_stop_another() -> None:
     no_repeat=st.integers(0, 3),
     forbidden=st.sampled_from([(BOS,), (BOS, A), (BOS, B, C)]),
     penalty=st.sampled_from(PENALTIES),
-    exact=st.booleans(),
+    stop=st.sampled_from(STOPS),
 )
 def test_every_hypothesis_is_what_it_says(
     seed: int, width: int, longest: list[int], shortest: int, no_repeat: int, forbidden: tuple[int, ...],
-    penalty: tuple[str, float], exact: bool,
+    penalty: tuple[str, float], stop: str,
 ) -> None:  # fmt: skip
     """At any width: within the rules, scored as the model scores it, different from the others, best first."""
     chain = random_chain(len(longest), seed)
     rules = limits(longest, shortest=shortest, no_repeat=no_repeat, forbidden=forbidden)
     kind, alpha = penalty
-    found = search(chain, rules, width=width, nbest=width, penalty=kind, alpha=alpha, exact=exact)
+    found = search(chain, rules, width=width, nbest=width, penalty=kind, alpha=alpha, stop=stop)
     for source, hypotheses in enumerate(found):
         assert 1 <= len(hypotheses) <= width
         if hypotheses[0].score == -math.inf:

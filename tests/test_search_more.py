@@ -27,6 +27,7 @@ from regard.search.rerank import minimum_bayes_risk
 from regard.search.sample import line_keys, sample
 from tests.chain import BOS, EOS, VOCABULARY, A, B, C, Chain, ChainState, Steps, allowed, limits, markov, random_chain
 
+STOPS = ["early", "heuristic", "exact"]
 ALL = 128  # wider than all there is to try within four tokens
 Phrases = list[list[int]]
 
@@ -179,13 +180,13 @@ CONSTRAINTS: list[Phrases] = [
 ]
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("stop", ["heuristic", "exact"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_full_beam_finds_the_best_that_contain_the_phrases(seed: int, exact: bool) -> None:
+def test_a_full_beam_finds_the_best_that_contain_the_phrases(seed: int, stop: str) -> None:
     """Out of all that never owe more than they have room for, which leaves out some where phrases overlap."""
     sources = len(CONSTRAINTS)
     chain, rules = random_chain(sources, seed), limits([4] * sources)
-    found = search(chain, rules, width=ALL, nbest=5, constraints=CONSTRAINTS, exact=exact)
+    found = search(chain, rules, width=ALL, nbest=5, constraints=CONSTRAINTS, stop=stop)
     for source, (hypotheses, phrases) in enumerate(zip(found, CONSTRAINTS, strict=True)):
         sequences = [tokens for tokens in allowed(rules, source) if contains(tokens, phrases)]
         able = [
@@ -220,17 +221,17 @@ phrase_lists = st.lists(st.lists(st.sampled_from([A, B, C]), min_size=1, max_siz
     width=st.integers(1, 3),
     constraints=st.lists(phrase_lists, min_size=1, max_size=4),
     room=st.integers(0, 4),
-    exact=st.booleans(),
+    stop=st.sampled_from(STOPS),
     no_repeat=st.integers(0, 2),
 )
 def test_phrases_always_appear(
-    seed: int, width: int, constraints: list[Phrases], room: int, exact: bool, no_repeat: int
+    seed: int, width: int, constraints: list[Phrases], room: int, stop: str, no_repeat: int
 ) -> None:
     """In a beam narrower than there are banks too, and where there is room for nothing else."""
     chain = random_chain(len(constraints), seed, sharpness=3.0)
     rules = limits([sum(map(len, phrases)) + room for phrases in constraints], no_repeat=no_repeat)
     found = search(
-        chain, rules, width=width, nbest=width, constraints=constraints, exact=exact, penalty="average", alpha=1.0
+        chain, rules, width=width, nbest=width, constraints=constraints, stop=stop, penalty="average", alpha=1.0
     )
     for source, (hypotheses, phrases) in enumerate(zip(found, constraints, strict=True)):
         assert 1 <= len(hypotheses) <= width
@@ -275,9 +276,9 @@ def test_phrases_that_begin_alike_find_room_to_the_last_token(width: int) -> Non
 def test_once_enough_have_closed_only_an_exact_search_waits_for_phrases() -> None:
     """What goes on without C is likelier than what has closed, but still has C to pay for."""
     chain = markov({BOS: {A: 0.9, C: 0.1}, A: {A: 0.9, C: 0.1}, C: {EOS: 1.0}})
-    for exact, steps in ((False, 3), (True, 20)):
+    for stop, steps in (("heuristic", 3), ("exact", 20)):
         chain.rows_seen.clear()
-        (found,) = search(chain, limits([20]), width=2, nbest=2, constraints=[[[C]]], exact=exact)
+        (found,) = search(chain, limits([20]), width=2, nbest=2, constraints=[[[C]]], stop=stop)
         assert [x.tokens for x in found] == [[C], [A, C]]
         assert len(chain.rows_seen) == steps
 
@@ -449,10 +450,10 @@ def test_groups_without_a_way_on_give_one_open_hypothesis() -> None:
     assert hypotheses == [Hypothesis([A], -math.inf, -math.inf)]
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_with_groups_a_batch_of_one_equals_a_batch_of_many(exact: bool) -> None:
+@pytest.mark.parametrize("stop", STOPS)
+def test_with_groups_a_batch_of_one_equals_a_batch_of_many(stop: str) -> None:
     chain, longest, prefix = random_chain(5, seed=9, sharpness=2.0), [5, 3, 6, 0, 7], [[], [A, A], [B], [], [C]]
-    options: dict[str, Any] = {"width": 4, "nbest": 4, "groups": 2, "exact": exact, "penalty": "average"}
+    options: dict[str, Any] = {"width": 4, "nbest": 4, "groups": 2, "stop": stop, "penalty": "average"}
     together = search(chain, limits(longest, prefix=prefix), **options)
     for source, hypotheses in enumerate(together):
         assert all(x.tokens[: len(prefix[source])] == prefix[source] for x in hypotheses)

@@ -39,6 +39,9 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # how it was writte
             "data": {"alignment": False}, "model": {"decoder": "none"},
         },
     ),
+    "a search that is exact": ({"search": {"exact": True, "beam": 3}}, {"search": {"stop": "exact", "beam": 3}}),
+    "a search that is not": ({"search": {"exact": False}}, {"search": {}}),
+    "a search that is no more": ({"search": {"exact": False, "stop": "exact"}}, {"search": {"stop": "heuristic"}}),
     "length": ({"data": {"max_length": 20}}, {"source": {"max_length": 20}, "target": {"max_length": 20}}),
     "length of a label's text": (
         {"data": {"max_length": 20}, "model": {"head": "label", "decoder": "none"}},

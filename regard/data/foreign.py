@@ -242,7 +242,15 @@ def check_marks(marks: Marks, size: int) -> None:
     """Refuse marks that are no ids of a vocabulary of this size: each would index an embedding, or logits."""
     frame = marks.source or Frame()
     named = (marks.end, marks.begin, marks.pad, marks.unknown, marks.separator, marks.mask)
-    several = (*marks.first, *marks.unwritten, *marks.sentinels, *frame.before, *frame.between, *frame.after)
+    several = (
+        *marks.first,
+        *marks.unwritten,
+        *marks.opening,
+        *marks.sentinels,
+        *frame.before,
+        *frame.between,
+        *frame.after,
+    )
     for i in (*marks.names, *(one for one in named if one is not None), *several):
         if type(i) is not int or not 0 <= i < size:
             raise ValueError(f"it has a mark {i!r}, and a size of {size}")
@@ -260,10 +268,11 @@ def marks_from_json(content: Mapping[str, Any]) -> Marks:
     names = {int(i): str(name) for i, name in given.pop("names").items()}
     frame = given.pop("source", None)
     source = None if frame is None else Frame(**{side: _ids(frame[side]) for side in frame})
-    first, unwritten, sentinels = (_ids(given.pop(name, ())) for name in ("first", "unwritten", "sentinels"))
+    lists = ("first", "unwritten", "opening", "sentinels")
+    first, unwritten, opening, sentinels = (_ids(given.pop(name, ())) for name in lists)
     if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
         raise ValueError("its marks should be whole numbers")
-    return Marks(names, source=source, first=first, unwritten=unwritten, sentinels=sentinels, **given)
+    return Marks(names, source=source, first=first, unwritten=unwritten, opening=opening, sentinels=sentinels, **given)
 
 
 def _ids(given: Any) -> tuple[int, ...]:

@@ -66,6 +66,7 @@ class Marks:
     first: tuple[int, ...] = ()  # what the input of a decoder begins with; all but one are neither scored nor shown
     counted: int = 0  # how many of them count in the length of an output
     unwritten: tuple[int, ...] = ()  # what no output holds, beside `unknown`
+    opening: tuple[int, ...] = ()  # what no output begins with, be it the end
     source: Frame | None = None  # what stands around a source, whatever reads it; None: what the model asks for
     sentinels: tuple[int, ...] = ()  # what stands for spans that are missing, one after the other, as T5 has them
 

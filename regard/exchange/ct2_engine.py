@@ -3,7 +3,8 @@
 By default it is one search under CTranslate2's own rules, the fastest. Its beams choose as Regard's do, and differ in
 three things: they stop as soon as `beam` hypotheses have ended, where Regard goes on while an open one scores better
 than the worst of them; they share out the probability of tokens that may not come among the others; and they break off
-at the limit, where Regard adds the end. So an output may be another than Regard's, with a score at most as good.
+at the limit, where Regard does what `at_limit` says. So an output may be another than Regard's, with a score at most as
+good.
 
 With `exact` it gives what Regard gives, the tokens and, up to rounding, the numbers. Marks are not forbidden but end a
 hypothesis, which is then left out. The search goes on for more hypotheses, of which those are left out that ended after
@@ -44,7 +45,11 @@ EXPORT = "export.json"  # what an exported folder was made from
 LINES = 32  # in a batch on a CPU, where more are no faster
 NEVER = -1e9  # below it, `log p` of what CTranslate2 only fills its beam with
 _ELSEWHERE = "CTranslate2 writes and scores, and does not show what it attends to; load the Regard model for that"
-_PLAIN = {"sample": False, "mbr": 0, "contrastive": 0.0, "coverage": 0.0, "exact": False, "groups": 1}
+_PLAIN: dict[str, tuple[object, ...]] = {
+    "sample": (False,), "mbr": (0,), "contrastive": (0.0,), "coverage": (0.0,), "stop": ("heuristic", "early"),
+    "groups": (1,), "repetition_penalty": (1.0,), "prefix_scored": (True,),
+}  # fmt: skip
+_AS_REGARD = {**_PLAIN, "stop": ("heuristic",), "at_limit": ("scored",)}  # of which it gives what Regard gives
 
 
 def ct2() -> Any:
@@ -71,10 +76,11 @@ def names(tokenizer: Tokenizer) -> list[str]:
     return list(unique)
 
 
-def refuse(search: Search, phrases: object = None) -> None:
-    """Raise an error if a search is asked for that CTranslate2 does not have."""
-    for name, plain in _PLAIN.items():
-        if (value := getattr(search, name)) != plain:
+def refuse(search: Search, phrases: object = None, *, exact: bool = False) -> None:
+    """Raise an error if a search is asked for that CTranslate2 does not have, or of which it has not what Regard would
+    give, if that is wanted (`exact`)."""
+    for name, plain in (_AS_REGARD if exact else _PLAIN).items():
+        if (value := getattr(search, name)) not in plain:
             raise ConfigError(
                 f"search.{name} is {value}, and the engine ctranslate2 has plain beam search alone; leave out --engine"
             )
@@ -161,7 +167,9 @@ class CTranslate2Engine(TextGeneration):
         phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
         observer: TreeObserver | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        refuse(settings, phrases)
+        refuse(settings, phrases, exact=self.exact)
+        if self.target.marks.opening:
+            raise ConfigError("the engine ctranslate2 cannot keep tokens from coming first; leave out --engine")
         if observer is not None:
             raise ConfigError(_ELSEWHERE)
         room, before = self.room(sources, settings), prefixes or [[] for _ in sources]

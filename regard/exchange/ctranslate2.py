@@ -44,7 +44,8 @@ KIND = "CTranslate2 export"
 QUANTIZATIONS = (
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16",
 )  # fmt: skip
-COMPARED = {"beam": 5, "exact": False, "no_repeat": 0}  # the search that a model and its export are compared with
+# The search that a model and its export are compared with.
+COMPARED = {"beam": 5, "stop": "heuristic", "at_limit": "scored", "repetition_penalty": 1.0, "no_repeat": 0}
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "shaw", "t5", "rotary", "alibi")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 

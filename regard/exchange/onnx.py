@@ -84,6 +84,10 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
     if len(task.first) > 1:
         raise ConfigError("outputs of this model begin with several marks, and the runner of ONNX exports with one")
+    if task.target.marks.opening:
+        raise ConfigError(
+            "this model has tokens that may not come first, which the runner of ONNX exports cannot keep to"
+        )
     for part in system.config.model.encoders:
         if segments := getattr(part.stem, "segments", 0):
             raise ConfigError(

@@ -32,8 +32,8 @@ from regard.errors import ConfigError, DataError, MissingExtraError, ModelError,
 
 RUNNER = "runner.json"
 SETTINGS = (
-    "beam", "length_penalty", "alpha", "no_repeat", "min_length", "max_length", "max_ratio", "exact", "unknown",
-    "max_source", "batch_tokens",
+    "beam", "length_penalty", "alpha", "no_repeat", "min_length", "max_length", "max_ratio", "stop", "at_limit",
+    "unknown", "max_source", "batch_tokens",
 )  # fmt: skip  # of a search; each has the meaning of the setting of that name in Regard
 Array = NDArray[Any]
 State = dict[str, Array]
@@ -119,15 +119,17 @@ class Runner:
         """The model's own search settings with changes."""
         for name in changes.keys() - set(SETTINGS):
             raise ConfigError(f"this runner knows no search setting '{name}'; there are: {', '.join(SETTINGS)}")
-        return SimpleNamespace(**{**self.facts["search"], **changes})
+        own = dict(self.facts["search"])
+        before = {"stop": "exact" if own.pop("exact", False) else "heuristic", "at_limit": "scored"}  # in older exports
+        return SimpleNamespace(**{**before, **own, **changes})
 
     def search(
         self, items: Sequence[Item], prefixes: Sequence[Sequence[int]] | None = None, **changes: Any
     ) -> list[list[Found]]:
         """Beam search for one batch of sources, as `regard/search/beam.py` does it: outputs of each, best first.
 
-        A search is over when `beam` hypotheses are closed and no open one scores better than the worst of them now
-        (`exact`: could ever). A beam of one is greedy search.
+        A search is over when `beam` hypotheses are closed (`stop` "early") and no open one scores better than the worst
+        of them now ("heuristic") or could ever ("exact"). A beam of one is greedy search.
         """
         search, end = self.settings(**changes), self.marks["end"]
         prefix = [list(tokens) for tokens in prefixes or [[] for _ in items]]
@@ -153,15 +155,20 @@ class Runner:
                 for j in np.flatnonzero(closes[k, : search.beam] & (value[k, : search.beam] > -math.inf)):
                     total = float(value[k, j])
                     tokens = written[k, parent[k, j], 1:].tolist()
-                    closed[i].append(Found(tokens, total, total / _penalty(search, length + 1)))
+                    closed[i].append(Found(tokens, total, total / _penalty(search, length + 1, longest[i])))
                 closed[i] = sorted(closed[i], key=lambda found: -found.score)[: search.beam]
 
             # Twice as many candidates as there are places: even if half of them close, enough stay open.
             value, best = _top(np.where(closes, -math.inf, value), search.beam)
             parent, token = (np.take_along_axis(x, best, 1) for x in (parent, token))
-            mildest = _penalty(search, int(longest.max()) + 1 if search.exact else length + 1)
+            last = int(longest.max()) + 1 if search.stop == "exact" else length + 1
+            mildest = np.array(
+                [_penalty(search, last, longest.max() if search.stop == "exact" else longest[i]) for i in live]
+            )
             worst = np.array([closed[i][-1].score if len(closed[i]) == search.beam else -math.inf for i in live])
             over = (value.max(1) / mildest <= worst) | (longest[live] <= length)
+            if search.stop == "early":  # what is cut off now ends with what closes now
+                over |= (worst > -math.inf) & ((search.at_limit != "cut") | (longest[live] != length + 1))
             for k in np.flatnonzero(over).tolist():
                 if not closed[live[k]]:  # the limits left no way on: the best open one
                     tokens = prefix[live[k]] + written[k, 0, 1:].tolist()[len(prefix[live[k]]) :]
@@ -247,14 +254,17 @@ class Runner:
         if length < search.min_length:
             given[..., end] = -math.inf
         for i in np.flatnonzero(longest <= length).tolist():
-            kept.setdefault(i, given[i, :, end].copy())
+            ending = given[i, :, end].copy()
+            kept.setdefault(i, ending if search.at_limit == "scored" else np.where(ending > -math.inf, 0.0, ending))
         for i, value in kept.items():
             given[i] = -math.inf
             given[i, :, due.get(i, end)] = value
 
 
-def _penalty(search: SimpleNamespace, length: int) -> float:
-    """What `log p` of so many tokens, the closing mark counted, is divided by."""
+def _penalty(search: SimpleNamespace, length: int, longest: int) -> float:
+    """What `log p` of so many tokens, the closing mark counted, is divided by; what is cut off after the `longest` that
+    it may have has no such mark."""
+    length = min(length, max(int(longest), 1)) if search.at_limit == "cut" else length
     if search.length_penalty == "none":
         return 1.0
     return float(((5.0 + length) / 6.0 if search.length_penalty == "gnmt" else length) ** search.alpha)

@@ -24,7 +24,10 @@ from regard.tasks.results import Tokens
 TOLERANCE = 1e-3  # of `log p` of a token
 ROUNDING = 1e-5  # of an attention weight
 LONGEST = 24  # tokens of a made-up source
-PLAIN = {"nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0}
+PLAIN = {
+    "nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0, "repetition_penalty": 1.0,
+    "prefix_scored": True,
+}  # fmt: skip
 
 
 Decode = Callable[[Sequence[Item], Search, Sequence[Tokens]], list[list[Hypothesis]]]

@@ -22,7 +22,7 @@ from regard.search.board import Board, copy_to_host
 from regard.search.choice import Chooser, Constrained, Diverse
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits, length_penalty
-from regard.search.stepper import LazyStart, Step, Stepper, started
+from regard.search.stepper import LazyStart, Step, Stepper, scoring, started
 
 WINDOW = 32  # slots of the target that a recorded turn has room for at first
 WIDEST = 16  # beam that a turn has a kernel for
@@ -30,14 +30,15 @@ WIDEST = 16  # beam that a turn has a kernel for
 
 def beam_search(
     model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
-    alpha: float = 1.0, exact: bool = False, constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    alpha: float = 1.0, stop: str = "heuristic", constraints: Sequence[Sequence[Sequence[int]]] | None = None,
     groups: int = 1, diversity: float = 0.5, counted: int = 0, observe: Callable[[Chooser], Chooser] | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
 
-    A beam is done when it has `width` closed hypotheses and no open one scores better than the worst of them now;
-    with `exact`, when no open one could ever (its log-probability cannot rise, so it is held against the mildest
-    penalty it may still reach). A source for which the limits left no way to close gives its best open hypothesis.
+    A beam is done when it has `width` closed hypotheses (`stop` "early"); when no open one scores better than the worst
+    of them now ("heuristic"); or when no open one could ever ("exact": its log-probability cannot rise, so it is held
+    against the mildest penalty it may still reach). A source for which the limits left no way to close gives its best
+    open hypothesis.
 
     `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
@@ -53,8 +54,8 @@ def beam_search(
     limits = limits.to(device) if graphs is None else limits
     chooser = _chooser(limits, width, constraints, groups, diversity)
     chooser = chooser if observe is None else observe(chooser)
-    step, normalised = model.logits or model.step, model.logits is None
-    turn = _Turn(chooser, penalty, alpha, exact, most, normalised, counted)
+    step, normalised = scoring(model)
+    turn = _Turn(chooser, penalty, alpha, stop, most, normalised, counted)
     if graphs is not None:
         with exclusive(device):
             return _replay(graphs, turn, step, state, limits, nbest)
@@ -65,13 +66,13 @@ def beam_search(
 
 
 def new_beam_search(
-    limits: Limits, *, width: int, nbest: int, penalty: str, alpha: float, exact: bool, counted: int,
-    constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    limits: Limits, *, width: int, nbest: int, penalty: str, alpha: float, stop: str, counted: int,
+    constraints: Sequence[Sequence[Sequence[int]]] | None = None, normalised: bool = True,
 ) -> BeamSearch:  # fmt: skip
-    """Like `beam_search`, for who has the model to advance it by log-probabilities. All turns have as many rows, so
-    that searches can be joined at any of them."""
+    """Like `beam_search`, for who has the model to advance it by logits or, `normalised`, by log-probabilities. All
+    turns have as many rows, so that searches can be joined at any of them."""
     chooser = _chooser(limits, width, constraints, open_=width)
-    return BeamSearch(_Turn(chooser, penalty, alpha, exact, None, True, counted), limits, nbest, open_=width)
+    return BeamSearch(_Turn(chooser, penalty, alpha, stop, None, normalised, counted), limits, nbest, open_=width)
 
 
 class BeamSearch(IncrementalSearch):
@@ -196,7 +197,7 @@ class _Turn:
     chooser: Chooser
     penalty: str
     alpha: float
-    exact: bool
+    stop: str
     most: int | None  # tokens of any output; None: as many as those of each source, which may join later
     normalised: bool
     counted: int = 0  # tokens before those that are written that count in the length
@@ -204,21 +205,35 @@ class _Turn:
     @property
     def key(self) -> Hashable:
         """Identifies it among the turns of a model."""
-        names = (self.penalty, self.alpha, self.exact and self.most, self.normalised, self.counted)
+        most = self.most if self.stop == "exact" else None
+        names = (self.penalty, self.alpha, self.stop, most, self.normalised, self.counted)
         return (self.chooser.width, self.chooser.eos, *names)
 
     def __call__(self, board: Board, given: Tensor) -> tuple[Board, Tensor]:
         """The board after this turn, and the row of the state that each open hypothesis goes on from. `given` are
         logits or, `normalised`, log-probabilities, `(beams, open, vocabulary)`."""
         if not self._has_kernel(board, given):
-            return self._choose(board, given if self.normalised else given.log_softmax(-1, torch.float32))
+            return self._choose(board, self._log_probs(board, given))
         from regard.search import triton_beam
 
-        assert self.most is not None, "the kernel has one bound for all"
-        mildest = float(self._divisor(torch.tensor([self.most + 1.0]))) if self.exact else None
-        rows = triton_beam.turn(given, board, self.penalty, self.alpha, mildest)
+        mildest = self._mildest(board) if self.stop == "exact" else 1.0
+        rows = triton_beam.turn(given, board, self.penalty, self.alpha, self.stop, mildest)
         board.length.add_(1)
         return board, rows
+
+    def _mildest(self, board: Board) -> float:
+        """The penalty of the greatest length that any hypothesis may close with."""
+        assert self.most is not None, "the kernel has one bound for all"
+        return float(self._divisor(torch.tensor([self.most + (board.limits.at_limit != "cut") * 1.0]).clamp(min=1)))
+
+    def _log_probs(self, board: Board, given: Tensor) -> Tensor:
+        """Log-probabilities under the repetition penalty, which is one on logits where the search is greedy and one on
+        log-probabilities elsewhere, as `transformers` has it."""
+        greedy = self.chooser.width == 1
+        if greedy:
+            given = board.limits.discourage(given, board.written, board.length - 1)
+        given = given if self.normalised else given.log_softmax(-1, torch.float32)
+        return given if greedy else board.limits.discourage(given, board.written, board.length - 1)
 
     def _has_kernel(self, board: Board, given: Tensor) -> bool:
         """Whether `triton_beam.turn` does what `_choose` does, which says what that is."""
@@ -227,6 +242,9 @@ class _Turn:
             and self.most is not None
             and board.log_prob.shape[1] == self.chooser.width <= WIDEST
             and not board.limits.no_repeat
+            and board.limits.repetition == 1.0
+            and not board.limits.opening
+            and board.limits.prefix_scored
             and not self.counted
             and given.shape[-1] > 1
             and usable(given)
@@ -236,16 +254,21 @@ class _Turn:
         """The board after this turn, and the row of the state that each open hypothesis goes on from."""
         choice = self.chooser.choose(given, board.log_prob, board.written, board.limits, board.length - 1)
         length = board.length.to(given.dtype)
-        board = board.close(choice.closing, choice.closing_parent, self._divisor(length))
+        divisor = self._divisor(board.limits.counted(length))
+        board = board.close(choice.closing, choice.closing_parent, divisor)
 
         # The best open one, before candidates that cannot be take its place.
         before = torch.where(board.over[:, None], board.last, board.written[:, 0])
         before_length = torch.where(board.over, board.last_length, board.length - 1)
-        mildest = self._divisor(self._last_length(board, length) if self.exact else length)
-        hope = choice.log_prob
-        if choice.ready is not None and not self.exact:
+        mildest = self._divisor(self._last_length(board, length)) if self.stop == "exact" else divisor
+        hope, enough = choice.log_prob, board.closed_score[:, -1:] > -math.inf
+        if self.stop == "early":
+            if board.limits.at_limit == "cut":  # what is cut off now ends with what closes now, and may be better
+                enough = enough & (board.limits.longest != board.length)[:, None]
+            hope = hope.masked_fill(enough, -math.inf)
+        elif choice.ready is not None and self.stop == "heuristic":
             # Once enough have closed, one that may not close yet does not count: its score lacks what it has to write.
-            hope = hope.masked_fill((board.closed_score[:, -1:] > -math.inf) & ~choice.ready, -math.inf)
+            hope = hope.masked_fill(enough & ~choice.ready, -math.inf)
         over = hope.amax(1) / mildest <= board.closed_score[:, -1]
         over = board.over | over | (board.limits.longest < board.length)
         written = board.write(choice.parent, choice.token)
@@ -259,7 +282,8 @@ class _Turn:
 
     def _last_length(self, board: Board, like: Tensor) -> Tensor:
         """The greatest length that a hypothesis may close with."""
-        return board.limits.longest.to(like.dtype) + 1 if self.most is None else torch.full_like(like, self.most + 1)
+        longest = board.limits.longest.to(like.dtype) if self.most is None else torch.full_like(like, self.most)
+        return longest.clamp(min=1) if board.limits.at_limit == "cut" else longest + 1
 
     def _divisor(self, length: Tensor) -> Tensor:
         return length_penalty(self.penalty, self.alpha, length + self.counted)

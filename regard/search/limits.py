@@ -13,10 +13,13 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 
+LISTS = ("forbidden", "opening", "before")  # of ids, which stand on the device too
+
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its tokens without marks, `log p` (of the end too), and the score it was ranked by."""
+    """One output: its tokens without marks, `log p` (of the end too), and the score it was ranked by. What beam search
+    adds up is `log p` under the `repetition` penalty, without an end that was forced or cut off."""
 
     tokens: list[int]
     log_prob: float
@@ -35,8 +38,15 @@ class Limits:
     shortest: int = 0
     no_repeat: int = 0
     prefix: Sequence[Sequence[int]] | None = None  # tokens for each source; none is no prefix
+    opening: tuple[int, ...] = ()  # what may not come first, or first after a prefix
+    at_limit: str = "scored"  # the end after `longest` tokens: "scored" as any, "forced" at log p 0, or "cut" off
+    prefix_scored: bool = True  # whether `log p` and length of what beam search finds count it
+    repetition: float = 1.0  # what the scores of tokens that were written are divided by (see `discourage`)
+    before: tuple[int, ...] = ()  # what the model read before `bos`, which counts as written there
     _prefix: Tensor = field(init=False, repr=False, compare=False)  # (sources, most of a prefix): -1 beyond its end
     _forbidden: Tensor = field(init=False, repr=False, compare=False)  # on the device, where it is needed
+    _opening: Tensor = field(init=False, repr=False, compare=False)
+    _before: Tensor = field(init=False, repr=False, compare=False)
     _shortest: Tensor | None = field(
         default=None, init=False, repr=False, compare=False
     )  # (sources,): where they differ
@@ -56,7 +66,8 @@ class Limits:
                 raise ConfigError(f"a prefix holds the closing mark (token {self.eos}), after which nothing can come")
         table = torch.tensor(rows, dtype=torch.long, device=device).view(len(prefix), most)
         object.__setattr__(self, "_prefix", table)
-        object.__setattr__(self, "_forbidden", torch.tensor(self.forbidden, dtype=torch.long, device=device))
+        for name in LISTS:
+            object.__setattr__(self, f"_{name}", torch.tensor(getattr(self, name), dtype=torch.long, device=device))
 
     def keep(self, sources: Tensor) -> Limits:
         """For some of the sources, in this order."""
@@ -65,7 +76,7 @@ class Limits:
     def to(self, device: torch.device) -> Limits:
         """On another device."""
         moved = self._with(lambda table: table.to(device), self.prefix)
-        object.__setattr__(moved, "_forbidden", self._forbidden.to(device))
+        vars(moved).update({f"_{name}": getattr(self, f"_{name}").to(device) for name in LISTS})
         return moved
 
     def filled(self, sources: int) -> Limits:
@@ -76,7 +87,8 @@ class Limits:
     @property
     def rules(self) -> Hashable:
         """What is the same for all sources."""
-        return self.bos, self.eos, self.forbidden, self.no_repeat
+        more = self.opening, self.at_limit, self.prefix_scored, self.repetition, self.before
+        return self.bos, self.eos, self.forbidden, self.no_repeat, *more
 
     def joined(self, others: Sequence[Limits]) -> Limits:
         """With sources of others behind these, under rules that are the same for all."""
@@ -126,12 +138,48 @@ class Limits:
         if self.forbidden:
             log_probs.index_fill_(-1, self._forbidden, -math.inf)
         if self.no_repeat:
-            self._ban_repeats(log_probs, written[..., 1:], length)
+            self._ban_repeats(log_probs, written, length + 1)
         if self.shortest:
             least = self.shortest if self._shortest is None else self._shortest
             log_probs[..., self.eos].masked_fill_((length < least)[:, None], -math.inf)
+        if self.opening:
+            first = (length == self._begins)[:, None, None]
+            barred = log_probs.index_select(-1, self._opening).masked_fill(first, -math.inf)
+            log_probs.index_copy_(-1, self._opening, barred)
         closes = (token == self.eos)[:, None, None]  # which no prefix holds
-        return token, torch.where(closes, log_probs.gather(-1, index), given).squeeze(-1)
+        ending = log_probs.gather(-1, index)
+        if self.at_limit != "scored":
+            ending = ending.masked_fill(ending > -math.inf, 0.0)
+        if not self.prefix_scored:
+            given = given.masked_fill(given > -math.inf, 0.0)
+        return token, torch.where(closes, ending, given).squeeze(-1)
+
+    @property
+    def _begins(self) -> Tensor:
+        """`(sources,)`: the length of each prefix."""
+        return (self._prefix >= 0).sum(1)
+
+    def discourage(self, scores: Tensor, written: Tensor, length: Tensor) -> Tensor:
+        """The repetition penalty (Keskar et al. 2019, CTRL, section 4.1), in place: scores `(sources, width,
+        vocabulary)` of tokens that were written are divided by θ where positive, and multiplied where negative, so
+        that logits and log-probabilities both fall. `written` starts with `bos`, of which `length` tokens count; all
+        that the model has read counts, prefixes too. What a prefix forces keeps its score."""
+        if self.repetition == 1.0:
+            return scores
+        inside = torch.arange(written.shape[-1], device=written.device) <= length[:, None, None]
+        read = torch.where(inside, written, self.bos)  # (sources, width, tokens)
+        if self.before:
+            read = torch.cat((read, self._before.expand(*read.shape[:2], -1)), dim=-1)
+        found = scores.gather(-1, read)
+        lower = torch.where(found < 0, found * self.repetition, found / self.repetition)
+        due = self._due(length)
+        return scores.scatter_(-1, read, lower if due is None else torch.where((due >= 0)[:, None, None], found, lower))
+
+    def counted(self, length: Tensor) -> Tensor:
+        """How much of a hypothesis of `length` tokens, its end among them, `(1,)` or `(sources,)`, counts in its
+        length: where it is cut off there is no end."""
+        length = length.minimum(self.longest.clamp(min=1)) if self.at_limit == "cut" else length
+        return length if self.prefix_scored else (length - self._begins).clamp(min=1)
 
     def forced(self, length: Tensor) -> Tensor:
         """`(sources,)`: the only token that may come after `length` tokens, `(1,)` or `(sources,)`; -1: there is a

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
-from regard.search.stepper import Stepper, started
+from regard.search.stepper import Stepper, scoring, started
 
 GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
 
@@ -28,13 +28,16 @@ def sample(
     """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits.
 
     `state` is the model's before the first token, or a `LazyStart`. `keys` `(sources,)` are whole numbers of 64 bits,
-    from which all draws of a source follow (see `line_keys`). The limits are applied first, then the `temperature`,
-    `epsilon`, `top_k` and `top_p`, in this order.
+    from which all draws of a source follow (see `line_keys`). The limits are applied first, the repetition penalty
+    before all others, then the `temperature`, `epsilon`, `top_k` and `top_p`, in this order.
     """
     if not len(limits.longest):
         return []
-    search = Sampling(limits, keys, count, temperature=temperature, epsilon=epsilon, top_k=top_k, top_p=top_p)
-    return drive(model.step, started(state), search)
+    step, normalised = scoring(model)
+    search = Sampling(
+        limits, keys, count, temperature=temperature, epsilon=epsilon, top_k=top_k, top_p=top_p, normalised=normalised
+    )
+    return drive(step, started(state), search)
 
 
 class Sampling(IncrementalSearch):
@@ -42,10 +45,11 @@ class Sampling(IncrementalSearch):
 
     def __init__(
         self, limits: Limits, keys: Tensor, count: int = 1, *, temperature: float = 1.0, epsilon: float = 0.0,
-        top_k: int = 0, top_p: float = 1.0, rows: int = 1,
+        top_k: int = 0, top_p: float = 1.0, rows: int = 1, normalised: bool = True,
     ) -> None:  # fmt: skip
-        """The first turn has so many `rows` for each source: one, or as many as there are samples."""
-        self.limits, self.count = limits, count
+        """The first turn has so many `rows` for each source: one, or as many as there are samples. It is advanced by
+        logits or, `normalised`, by log-probabilities."""
+        self.limits, self.count, self.normalised = limits, count, normalised
         self.temperature, self.epsilon, self.top_k, self.top_p = temperature, epsilon, top_k, top_p
         sources, device = len(limits.longest), limits.longest.device
         self.keys = keys.to(device)
@@ -66,18 +70,22 @@ class Sampling(IncrementalSearch):
 
     @property
     def kind(self) -> Hashable:
-        how = (self.count, self.temperature, self.epsilon, self.top_k, self.top_p)
+        how = (self.count, self.temperature, self.epsilon, self.top_k, self.top_p, self.normalised)
         return Sampling, how, self.written.shape[1], self.limits.rules
 
     def advance(self, given: Tensor) -> Tensor | None:
         limits, rows = self.limits, None
-        log_probs = given.unflatten(0, self.written.shape[:2])
-        if log_probs.shape[1] < self.count:  # all samples of a source share the first step
+        scores = given.unflatten(0, self.written.shape[:2])
+        if scores.shape[1] < self.count:  # all samples of a source share the first step
             rows = torch.arange(len(given), device=given.device).repeat_interleave(self.count)
-            log_probs, self.written, self.log_prob, self.ended = (
-                x.repeat_interleave(self.count, 1) for x in (log_probs, self.written, self.log_prob, self.ended)
+            scores, self.written, self.log_prob, self.ended = (
+                x.repeat_interleave(self.count, 1) for x in (scores, self.written, self.log_prob, self.ended)
             )
-        odds = limits.apply(log_probs.clone(), self.written, self.length) / self.temperature
+        log_probs = self._normal(scores)
+        odds = log_probs.clone()
+        if limits.repetition != 1.0:
+            odds = self._normal(limits.discourage(scores.clone(), self.written, self.length))
+        odds = limits.apply(odds, self.written, self.length) / self.temperature
         odds = filter_top(filter_epsilon(odds, self.epsilon), self.top_k, self.top_p)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
@@ -94,6 +102,9 @@ class Sampling(IncrementalSearch):
         self.written.scatter_(2, place, token.unsqueeze(-1))
         self.ended = self.ended | (token == limits.eos)
         return rows
+
+    def _normal(self, scores: Tensor) -> Tensor:
+        return scores if self.normalised else scores.log_softmax(-1, torch.float32)
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
         found = zip(self.written[sources, :, 1:], self.log_prob[sources], strict=True)

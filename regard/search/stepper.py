@@ -62,6 +62,11 @@ def begun(model: Any, first: Sequence[int]) -> Callable[[Any], Any]:
     return model.start if len(first) == 1 else start
 
 
+def scoring(model: Stepper) -> tuple[Step, bool]:
+    """The step of a model to logits, or to log-probabilities where it offers nothing else; and whether it is those."""
+    return model.logits or model.step, model.logits is None
+
+
 def started(state: Any) -> Any:
     """The state, made now if it was not."""
     return state.start(state.source.to(state.device)) if isinstance(state, LazyStart) else state

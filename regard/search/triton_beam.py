@@ -95,11 +95,12 @@ def _survey(
         some = tl.where(some == best, NONE, some)
 
 
-def turn(logits: Tensor, board: Board, penalty: str, alpha: float, mildest: float | None) -> Tensor:
+def turn(logits: Tensor, board: Board, penalty: str, alpha: float, stop: str, mildest: float) -> Tensor:
     """One more token for every beam, from logits `(beams, width, vocabulary)` or log-probabilities.
 
     The board is written in place, but for its `length`. Gives the row of the model's state that each open hypothesis
-    goes on from, `(beams * width,)`. `mildest` is the penalty that an exact search holds open hypotheses against.
+    goes on from, `(beams * width,)`. `mildest` is the penalty that a search which stops when it is exact holds open
+    hypotheses against.
     """
     beams, width, vocabulary = logits.shape
     limits, flat, count = board.limits, logits.flatten(0, 1), min(2 * width, vocabulary)
@@ -119,9 +120,9 @@ def turn(logits: Tensor, board: Board, penalty: str, alpha: float, mildest: floa
             flat, keys, top, total, board.length, limits.longest, limits._prefix, board.log_prob, board.token,
             board.written, board.over, board.last, board.last_length, board.closed, board.closed_length,
             board.closed_log_prob, board.closed_score, rows, flat.stride(0), parts, board.written.shape[2],
-            board.closed.shape[2], limits._prefix.shape[1], limits.shortest, limits.eos, alpha, mildest or 1.0,
-            penalty=penalty, exact=mildest is not None, closable=limits.eos not in limits.forbidden, width=width,
-            wide=wide, count=count, tile=tile, parts_tile=triton.next_power_of_2(parts), columns=64,
+            board.closed.shape[2], limits._prefix.shape[1], limits.shortest, limits.eos, alpha, mildest,
+            penalty=penalty, stop=stop, at_limit=limits.at_limit, closable=limits.eos not in limits.forbidden,
+            width=width, wide=wide, count=count, tile=tile, parts_tile=triton.next_power_of_2(parts), columns=64,
             num_warps=1 if wide * tile <= 512 else 4,
         )  # fmt: skip
     return rows.flatten()
@@ -131,8 +132,9 @@ def turn(logits: Tensor, board: Board, penalty: str, alpha: float, mildest: floa
 def _turn(
     logits, keys, top, total, length, longest, prefix, log_prob, token, written, over, last, last_length, closed,
     closed_length, closed_log_prob, closed_score, rows, stride, parts, written_row, closed_row, prefix_row, shortest,
-    eos, alpha, mildest, penalty: tl.constexpr, exact: tl.constexpr, closable: tl.constexpr, width: tl.constexpr,
-    wide: tl.constexpr, count: tl.constexpr, tile: tl.constexpr, parts_tile: tl.constexpr, columns: tl.constexpr,
+    eos, alpha, mildest, penalty: tl.constexpr, stop: tl.constexpr, at_limit: tl.constexpr, closable: tl.constexpr,
+    width: tl.constexpr, wide: tl.constexpr, count: tl.constexpr, tile: tl.constexpr, parts_tile: tl.constexpr,
+    columns: tl.constexpr,
 ):  # fmt: skip
     """One beam: `Chooser.choose`, `Board.close`, and what `_Turn` does after them."""
     beam = tl.program_id(0).to(tl.int64)
@@ -166,13 +168,15 @@ def _turn(
     tokens = _place(key)
     if forced >= 0:
         only = tl.load(logits + row * stride + forced, mask=real, other=float("-inf")).to(tl.float32)
+        only = only - greatest - whole
         if forced == eos:  # which no prefix holds
             barred = now <= shortest
             if not closable:
                 barred = now > 0
+            if at_limit != "scored":
+                only = tl.where(only > float("-inf"), 0.0, only)
             only = tl.where(barred, float("-inf"), only)
-        only = before + (only - greatest - whole)
-        value = tl.where((candidate == 0)[None, :], only[:, None], float("-inf"))
+        value = tl.where((candidate == 0)[None, :], (before + only)[:, None], float("-inf"))
         tokens = tl.where(candidate[None, :] < 0, tokens, forced)
         there = real[:, None] & (candidate < count)[None, :]
     place = slot[:, None] * tile + candidate[None, :]
@@ -204,11 +208,14 @@ def _turn(
         going += tl.where(ends, 0, 1)
 
     # The best that are closed, of those that were and those that close now.
+    counted = now  # in the length
+    if at_limit == "cut":
+        counted = tl.minimum(now, tl.maximum(most, 1))
     divisor = 1.0
     if penalty == "gnmt":
-        divisor = tl.exp(alpha * tl.log((5.0 + now) / 6.0))
+        divisor = tl.exp(alpha * tl.log((5.0 + counted) / 6.0))
     if penalty == "average":
-        divisor = tl.exp(alpha * tl.log(now.to(tl.float32)))
+        divisor = tl.exp(alpha * tl.log(counted.to(tl.float32)))
     old = tl.load(closed_score + row, mask=real, other=float("-inf"))
     old_log_prob = tl.load(closed_log_prob + row, mask=real, other=float("-inf"))
     old_length = tl.load(closed_length + row, mask=real, other=0).to(tl.int32)
@@ -253,7 +260,12 @@ def _turn(
 
     # Whether the search is over; then the best open one before this turn is what was left.
     hope = tl.max(opened, axis=0)
-    hope = hope / (mildest if exact else divisor)
+    hope = hope / (mildest if stop == "exact" else divisor)
+    if stop == "early":
+        enough = worst > float("-inf")
+        if at_limit == "cut":
+            enough = enough & (most != now)
+        hope = tl.where(enough, float("-inf"), hope)
     past = tl.load(over + beam) != 0
     done = past | (hope <= worst) | (most < now)
     ends = done & (past == 0)

@@ -20,7 +20,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.search.continuous import Group, SharedBatch
-from regard.search.stepper import begun
+from regard.search.stepper import begun, scoring
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
@@ -326,7 +326,7 @@ class ContinuousEngine(Engine):
                 for job in jobs:
                     self._begin(weight, [job])
             return
-        batch = self.batches.setdefault(weight, SharedBatch(stepper.step, task.device))
+        batch = self.batches.setdefault(weight, SharedBatch(scoring(stepper)[0], task.device))
         groups = zip(searches, alike.values(), strict=True)
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 

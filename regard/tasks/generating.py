@@ -32,7 +32,7 @@ from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import Sampling, line_keys, sample
-from regard.search.stepper import LazyStart, Stepper, begun
+from regard.search.stepper import LazyStart, Stepper, begun, scoring
 from regard.search.tree import TreeObserver
 from regard.search_settings import Search
 from regard.tasks.results import (
@@ -244,7 +244,7 @@ class TextGeneration(Task):
             found = beam_search(
                 model, start, limits=limits, width=settings.beam,
                 nbest=settings.beam if settings.coverage else settings.nbest,
-                penalty=settings.length_penalty, alpha=settings.alpha, exact=settings.exact,
+                penalty=settings.length_penalty, alpha=settings.alpha, stop=settings.stop,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
                 counted=self.target.marks.counted, observe=None if observer is None else observer.watch,
             )  # fmt: skip
@@ -263,7 +263,9 @@ class TextGeneration(Task):
         return _with_ctc(model, weight) if weight else model
 
     def incremental(self, asked: Sequence[Request], settings: Search) -> IncrementalSearch:
-        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it."""
+        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it: by
+        the `scoring` of `stepper`."""
+        _, normalised = scoring(self.stepper(settings))
         limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked]).to(self.device)
         phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
         if settings.sample:
@@ -271,11 +273,11 @@ class TextGeneration(Task):
             keys = line_keys(settings.seed, [one.number for one in asked])
             return Sampling(
                 limits, keys, settings.nbest, temperature=settings.temperature, epsilon=settings.least,
-                top_k=settings.top_k, top_p=settings.top_p, rows=settings.nbest,
+                top_k=settings.top_k, top_p=settings.top_p, rows=settings.nbest, normalised=normalised,
             )  # fmt: skip
         return new_beam_search(
             limits, width=settings.beam, nbest=settings.nbest, penalty=settings.length_penalty, alpha=settings.alpha,
-            exact=settings.exact, counted=self.target.marks.counted, constraints=phrases,
+            stop=settings.stop, counted=self.target.marks.counted, constraints=phrases, normalised=normalised,
         )  # fmt: skip
 
     def _limits(
@@ -290,6 +292,11 @@ class TextGeneration(Task):
             shortest=settings.min_length if fixed is None else fixed,
             no_repeat=settings.no_repeat,
             prefix=prefixes,
+            opening=self.target.marks.opening,
+            at_limit=settings.at_limit,
+            prefix_scored=settings.prefix_scored,
+            repetition=settings.repetition_penalty,
+            before=self.first[:-1],
         )
 
     def ctc_weight(self, settings: Search) -> float:

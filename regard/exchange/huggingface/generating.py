@@ -26,14 +26,15 @@ OF_WHISPER = {
 HANDLED = {
     "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "min_new_tokens",
     "max_length", "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups",
-    "diversity_penalty", "epsilon_cutoff", "penalty_alpha",
+    "diversity_penalty", "epsilon_cutoff", "penalty_alpha", "repetition_penalty", "begin_suppress_tokens",
 }  # fmt: skip
-NUMBERS = HANDLED - {"early_stopping"}
+NUMBERS = HANDLED - {"early_stopping", "begin_suppress_tokens"}
+STOPS: Mapping[Any, str] = {True: "early", False: "heuristic", None: "heuristic", "never": "exact"}
 # What a setting that Regard lacks has to be so that nothing is lost without it.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "repetition_penalty": (1.0,),
     "typical_p": (1.0,),
     "encoder_repetition_penalty": (1.0,),
+    "eta_cutoff": (0.0,),
 }
 
 
@@ -52,8 +53,10 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     before = max(len(marks.first), 1)
     length = mark("max_length")
     if (new := mark("max_new_tokens")) is not None:
-        most = min(most, new - forced)
+        most = min(most, new - marks.counted - forced)
     elif length is not None:
+        if given.kind == "whisper":  # which says how much comes after its marks
+            length = min(length + min(longest // 2 - 1, before), longest)
         most = min(most, length - before - forced)
     fewest = max(0, (mark("min_length") or 0) - before, (mark("min_new_tokens") or 0) - marks.counted)
     alpha = mark("length_penalty")
@@ -62,19 +65,26 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
         "beam": mark("num_beams") or 1, "length_penalty": "average" if alpha else "none", "alpha": abs(alpha) or 1.0,
         "no_repeat": mark("no_repeat_ngram_size") or 0, "min_length": min(fewest, max(most, 1)),
         "max_length": max(most, 1), "max_ratio": 10**6, "max_source": max(longest - 2, 1), "unknown": True,
+        "at_limit": "forced" if forced else "cut", "repetition_penalty": mark("repetition_penalty") or 1.0,
     }  # fmt: skip
     if alpha < 0:
         told.append(f"length_penalty {alpha}")
         found |= {"length_penalty": "none", "alpha": 1.0}
-    if mark("early_stopping") is True and found["beam"] > 1:
-        told.append("early_stopping True")
-    found["exact"] = mark("early_stopping") == "never"
+    if given.kind == "gpt2":
+        found["prefix_scored"] = False  # a prompt
+        told += [f"{name} {n} after a prompt" for name in ("min_new_tokens", "max_new_tokens") if (n := mark(name))]
+    if (early := mark("early_stopping")) not in STOPS:
+        raise ConfigError(f"the settings of generation have early_stopping: {early!r}; it is true, false or 'never'")
+    if found["beam"] > 1:
+        found["stop"] = STOPS[early]
     if (groups := mark("num_beam_groups") or 1) > 1:
         found |= {"groups": groups, "diversity": mark("diversity_penalty") or 0.0}
     if mark("penalty_alpha") and not mark("do_sample"):
         found |= {"contrastive": mark("penalty_alpha"), "top_k": mark("top_k") or 4, "beam": 1}
     elif mark("do_sample"):
         top_k = mark("top_k")
+        if found["beam"] > 1:
+            told.append(f"num_beams {found['beam']} with do_sample")
         found |= {
             "sample": True, "temperature": mark("temperature") or 1.0, "top_k": 50 if top_k is None else top_k,
             "top_p": mark("top_p") or 1.0, "epsilon": mark("epsilon_cutoff") or 0.0,
@@ -103,13 +113,19 @@ def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
     """`generation_config.json` for a search."""
     found = {
         "num_beams": search.beam, "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
-        "early_stopping": "never" if search.exact else False,
-        "max_length": search.max_length + max(len(marks.first), 1) + 1,
-        "forced_eos_token_id": marks.end, "eos_token_id": marks.end, "pad_token_id": marks.pad,
-        "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
+        "early_stopping": next(theirs for theirs, ours in STOPS.items() if ours == search.stop),
+        "max_length": search.max_length + max(len(marks.first), 1) + (search.at_limit != "cut"),
+        "forced_eos_token_id": None if search.at_limit == "cut" else marks.end, "eos_token_id": marks.end,
+        "pad_token_id": marks.pad, "bos_token_id": marks.begin, "no_repeat_ngram_size": search.no_repeat,
         "min_length": search.min_length + max(len(marks.first), 1) if search.min_length else 0,
         "decoder_start_token_id": marks.first[0] if marks.first else None,
         "forced_bos_token_id": marks.first[1] if marks.counted else None,
         "bad_words_ids": [[token] for token in marks.forbidden(unknown=search.unknown)] or None,
+        "begin_suppress_tokens": list(marks.opening) or None, "repetition_penalty": search.repetition_penalty,
     }  # fmt: skip
+    if search.sample:
+        found |= {
+            "do_sample": True, "temperature": search.temperature, "top_k": search.top_k, "top_p": search.top_p,
+            "epsilon_cutoff": search.least,
+        }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}

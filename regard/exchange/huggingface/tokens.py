@@ -271,7 +271,8 @@ def _marks(backend: Any, given: Given) -> Marks:
     return Marks(
         names, end=end, begin=begin, pad=pad, unknown=None if unknown == end else unknown,
         separator=_first_of(ids.get("sep"), end), mask=ids.get("mask"), first=first, counted=counted,
-        unwritten=unwritten(given), source=_source_frame(backend, given, end), sentinels=sentinels,
+        unwritten=unwritten(given), opening=_listed(given, "begin_suppress_tokens"),
+        source=_source_frame(backend, given, end), sentinels=sentinels,
     )  # fmt: skip
 
 
@@ -325,12 +326,18 @@ def _whisper_prompt(given: Given) -> Iterator[int]:
 
 def unwritten(given: Given) -> tuple[int, ...]:
     """Tokens that generation never writes."""
-    never, banned = given.mark("suppress_tokens") or [], given.mark("bad_words_ids") or []
-    if not _are_ids(never):
-        raise ValueError(f"suppress_tokens is {never!r}, and should be a list of ids")
+    never, banned = _listed(given, "suppress_tokens"), given.mark("bad_words_ids") or []
     if not isinstance(banned, list) or not all(map(_are_ids, banned)):
         raise ValueError(f"bad_words_ids is {banned!r}, and should be lists of ids")
     return tuple(sorted({*(ids[0] for ids in banned if len(ids) == 1), *never}))
+
+
+def _listed(given: Given, name: str) -> tuple[int, ...]:
+    """A setting of generation that is a list of tokens."""
+    found = given.mark(name) or []
+    if not _are_ids(found):
+        raise ValueError(f"{name} is {found!r}, and should be a list of ids")
+    return tuple(found)
 
 
 def _are_ids(given: Any) -> bool:
@@ -395,7 +402,8 @@ def _marian_marks(given: Given, ids: Mapping[str, int]) -> Marks:
     first = (names["pad"] if start is None else int(start),)
     return Marks(
         {**dict.fromkeys(first, f"<{first[0]}>"), **shown}, end=end, pad=names.get("pad"), unknown=names["unk"],
-        separator=end, first=first, unwritten=unwritten(given), source=Frame((), (end,), (end,)),
+        separator=end, first=first, unwritten=unwritten(given), opening=_listed(given, "begin_suppress_tokens"),
+        source=Frame((), (end,), (end,)),
     )  # fmt: skip
 
 
