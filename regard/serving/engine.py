@@ -372,7 +372,7 @@ class ContinuousEngine(Engine):
                 job.listener.done(outputs)
         for ticket, settled in batch.settled():
             job = self.jobs.get(ticket)
-            if job is not None and len(settled) > job.told:
+            if job is not None and not job.work.search.coverage and len(settled) > job.told:  # which ranks anew
                 job.told = len(settled)
                 job.listener.wrote(settled)
 

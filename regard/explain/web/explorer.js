@@ -39,6 +39,15 @@ async function share() {
 }
 const shareButton = button("Share", share, { class: "quiet-button", title: "copy a link to what is shown" });
 
+// A file that is dropped beside the place for it would be opened instead of the page.
+function refuseFile(event) {
+  if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+}
+addEventListener("dragover", refuseFile);
+addEventListener("drop", refuseFile);
+
 async function start() {
   const answer = await ask("models"), models = answer.models ?? answer.data ?? answer;
   if (!models.length) return $("main").replaceChildren("There is no model here.");
