@@ -154,8 +154,8 @@ def _written(task: Task, pair: _Pair) -> Written:
     return Written(
         text=output.text, score=finite(output.score), log_prob=finite(output.log_prob), tokens=pair.tokens,
         words=pair.words, alignment=None if attention is None else links(attention), coverage=coverage,
-        doubt=_doubt(task, pair), flags=list(_flags(task, pair, coverage)), source_tokens=task.source.length(pair.finding.item),
-        output_tokens=len(output.tokens),
+        doubt=_doubt(task, pair), flags=list(_flags(task, pair, coverage)),
+        source_tokens=task.source.length(pair.finding.item), output_tokens=len(output.tokens),
     )  # fmt: skip
 
 

@@ -86,13 +86,13 @@ async def translate_streaming(
     service: Service, text: str, how: Translating = Translating()
 ) -> AsyncIterator[str | Translated]:
     """A translation as it is written: parts that join to the whole, and last all of it. The first sentence comes word
-    by word; the others are translated at the same time, and come together. With markup, a glossary or alternatives
-    nothing is sent before all is known."""
+    by word; the others are translated at the same time, and come together. With markup or alternatives nothing is sent
+    before all is known."""
     info, glossary = service.model(how.model), Glossary(how.glossary)
     _check_length([text], service.limits.characters)
     document = await asyncio.to_thread(_document, text, info, how)
     units = document.units
-    if not units or any(unit.needs_links for unit in units) or how.alternatives or how.glossary:
+    if not units or any(unit.needs_links for unit in units) or how.alternatives:
         found = await translate(service, text, how)
         yield found.text
         yield found

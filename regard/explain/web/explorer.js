@@ -2,7 +2,7 @@
 import { ask, useKey } from "./api.js";
 import { compareView } from "./compare.js";
 import { documentView } from "./documents.js";
-import { $, announce, button, choices, field, make } from "./dom.js";
+import { $, announce, button, choices, field, make, refuseFile } from "./dom.js";
 import { exploreView } from "./explore.js";
 import { readFragment, writeFragment } from "./fragment.js";
 import { redrawn } from "./prepare.js";
@@ -39,12 +39,6 @@ async function share() {
 }
 const shareButton = button("Share", share, { class: "quiet-button", title: "copy a link to what is shown" });
 
-// A file that is dropped beside the place for it would be opened instead of the page.
-function refuseFile(event) {
-  if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
-  event.preventDefault();
-  event.dataTransfer.dropEffect = "none";
-}
 addEventListener("dragover", refuseFile);
 addEventListener("drop", refuseFile);
 
