@@ -38,6 +38,7 @@ from tests.conftest import (
     Pair,
     draw,
     every_model,
+    gpu,
     recordings,
     redrawn,
     settings,
@@ -326,10 +327,12 @@ def refuse(_: int, what: str) -> None:
     raise DataError(f"the source {what}")
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(10) if FULL else [1])
-def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int) -> None:
+def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int, device: str) -> None:
     model = system(name)
+    model.task.model.to(device)
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
         for i, (text, search) in enumerate(zip(TEXTS * 2, SEARCHES + WHOLE, strict=False))

@@ -23,6 +23,7 @@ from regard.search.phrases import count_phrases, owed_after
 from regard.serving.engine import Work, new_engine
 from tests import published
 from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, random_chain
+from tests.conftest import gpu
 from tests.test_continuous import alone, drive, same, system
 
 TEXT = {A: "a", B: "b", C: " "}  # a vocabulary of two letters and a blank
@@ -204,10 +205,12 @@ def test_scripts_without_blanks_have_no_words_to_end() -> None:
 # In a model
 
 
-def test_requests_with_phrases_of_letters_share_a_batch() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_requests_with_phrases_of_letters_share_a_batch(device: str) -> None:
     """Each gets what it gets alone, and its phrases as words."""
     letters = Symbols("char", [*"abcdeghilmnoprstz ", *"ABCDEG"])
     model = system(vocabulary=letters, tokens={"kind": "char"}, search={"max_length": 30})
+    model.task.model.to(device)
     asked = [["eta"], ["a", "beta"], [], ["eta", "eta"], ["z"], ["al pha"]]
     texts, beams = ["alpha beta", "beta", "zeta", "theta", "epsilon", "delta"], [1, 3, 3, 2, 3, 3]
     works = [
