@@ -299,6 +299,15 @@ def test_a_prefix_meets_phrases_too() -> None:
         same(hypotheses, best(chain, source, sequences, 3))
 
 
+def test_tables_grow_with_the_tokens_of_phrases_not_with_their_longest() -> None:
+    """A long phrase beside many short ones, which a request may ask for, should not take the product of both."""
+    long, short = [list(range(10, 310))], [[i] for i in range(10, 310)]
+    one, other = (Constrained(1, limits([700]), [some]) for some in ([*long, *short], [[A]]))
+    assert one.after.shape == (1, 600, 304)
+    one.join([other])
+    assert one.after.shape == (2, 600, 304)
+
+
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_with_constraints_a_batch_of_one_equals_a_batch_of_many(width: int) -> None:
     chain, longest = random_chain(5, seed=9, sharpness=2.0), [5, 3, 6, 4, 7]

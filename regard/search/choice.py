@@ -149,17 +149,19 @@ class Constrained(Chooser):
         if edges is not None:
             known = [sorted({*row, edges.separator}) if row else [] for row in known]
         followed = [[Automaton(phrase, edges) for phrase in phrases] for phrases in wanted]
-        most, every = max(map(len, wanted)), [one for row in followed for one in row]
-        tokens, deepest = max(map(len, known)), max(one.size + one.waits for one in every)
-        after = torch.zeros(len(wanted), most, deepest, CLASSES + tokens, dtype=torch.long)
+        most, tokens = max(map(len, wanted)), max(map(len, known))
+        states = max(sum(one.size + one.waits for one in row) for row in followed)
+        after = torch.zeros(len(wanted), states, CLASSES + tokens, dtype=torch.long)
         meets = torch.zeros(after.shape, dtype=torch.bool)
-        size, copies, begin = torch.zeros(3, len(wanted), most, dtype=torch.long)
+        size, copies, begin, first = torch.zeros(4, len(wanted), most, dtype=torch.long)
         for source, phrases in enumerate(wanted):
+            done = 0
             for i, (one, count) in enumerate(zip(followed[source], phrases.values(), strict=True)):
                 size[source, i], copies[source, i], begin[source, i] = one.size, count, one.gap
                 rows, met = one.table(known[source])
-                place = (source, i, slice(len(rows)), slice(len(rows[0])))
+                place = (source, slice(done, done + len(rows)), slice(len(rows[0])))
                 after[place], meets[place] = torch.tensor(rows), torch.tensor(met)
+                first[source, i], done = done, done + len(rows)
         # The class of each token, by which those that occur in no phrase are told apart; None: by nothing.
         self.kinds = None
         if edges is not None:
@@ -169,9 +171,10 @@ class Constrained(Chooser):
         padded = [[*row, *[self.eos] * (tokens - len(row))] for row in known]
         self.known = torch.tensor(padded, dtype=torch.long, device=device)  # (sources, known)
         # How deep a phrase is entered from each depth with a token of each class and with each known one, and whether
-        # it is met with that.
-        self.after = after.to(device)  # (sources, phrases, depth, classes + known)
+        # it is met with that; the rows of all phrases of a source stand one after the other, each from its first on.
+        self.after = after.to(device)  # (sources, depths of all phrases, classes + known)
         self.meets = meets.to(device)
+        self.first = first.to(device)  # (sources, phrases)
         self.total = (self.size * copies.to(device)).sum(1)  # (sources,)
         self.banks = int((size * copies).sum(1).max()) + 1
         self.left = copies.to(device).unsqueeze(1).repeat(1, open_, 1)  # (sources, open, phrases): copies still to come
@@ -220,7 +223,7 @@ class Constrained(Chooser):
         return torch.where((limits.hold(within, length) >= 0).unsqueeze(-1), log_probs, free)
 
     def keep(self, stay: Tensor) -> None:
-        for name in ("size", "known", "after", "meets", "total", "left", "depth"):
+        for name in ("size", "known", "after", "meets", "first", "total", "left", "depth"):
             setattr(self, name, getattr(self, name)[stay])
 
     def join(self, others: Sequence[Constrained]) -> None:
@@ -229,16 +232,17 @@ class Constrained(Chooser):
         every = (self, *others)
         phrases, depths, known = (
             max(getattr(each, name).shape[axis] for each in every)
-            for name, axis in (("size", 1), ("after", 2), ("known", 1))
+            for name, axis in (("size", 1), ("after", 1), ("known", 1))
         )
-        tables = {name: list[Tensor]() for name in ("size", "known", "after", "meets", "left", "depth")}
+        tables = {name: list[Tensor]() for name in ("size", "known", "after", "meets", "first", "left", "depth")}
         for each in every:
             more, tokens = phrases - each.size.shape[1], known - each.known.shape[1]
             tables["size"].append(F.pad(each.size, (0, more)))
             tables["known"].append(F.pad(each.known, (0, tokens), value=self.eos))
-            deeper = depths - each.after.shape[2]
-            tables["after"].append(F.pad(each.after, (0, tokens, 0, deeper, 0, more)))
-            tables["meets"].append(F.pad(each.meets, (0, tokens, 0, deeper, 0, more)))
+            deeper = depths - each.after.shape[1]
+            tables["after"].append(F.pad(each.after, (0, tokens, 0, deeper)))
+            tables["meets"].append(F.pad(each.meets, (0, tokens, 0, deeper)))
+            tables["first"].append(F.pad(each.first, (0, more)))
             tables["left"].append(F.pad(each.left, (0, more)))
             tables["depth"].append(F.pad(each.depth, (0, more)))
         for name, parts in tables.items():
@@ -249,9 +253,9 @@ class Constrained(Chooser):
 
     def _look_ahead(self) -> _Ahead:
         at = torch.arange(len(self.left), device=self.left.device)[:, None, None]
-        phrase = torch.arange(self.left.shape[-1], device=self.left.device)
-        left = (self.left.unsqueeze(-1) - self.meets[at, phrase, self.depth].long()).clamp(min=0)
-        depth = self.after[at, phrase, self.depth].masked_fill(left == 0, 0)
+        row = self.first.unsqueeze(1) + self.depth  # (sources, open, phrases)
+        left = (self.left.unsqueeze(-1) - self.meets[at, row].long()).clamp(min=0)
+        depth = self.after[at, row].masked_fill(left == 0, 0)
         owed = self._owed(left.mT, depth.mT)
         return _Ahead(left, depth, owed, owed[..., CLASSES:] < self._owed(self.left, self.depth).unsqueeze(-1))
 
