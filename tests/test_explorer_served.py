@@ -382,6 +382,59 @@ def test_samples_are_written_as_they_are() -> None:
 
 
 @node
+def test_why_an_output_is_doubtful() -> None:
+    """How much so is what the server says."""
+    sure = {"words": [{"text": "A", "confidence": 0.9}], "coverage": [0.9, 1.1], "flags": []}
+    signs = {"value": 0.125, "unattended": 0, "repetition": 0}
+    unsure = {
+        "words": [{"text": "A", "confidence": 0.9}, {"text": "B", "confidence": 0.2}],
+        "coverage": [0.1, 1.0, 1.0],
+    }
+    given = [
+        {**sure, "doubt": signs},
+        {**sure, **unsure, "flags": ["truncated"], "doubt": {"value": 0.75, "unattended": 1, "repetition": 0.5}},
+        {"flags": ["repetition"], "doubt": {"value": 1, "unattended": 0, "repetition": 0.5}},
+    ]
+    found = run_module({"doubt": ["doubt"]}, "for (const one of given) say(doubt(one));", given)
+    assert [one["value"] for one in found] == [0.125, 0.75, 1]
+    assert found[0]["reasons"] == []
+    assert found[1]["reasons"] == [
+        "unsure of “B”",
+        "1 of 3 source words hardly attended to",
+        "repeats itself",
+        "cut off",
+    ]
+    assert found[2]["reasons"] == ["repeats itself"]
+
+
+@node
+def test_a_file_dropped_beside_its_place_does_not_take_the_page_away() -> None:
+    """Text that is dropped goes where it is dropped, and a file into its place, which has taken it before."""
+    program = """
+for (const [types, taken] of given) {
+  const event = { defaultPrevented: taken, refused: false, dataTransfer: types && { types, dropEffect: "copy" },
+    preventDefault() { this.refused = true; } };
+  refuseFile(event);
+  say([event.refused, event.dataTransfer?.dropEffect ?? null]);
+}
+"""
+    given = [[["Files"], False], [["Files"], True], [["text/plain"], False], [None, False]]
+    found = run_module({"dom": ["refuseFile"]}, program, given)
+    assert found == [[True, "none"], [False, "copy"], [False, "copy"], [False, None]]
+
+
+@whole
+def test_a_dropped_file_is_refused_by_the_page(page: Page) -> None:
+    refused = page.evaluate("""() => ["dragover", "drop"].map((kind) => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File(["x"], "x.txt"));
+      const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
+      return !document.body.dispatchEvent(event);
+    })""")
+    assert refused == [True, True]
+
+
+@node
 def test_what_two_texts_share_and_what_is_a_word() -> None:
     program = """
 say(common(given[0].split(" "), given[1].split(" ")));

@@ -136,6 +136,19 @@ def test_a_stream_is_the_answer_in_parts(client: openai.OpenAI, text: str) -> No
     assert len({x.id for x in chunks}) == 1
 
 
+def test_a_stream_keeps_to_a_glossary(client: openai.OpenAI) -> None:
+    """And comes in parts all the same."""
+    given: Any = {
+        "model": "demo", "messages": hello("alpha beta gamma"),
+        "extra_body": {"glossary": {"beta": "ETA"}, "search": {"beam": 1}},
+    }  # fmt: skip
+    whole = client.chat.completions.create(**given).choices[0].message.content or ""
+    assert "ETA" in whole.split()
+    deltas = [x.choices[0].delta.content or "" for x in client.chat.completions.create(**given, stream=True)]
+    assert "".join(deltas) == whole
+    assert len([delta for delta in deltas if delta]) > 1
+
+
 def test_samples_and_several_answers(client: openai.OpenAI) -> None:
     def ask(**how: Any) -> list[str]:
         found = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), **how)

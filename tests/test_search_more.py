@@ -300,6 +300,15 @@ def test_a_prefix_meets_phrases_too() -> None:
         same(hypotheses, best(chain, source, sequences, 3))
 
 
+def test_tables_grow_with_the_tokens_of_phrases_not_with_their_longest() -> None:
+    """A long phrase beside many short ones, which a request may ask for, should not take the product of both."""
+    long, short = [list(range(10, 310))], [[i] for i in range(10, 310)]
+    one, other = (Constrained(1, limits([700]), [some]) for some in ([*long, *short], [[A]]))
+    assert one.after.shape == (1, 600, 304)
+    one.join([other])
+    assert one.after.shape == (2, 600, 304)
+
+
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_with_constraints_a_batch_of_one_equals_a_batch_of_many(width: int) -> None:
     chain, longest = random_chain(5, seed=9, sharpness=2.0), [5, 3, 6, 4, 7]
@@ -640,7 +649,8 @@ def test_contrastive_search_keeps_the_limits_and_closes_where_there_is_no_way_on
 
 
 def test_contrastive_search_reads_no_more_than_fits() -> None:
-    """A model of learned positions has none for a closing mark after the longest output."""
+    """A model of learned positions has none for a closing mark after the longest output, and what is as long as can be
+    leaves."""
     model, lengths = meaning(3, seed=5), []
 
     def advance(tokens: Tensor, state: ChainState) -> tuple[Tensor, ChainState]:
@@ -650,7 +660,7 @@ def test_contrastive_search_reads_no_more_than_fits() -> None:
     rules = limits([2, 4, 0], shortest=4, forbidden=(BOS,))
     found = contrastive_search(advance, model.predict, model.chain.start(), limits=rules, top_k=2)
     assert [len(x.tokens) for (x,) in found] == [2, 4, 0]
-    assert lengths == [3, 6, 4, 4, 2]  # bos, and four tokens
+    assert lengths == [3, 4, 4, 2, 2]  # bos, and four tokens
 
 
 def test_contrastive_search_is_alike_in_any_batch() -> None:

@@ -113,6 +113,10 @@ def test_details_of_an_output(server: Running, system: System) -> None:
     assert all(0 < word["confidence"] <= 1 for word in written["words"])
     assert written["alignment"] == [list(link) for link in system.align(["alpha beta gamma"], [written["text"]])[0]]
     assert len(written["coverage"]) == 3
+    (doubt,) = system.doubts(["alpha beta gamma"], [written["text"]])
+    assert doubt is not None
+    told_doubt = {"value": doubt.doubt, "unattended": len(doubt.unattended), "repetition": doubt.repetition}
+    assert written["doubt"] == pytest.approx(told_doubt, abs=1e-4)
     assert written["trace"]["source"] == ["alpha", "beta", "gamma", "</s>"]
 
 

@@ -15,7 +15,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.data.tokens import Frame, Marks, Tokenizer
+from regard.data.tokens import UNKNOWN, Frame, Marks, Tokenizer
+from regard.data.words import piece_text
 from regard.errors import require
 
 SPACE = "▁"  # how SentencePiece writes a blank
@@ -106,6 +107,7 @@ class FileTokens(Published):
             self.prefix = model.get("continuing_subword_prefix", "##")
             self.apart = True
         self.bytes = '"ByteLevel"' in decoder
+        self.joined = read.get("decoder") is not None  # without blanks between any two
 
     def encode(self, text: str) -> list[int]:
         return list(self.backend.encode(text, add_special_tokens=False).ids)
@@ -134,6 +136,19 @@ class FileTokens(Published):
         for spaced, tidied in TIDIED if self.tidy else ():
             text = text.replace(spaced, tidied)
         return text
+
+    def encode_within(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encode_many([f" {text.strip()}" for text in texts] if self.bytes else texts)
+
+    def adds(self, token: int) -> str:
+        text = self.backend.id_to_token(token)
+        if text is None or token in self.marks.names:
+            return ""
+        if self.bytes and all(character in BYTE_OF for character in text):
+            return bytes(BYTE_OF[character] for character in text).decode("utf-8", errors="replace")
+        if self.prefix is not None:
+            return text.removeprefix(self.prefix) if text.startswith(self.prefix) else f" {text}"
+        return piece_text(text) if self.joined else f" {text}"
 
     def piece(self, token: int) -> tuple[str, bool]:
         text = self.backend.id_to_token(token)
@@ -210,6 +225,11 @@ class PieceTokens(Published):
     def decode(self, ids: Sequence[int]) -> str:
         pieces = [self.names[int(i)] for i in ids if int(i) in self.names and int(i) not in self.marks.names]
         return str(self.decoder.decode_pieces(pieces)).replace(SPACE, " ").strip()
+
+    def adds(self, token: int) -> str:
+        if token == self.marks.unknown:
+            return UNKNOWN
+        return "" if token in self.marks.names else piece_text(self.names.get(token, ""))
 
     def piece(self, token: int) -> tuple[str, bool]:
         text = self.names.get(token, f"{SPACE}<{token}>")

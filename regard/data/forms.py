@@ -159,6 +159,12 @@ class Formed(Tokenizer):
         inner = self.inner.for_target
         return self if inner is self.inner else Formed(inner, self.form)
 
+    def adds(self, token: int) -> str:
+        return self.inner.adds(token)
+
+    def encode_within(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._reader.encode_within([self.form.prepare(text) for text in texts])
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.form.restore(self.inner.decode(ids))
 

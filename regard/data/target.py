@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from regard.data.lines import BLANKS
 from regard.data.side import Field, Item, Side
 from regard.data.tokens import NATIVE, Marks, Tokenizer
+from regard.data.words import Phrase, WordEdges
 from regard.errors import ConfigError
 from regard.evaluation.bootstrap import interval, is_resampled, statistics
 from regard.evaluation.metrics import Bleu, Metric, References, Score
@@ -88,6 +89,15 @@ class Target(Side):
     @abstractmethod
     def decode(self, values: Sequence[Any]) -> str:
         """The text of numbers."""
+
+    @property
+    def edges(self) -> WordEdges | None:
+        """Which numbers go on a word, where it is written in numbers that do."""
+        return None
+
+    def phrases(self, texts: Sequence[str]) -> list[Phrase]:
+        """What outputs are to hold, as numbers."""
+        return [Phrase(tuple(values)) for values in self.encode_many(texts)]
 
     def counted(self, text: str) -> Sequence[Any]:
         """What an output or a reference is counted in, for accuracy and for speed."""

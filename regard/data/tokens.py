@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.words import Phrase, WordEdges, byte_text, piece_text
 from regard.errors import ConfigError, DataError, ModelError, RegardError
 
 MARKS = ("<pad>", "<unk>", "<s>", "</s>", "<sep>", "<mask>")  # of Regard's own vocabularies, as are their ids
 PAD, UNK, BOS, EOS, SEP, MASK = range(6)
+UNKNOWN = " ⁇ "  # what SentencePiece writes where a token is unknown
 PUBLISHED = ("tokenizers", "pieces")  # kinds of those that other programs made; see foreign.py
 LONGEST_LINE = 4192  # bytes; SentencePiece learns nothing from longer ones
 DRAWN = 4096  # lines whose subwords one thread draws
@@ -149,6 +151,27 @@ class Tokenizer(ABC):
     def save(self, folder: Path, name: str) -> None:
         """Write what `load` reads."""
 
+    def adds(self, token: int) -> str:
+        """What a token adds to the text of an output, with the blanks that stand around it; nothing where a token by
+        itself does not tell."""
+        return ""
+
+    @cached_property
+    def edges(self) -> WordEdges | None:
+        """Which tokens go on a word; None: none does, or tokens do not tell."""
+        return WordEdges.of([self.adds(token) for token in range(self.size)], self.marks.end)
+
+    def phrases(self, texts: Sequence[str]) -> list[Phrase]:
+        """Texts as they stand within another, as words of their own where tokens tell words."""
+        ids = self.encode_within(texts)
+        if self.edges is None:
+            return [Phrase(tuple(own)) for own in ids]
+        return [self.edges.phrase(clean(text), own) for text, own in zip(texts, ids, strict=True)]
+
+    def encode_within(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts as they stand after a blank."""
+        return self.encode_many(texts)
+
     @property
     def for_target(self) -> Tokenizer:
         """That of what is written, where the two sides of one vocabulary are cut differently."""
@@ -257,6 +280,11 @@ class Subwords(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.processor.decode([int(i) for i in ids]))
 
+    def adds(self, token: int) -> str:
+        if token in self.marks.names:
+            return UNKNOWN if token == self.marks.unknown else ""
+        return piece_text(str(self.processor.id_to_piece(token)))
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A piece that goes on a word starts with a dot."""
         shown, started = [], False
@@ -330,6 +358,10 @@ class Symbols(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return self.joint.join(self.symbols[i] for i in ids if self.marks.is_text(i))
 
+    def adds(self, token: int) -> str:
+        text = self.symbols[token] if self.marks.is_text(token) else ""
+        return f" {text}" if self.kind == "word" else text
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.symbols[i].replace(" ", "▁") for i in ids]
 
@@ -361,6 +393,9 @@ class Bytes(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - self.first for i in ids if i >= self.first).decode("utf-8", errors="replace")
+
+    def adds(self, token: int) -> str:
+        return byte_text(token - self.first) if token >= self.first else ""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.marks.names[int(i)] if i < self.first else _show(int(i) - self.first) for i in ids]
@@ -429,6 +464,12 @@ class Prefixed(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.inner.decode([i for i in ids if i < self.inner.size])
+
+    def adds(self, token: int) -> str:
+        return self.inner.adds(token) if token < self.inner.size else ""
+
+    def encode_within(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.inner.encode_within(texts)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         own = iter(self.inner.pieces(self._inner_ids(ids)))

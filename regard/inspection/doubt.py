@@ -109,7 +109,11 @@ def _judged(task: TextGeneration, fields: Sequence[Field], written: dict[int, To
 def coverage_gap(weights: Weights, target_word: Sequence[int], source_word: Sequence[int]) -> tuple[float, list[int]]:
     """What part of the source words no attention went to, and which words had hardly any. `weights` are those of target
     pieces to source pieces, the words of which are given (-1: none), as in `merge_words`."""
-    words = merge_words(weights, target_word, source_word)
+    return uncovered(merge_words(weights, target_word, source_word))
+
+
+def uncovered(words: Weights) -> tuple[float, list[int]]:
+    """Like `coverage_gap`, of the weights of target words to source words."""
     rows, columns = words.shape
     if not words.size:
         return 0.0, []

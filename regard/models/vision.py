@@ -85,9 +85,9 @@ class PatchStem(Stem):
         bytes_ = source.values.view(-1, grid, size, grid, 3 * size).transpose(2, 3)
         weight, bias = self._of_bytes()
         pixels = bytes_.reshape(-1, grid**2, 3 * size**2).to(autocast_dtype(weight))
-        x = F.linear(pixels.sub_(MIDDLE), weight, bias)  # (pictures, cells, d_model)
-        where, first = self._positions(grid, x.device), self.class_token
-        if where is not None:
+        x = F.linear(pixels - MIDDLE, weight, bias)  # (pictures, cells, d_model)
+        first: Tensor | None = self.class_token
+        if (where := self._positions(grid, x.device)) is not None:
             first, where = (None, where) if first is None else (first + where[0], where[1:])
             x = x + where
         if first is not None:

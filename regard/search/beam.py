@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.words import WordEdges
 from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
@@ -22,6 +23,7 @@ from regard.search.board import Board, copy_to_host
 from regard.search.choice import Chooser, Constrained, Diverse
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits, length_penalty
+from regard.search.phrases import Constraints, count_phrases
 from regard.search.stepper import LazyStart, Step, Stepper, scoring, started
 
 WINDOW = 32  # slots of the target that a recorded turn has room for at first
@@ -30,7 +32,7 @@ WIDEST = 16  # beam that a turn has a kernel for
 
 def beam_search(
     model: Stepper, state: Any, *, limits: Limits, width: int = 5, nbest: int = 1, penalty: str = "none",
-    alpha: float = 1.0, stop: str = "heuristic", constraints: Sequence[Sequence[Sequence[int]]] | None = None,
+    alpha: float = 1.0, stop: str = "heuristic", constraints: Constraints | None = None, edges: WordEdges | None = None,
     groups: int = 1, diversity: float = 0.5, counted: int = 0, observe: Callable[[Chooser], Chooser] | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """The `nbest` highest-scoring outputs of each source, best first.
@@ -40,7 +42,8 @@ def beam_search(
     against the mildest penalty it may still reach). A source for which the limits left no way to close gives its best
     open hypothesis.
 
-    `constraints` gives phrases for each source that must appear in its output (see `Constrained`). With `groups`, a
+    `constraints` gives phrases for each source that must appear in its output, as words of their own where `edges` of
+    the vocabulary say what goes on a word (see `Constrained`). With `groups`, a
     source has so many beams that share `width` and shun each other's tokens (see `Diverse`), each done by itself; with
     `nbest` at or above `groups` the best of each is among the results. `state` is the model's before the first token,
     or a `LazyStart`. So many tokens as are `counted` stand before each output, and count in its length. What `observe`
@@ -52,7 +55,7 @@ def beam_search(
     graphs = model.graphs if groups == 1 and not constraints and observe is None else None
     most = int(limits.longest.max())
     limits = limits.to(device) if graphs is None else limits
-    chooser = _chooser(limits, width, constraints, groups, diversity)
+    chooser = _chooser(limits, width, constraints, edges, groups, diversity)
     chooser = chooser if observe is None else observe(chooser)
     step, normalised = scoring(model)
     turn = _Turn(chooser, penalty, alpha, stop, most, normalised, counted)
@@ -67,12 +70,15 @@ def beam_search(
 
 def new_beam_search(
     limits: Limits, *, width: int, nbest: int, penalty: str, alpha: float, stop: str, counted: int,
-    constraints: Sequence[Sequence[Sequence[int]]] | None = None, normalised: bool = True,
+    constraints: Constraints | None = None, edges: WordEdges | None = None, groups: int = 1, diversity: float = 0.5,
+    normalised: bool = True,
 ) -> BeamSearch:  # fmt: skip
     """Like `beam_search`, for who has the model to advance it by logits or, `normalised`, by log-probabilities. All
-    turns have as many rows, so that searches can be joined at any of them."""
-    chooser = _chooser(limits, width, constraints, open_=width)
-    return BeamSearch(_Turn(chooser, penalty, alpha, stop, None, normalised, counted), limits, nbest, open_=width)
+    turns have as many rows, so that searches can be joined at any of them (but for those with `groups`, which share a
+    batch all the same)."""
+    chooser = _chooser(limits, width, constraints, edges, groups, diversity, open_=width)
+    turn = _Turn(chooser, penalty, alpha, stop, None, normalised, counted)
+    return BeamSearch(turn, limits, nbest, groups, open_=width // groups)
 
 
 class BeamSearch(IncrementalSearch):
@@ -109,7 +115,7 @@ class BeamSearch(IncrementalSearch):
         return [_merge(found[i : i + self.groups], self.nbest) for i in range(0, len(found), self.groups)]
 
     def settled(self) -> list[list[int]]:
-        return self.board.settled()
+        return self.board.settled() if self.groups == 1 else [[] for _ in self.over]  # any of its beams may win
 
     def keep(self, stay: Tensor) -> None:
         self.board = self.board.keep(self._beams(stay))
@@ -290,15 +296,15 @@ class _Turn:
 
 
 def _chooser(
-    limits: Limits, width: int, constraints: Sequence[Sequence[Sequence[int]]] | None, groups: int = 1,
+    limits: Limits, width: int, constraints: Constraints | None, edges: WordEdges | None, groups: int = 1,
     diversity: float = 0.0, open_: int = 1,
 ) -> Chooser:  # fmt: skip
     if width % groups:
         raise ConfigError(f"beam ({width}) is not divisible by groups ({groups}); try {-(-width // groups) * groups}")
-    if constraints is not None and any(phrase for phrases in constraints for phrase in phrases):
+    if constraints is not None and any(map(count_phrases, constraints)):
         if groups > 1:
             raise ConfigError(f"constraints cannot be combined with groups ({groups}); set groups to 1")
-        return Constrained(width, limits, constraints, open_)
+        return Constrained(width, limits, constraints, open_, edges)
     return Diverse(width // groups, limits.eos, groups, diversity) if groups > 1 else Chooser(width, limits.eos)
 
 

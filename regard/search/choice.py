@@ -4,7 +4,6 @@ outputs must contain given phrases."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import ConfigError
+from regard.data.words import WordEdges
 from regard.search.limits import Limits
-
-Phrase = tuple[int, ...]
+from regard.search.phrases import CLASSES, Automaton, Constraints, check, count_phrases
 
 
 @dataclass(frozen=True)
@@ -118,54 +116,69 @@ class Diverse(Chooser):
 
 @dataclass(frozen=True)
 class _Ahead:
-    """Where each open hypothesis would stand after each token that occurs in a phrase and, last, after any other."""
+    """Where each open hypothesis would stand after a token of each class and after each that occurs in a phrase."""
 
-    left: Tensor  # (sources, open, phrases, known + 1): copies still to come
-    depth: Tensor  # (sources, open, phrases, known + 1): tokens met of the next copy
-    owed: Tensor  # (sources, open, known + 1)
+    left: Tensor  # (sources, open, phrases, classes + known): copies still to come
+    depth: Tensor  # (sources, open, phrases, classes + known): how much there is of the next copy
+    owed: Tensor  # (sources, open, classes + known)
     helps: Tensor  # (sources, open, known): whether it owes less than now
 
 
 class Constrained(Chooser):
     """Lexically constrained decoding (Hokamp and Liu 2017) by dynamic beam allocation (Post and Vilar 2018).
 
-    Each phrase is followed through the output by itself, as Knuth, Morris and Pratt would, so what one phrase shares
-    with another counts for both; a phrase that is asked for n times must appear n times without overlap. A hypothesis
-    owes the tokens of all phrases it has not met, less those it has of the phrase it is deepest in. Banks gather the
+    Each phrase is followed through the output by itself (see `Automaton`), so what one phrase shares with another
+    counts for both; a phrase that is asked for n times must appear n times without overlap. With `edges`, phrases are
+    words: none begins within a word, nor is its last word gone on, if it says so (`Phrase.ends`). A hypothesis owes the
+    tokens of all phrases it has not met, with a blank before each that needs one, less what it has of the phrase it is
+    deepest in, or of all those that are there but for the end of their last word. Banks gather the
     hypotheses of one source by how much of that they have met, and share the slots of the beam evenly; slots that a
     bank cannot fill go to the nearest that can. A hypothesis closes when it owes nothing, and never owes more than it
     has room for. What lowers its debt is a candidate whatever its rank, and no other rule but the prefix forbids it.
     """
 
     def __init__(
-        self, width: int, limits: Limits, constraints: Sequence[Sequence[Sequence[int]]], open_: int = 1
+        self, width: int, limits: Limits, constraints: Constraints, open_: int = 1, edges: WordEdges | None = None
     ) -> None:
         """The first turn has so many hypotheses `open_` for each source."""
         super().__init__(width, limits.eos)
         device = limits.longest.device
-        wanted = [Counter(tuple(phrase) for phrase in phrases if phrase) for phrases in constraints]
-        _check(limits, wanted)
-        known = [sorted({token for phrase in phrases for token in phrase}) for phrases in wanted]
-        most = max(map(len, wanted))
-        tokens, deepest = max(map(len, known)), max(len(phrase) for phrases in wanted for phrase in phrases)
-        after = torch.zeros(len(wanted), most, deepest, tokens + 1, dtype=torch.long)
-        size, copies = torch.zeros(2, len(wanted), most, dtype=torch.long)
+        wanted = [count_phrases(phrases) for phrases in constraints]
+        check(limits, wanted, edges)
+        known = [sorted({token for phrase in phrases for token in phrase.tokens}) for phrases in wanted]
+        if edges is not None:
+            known = [sorted({*row, edges.separator}) if row else [] for row in known]
+        followed = [[Automaton(phrase, edges) for phrase in phrases] for phrases in wanted]
+        most, tokens = max(map(len, wanted)), max(map(len, known))
+        states = max(sum(one.size + one.waits for one in row) for row in followed)
+        after = torch.zeros(len(wanted), states, CLASSES + tokens, dtype=torch.long)
+        meets = torch.zeros(after.shape, dtype=torch.bool)
+        size, copies, begin, first = torch.zeros(4, len(wanted), most, dtype=torch.long)
         for source, phrases in enumerate(wanted):
-            for i, (phrase, count) in enumerate(phrases.items()):
-                size[source, i], copies[source, i] = len(phrase), count
-                for depth in range(len(phrase)):
-                    reached = [_follow(phrase, depth, token) for token in known[source]]
-                    after[source, i, depth, : len(reached)] = torch.tensor(reached)
-        self.size = size.to(device)  # (sources, phrases)
+            done = 0
+            for i, (one, count) in enumerate(zip(followed[source], phrases.values(), strict=True)):
+                size[source, i], copies[source, i], begin[source, i] = one.size, count, one.gap
+                rows, met = one.table(known[source])
+                place = (source, slice(done, done + len(rows)), slice(len(rows[0])))
+                after[place], meets[place] = torch.tensor(rows), torch.tensor(met)
+                first[source, i], done = done, done + len(rows)
+        # The class of each token, by which those that occur in no phrase are told apart; None: by nothing.
+        self.kinds = None
+        if edges is not None:
+            self.kinds = torch.from_numpy(2 * edges.starts.astype("int64") + edges.ends).to(device)  # (vocabulary,)
+        self.size = size.to(device)  # (sources, phrases): states up to where all of a phrase is there
         # Tokens that occur in phrases, padded with the closing mark, which occurs in none.
         padded = [[*row, *[self.eos] * (tokens - len(row))] for row in known]
         self.known = torch.tensor(padded, dtype=torch.long, device=device)  # (sources, known)
-        # How deep a phrase is entered with each known token from each depth; the last column is for all other tokens.
-        self.after = after.to(device)  # (sources, phrases, depth, known + 1)
+        # How deep a phrase is entered from each depth with a token of each class and with each known one, and whether
+        # it is met with that; the rows of all phrases of a source stand one after the other, each from its first on.
+        self.after = after.to(device)  # (sources, depths of all phrases, classes + known)
+        self.meets = meets.to(device)
+        self.first = first.to(device)  # (sources, phrases)
         self.total = (self.size * copies.to(device)).sum(1)  # (sources,)
         self.banks = int((size * copies).sum(1).max()) + 1
         self.left = copies.to(device).unsqueeze(1).repeat(1, open_, 1)  # (sources, open, phrases): copies still to come
-        self.depth = torch.zeros_like(self.left)  # (sources, open, phrases): tokens met of the next copy
+        self.depth = begin.to(device).unsqueeze(1).repeat(1, open_, 1)  # (sources, open, phrases): of the next copy
         self.ahead = self._look_ahead()
 
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
@@ -177,7 +190,9 @@ class Constrained(Chooser):
         parent, token = place // total.shape[-1], place % total.shape[-1]
         at = torch.arange(len(place), device=place.device).unsqueeze(1)
         same = token.unsqueeze(-1) == self.known.unsqueeze(1)  # (sources, candidates, known)
-        local = torch.where(same.any(-1), same.int().argmax(-1), self.known.shape[1])  # behind the known: any other
+        other = torch.zeros_like(token) if self.kinds is None else self.kinds[token]
+        is_known = same.any(-1) & (token != self.eos)
+        local = torch.where(is_known, same.int().argmax(-1) + CLASSES, other)
         bank = self.total.unsqueeze(1) - self.ahead.owed[at, parent, local]
         closes = token == self.eos
         closing = log_prob.masked_fill(~closes | ~self._within(log_prob, bank), -math.inf)
@@ -198,7 +213,8 @@ class Constrained(Chooser):
         room = limits.longest - length - 1  # after this token
         fits = ahead.owed <= room[:, None, None]
         column = self.known.unsqueeze(1).expand_as(ahead.helps)
-        allowed = fits[..., -1:].expand_as(given).scatter(-1, column, fits[..., :-1])
+        others = fits[..., :1].expand_as(given) if self.kinds is None else fits[..., self.kinds]
+        allowed = others.scatter(-1, column, fits[..., CLASSES:])
         lifted = torch.zeros_like(allowed).scatter(-1, column, ahead.helps)
         free = torch.where(lifted, given, log_probs).masked_fill(~allowed, -math.inf)
         closing = log_probs[..., self.eos]
@@ -207,7 +223,7 @@ class Constrained(Chooser):
         return torch.where((limits.hold(within, length) >= 0).unsqueeze(-1), log_probs, free)
 
     def keep(self, stay: Tensor) -> None:
-        for name in ("size", "known", "after", "total", "left", "depth"):
+        for name in ("size", "known", "after", "meets", "first", "total", "left", "depth"):
             setattr(self, name, getattr(self, name)[stay])
 
     def join(self, others: Sequence[Constrained]) -> None:
@@ -216,15 +232,17 @@ class Constrained(Chooser):
         every = (self, *others)
         phrases, depths, known = (
             max(getattr(each, name).shape[axis] for each in every)
-            for name, axis in (("size", 1), ("after", 2), ("known", 1))
+            for name, axis in (("size", 1), ("after", 1), ("known", 1))
         )
-        tables = {name: list[Tensor]() for name in ("size", "known", "after", "left", "depth")}
+        tables = {name: list[Tensor]() for name in ("size", "known", "after", "meets", "first", "left", "depth")}
         for each in every:
             more, tokens = phrases - each.size.shape[1], known - each.known.shape[1]
             tables["size"].append(F.pad(each.size, (0, more)))
             tables["known"].append(F.pad(each.known, (0, tokens), value=self.eos))
-            deeper = depths - each.after.shape[2]
-            tables["after"].append(F.pad(each.after, (0, tokens, 0, deeper, 0, more)))  # all other tokens lead to 0
+            deeper = depths - each.after.shape[1]
+            tables["after"].append(F.pad(each.after, (0, tokens, 0, deeper)))
+            tables["meets"].append(F.pad(each.meets, (0, tokens, 0, deeper)))
+            tables["first"].append(F.pad(each.first, (0, more)))
             tables["left"].append(F.pad(each.left, (0, more)))
             tables["depth"].append(F.pad(each.depth, (0, more)))
         for name, parts in tables.items():
@@ -235,18 +253,18 @@ class Constrained(Chooser):
 
     def _look_ahead(self) -> _Ahead:
         at = torch.arange(len(self.left), device=self.left.device)[:, None, None]
-        phrase = torch.arange(self.left.shape[-1], device=self.left.device)
-        depth = self.after[at, phrase, self.depth]
-        met = depth == self.size[:, None, :, None]
-        left = (self.left.unsqueeze(-1) - met.long()).clamp(min=0)
-        depth = depth.masked_fill(met | (left == 0), 0)
+        row = self.first.unsqueeze(1) + self.depth  # (sources, open, phrases)
+        left = (self.left.unsqueeze(-1) - self.meets[at, row].long()).clamp(min=0)
+        depth = self.after[at, row].masked_fill(left == 0, 0)
         owed = self._owed(left.mT, depth.mT)
-        return _Ahead(left, depth, owed, owed[..., :-1] < self._owed(self.left, self.depth).unsqueeze(-1))
+        return _Ahead(left, depth, owed, owed[..., CLASSES:] < self._owed(self.left, self.depth).unsqueeze(-1))
 
     def _owed(self, left: Tensor, depth: Tensor) -> Tensor:
         """Tokens that surely meet all phrases, `(sources, open, …)` of `(sources, open, …, phrases)`."""
         size = self.size.view(len(self.size), *[1] * (left.dim() - 2), -1)
-        return (left * size).sum(-1) - depth.amax(-1)
+        waits = depth == size
+        there = (depth * waits).sum(-1)
+        return (left * size).sum(-1) - torch.maximum(there, depth.masked_fill(waits, 0).amax(-1))
 
     def _candidates(self, total: Tensor) -> tuple[Tensor, Tensor]:
         """`log p` and place of each candidate once, the likeliest first."""
@@ -287,36 +305,3 @@ class Constrained(Chooser):
                 want[:, takes] -= moved
                 slots[:, takes] += moved
         return slots
-
-
-def _follow(phrase: Phrase, depth: int, token: int) -> int:
-    """How much of the phrase the output ends with after a token that comes after `depth` tokens of the phrase."""
-    end = (*phrase[:depth], token)
-    return next(n for n in range(len(end), -1, -1) if end[len(end) - n :] == phrase[:n])
-
-
-def owed_after(prefix: Sequence[int], phrases: Counter[Phrase]) -> int:
-    """What a hypothesis still owes that is no more than its prefix."""
-    owed = deepest = 0
-    for phrase, left in phrases.items():
-        depth = 0
-        for token in prefix:
-            depth = _follow(phrase, depth, token)
-            if depth == len(phrase):
-                left, depth = left - 1, 0
-        owed += max(left, 0) * len(phrase)
-        deepest = max(deepest, depth if left > 0 else 0)
-    return owed - deepest
-
-
-def _check(limits: Limits, wanted: list[Counter[Phrase]]) -> None:
-    if len(wanted) != len(limits.longest):
-        raise ConfigError(f"constraints for {len(wanted)} sources, but there are {len(limits.longest)}")
-    prefixes = limits.prefix or [[] for _ in wanted]
-    for phrases, prefix, longest in zip(wanted, prefixes, limits.longest.tolist(), strict=True):
-        if any(limits.eos in phrase for phrase in phrases):
-            raise ConfigError(f"a constraint holds the closing mark (token {limits.eos}), after which nothing can come")
-        owed = owed_after(prefix, phrases)
-        if len(prefix) + owed > longest:
-            before = f"after a prefix of {len(prefix)} " if prefix else ""
-            raise ConfigError(f"phrases of {owed} tokens {before}do not fit into max_length {longest}")

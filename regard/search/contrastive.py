@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import Step, started
 
@@ -25,51 +26,95 @@ def contrastive_search(
     `log_prob` is the model's own. `advance` gives hidden vectors `(rows, d_model)` and the state after each token, and
     `predict` makes log-probabilities `(rows, vocabulary)` of them; `state` may be a `LazyStart`.
     """
-    sources, device = len(limits.longest), limits.longest.device
-    results: list[list[Hypothesis]] = [[] for _ in range(sources)]
-    if not sources:
-        return results
+    if not len(limits.longest):
+        return []
+    return drive(advance, started(state), ContrastiveSearch(predict, limits, top_k, penalty))
 
-    def finish(number: Tensor, written: Tensor, log_prob: Tensor) -> None:
-        for i, tokens, value in zip(number.tolist(), written[:, 0, 1:].tolist(), log_prob.tolist(), strict=True):
-            results[i] = [Hypothesis(tokens, value, value)]
 
-    number = torch.arange(sources, device=device)
-    written = torch.full((sources, 1, 1), limits.bos, device=device)
-    log_prob = torch.zeros(sources, device=device)
-    hidden, state = advance(written.flatten(), started(state))
-    said = _directions(hidden).unsqueeze(1)  # (sources, length + 1, d_model)
-    for length in range(int(limits.longest.max())):
-        given = predict(hidden).unsqueeze(1)  # (sources, 1, vocabulary)
-        allowed = limits.apply(given.clone(), written).squeeze(1)
-        best, token = allowed.topk(min(top_k, allowed.shape[-1]), dim=-1)  # (sources, top_k)
+class ContrastiveSearch(IncrementalSearch):
+    """Contrastive search for some sources. It is advanced by hidden vectors, and the model reads all candidates of a
+    source, each in a row of its own, before one of them is chosen."""
+
+    def __init__(
+        self, predict: Callable[[Tensor], Tensor], limits: Limits, top_k: int, penalty: float, *, rows: int = 1
+    ) -> None:
+        """The first turn has so many `rows` for each source: one, or as many as there are candidates."""
+        self.predict, self.limits, self.top_k, self.penalty = predict, limits, top_k, penalty
+        longest = limits.longest
+        self.written = torch.full((len(longest), 1, 1), limits.bos, device=longest.device)  # (sources, 1, length + 1)
+        self.log_prob = torch.zeros(len(longest), device=longest.device)
+        self.ended = torch.full_like(longest, -1)  # (sources,): tokens of an output that is whole; -1: it is not
+        self.said: Tensor | None = None  # (sources, length + 1, d_model): directions of the hidden vectors
+        self.candidates = self.written[:, 0].expand(-1, rows)  # (sources, rows)
+        self.found: Tensor | None = None  # (sources, rows): log p of each; None before the first token
+        self.best: Tensor | None = None  # (sources, rows): that again, -inf where the limits leave none
+
+    @property
+    def token(self) -> Tensor:
+        return self.candidates.flatten()
+
+    @property
+    def over(self) -> Tensor:
+        return self.ended >= 0
+
+    @property
+    def kind(self) -> Hashable:
+        return None
+
+    def advance(self, given: Tensor) -> Tensor | None:
+        read = given.unflatten(0, self.candidates.shape)  # (sources, rows, d_model)
+        directions, row = _directions(read), torch.arange(len(read), device=given.device)
+        pick = torch.zeros_like(row) if self.said is None else self._chosen(directions, row)
+        own = directions[row, pick].unsqueeze(1)
+        self.said = own if self.said is None else torch.cat((self.said, own), dim=1)
+        rows = row * read.shape[1] + pick
+        self._propose(read[row, pick])
+        return rows.repeat_interleave(self.candidates.shape[1])
+
+    def _chosen(self, directions: Tensor, row: Tensor) -> Tensor:
+        """The number of the best candidate of each source, which is written."""
+        assert self.said is not None
+        assert self.found is not None
+        assert self.best is not None
+        alike = (directions @ self.said.mT).amax(-1)  # (sources, rows)
+        score = (1 - self.penalty) * self.best.exp() - self.penalty * alike
+        pick = score.masked_fill(self.best == -math.inf, -math.inf).argmax(-1)
+        token, before = self.candidates[row, pick], self.over
+        self.log_prob = torch.where(before, self.log_prob, self.log_prob + self.found[row, pick])
+        self.ended = torch.where(~before & (token == self.limits.eos), self.written.shape[2] - 1, self.ended)
+        self.written = torch.cat((self.written, token[:, None, None]), dim=-1)
+        return pick
+
+    def _propose(self, hidden: Tensor) -> None:
+        """The likeliest next tokens. What is as long as can be only closes, and the model, which may have no position
+        left, reads no more of it."""
+        given, length = self.predict(hidden).unsqueeze(1), self.written.shape[2] - 1  # (sources, 1, vocabulary)
+        full = ~self.over & (self.limits.longest <= length)
+        self.log_prob = torch.where(full, self.log_prob + given[:, 0, self.limits.eos], self.log_prob)
+        self.ended = torch.where(full, length, self.ended)
+        allowed = self.limits.apply(given.clone(), self.written).squeeze(1)
+        self.best, token = allowed.topk(min(self.top_k, allowed.shape[-1]), dim=-1)
         # Where the limits leave fewer, and be it none, closing stands in: it is never preferred to what is allowed.
-        token = token.masked_fill(best == -math.inf, limits.eos)
-        token = limits.hold(token, torch.tensor([length], device=device))
-        row = torch.arange(len(token), device=device)
-        read, state = advance(token.flatten(), state.select(row.repeat_interleave(token.shape[1])))
-        alike = (_directions(read).unflatten(0, token.shape) @ said.mT).amax(-1)  # (sources, top_k)
-        score = (1 - penalty) * best.exp() - penalty * alike
-        pick = score.masked_fill(best == -math.inf, -math.inf).argmax(-1)  # (sources,)
-        rows = row * token.shape[1] + pick
-        token, hidden = token[row, pick], read[rows]
-        log_prob = log_prob + given[row, 0, token]
-        done = token == limits.eos
-        if done.any():
-            finish(number[done], written[done], log_prob[done])
-            stay = (~done).nonzero().flatten()
-            number, written, log_prob, said = number[stay], written[stay], log_prob[stay], said[stay]
-            limits = limits.keep(stay)
-            token, hidden, state = token[stay], hidden[stay], state.select(rows[stay], stay)
-            if not len(number):
-                break
-        else:
-            state = state.select(rows)
-        written = torch.cat((written, token[:, None, None]), dim=-1)
-        said = torch.cat((said, _directions(hidden).unsqueeze(1)), dim=1)
-    else:  # what is still open is as long as can be and only closes; a model may have no position to read that mark at
-        finish(number, written, log_prob + predict(hidden)[:, limits.eos])
-    return results
+        token = token.masked_fill(self.best == -math.inf, self.limits.eos)
+        self.candidates = self.limits.hold(token, torch.tensor([length], device=token.device))
+        self.found = given.squeeze(1).gather(1, self.candidates)
+
+    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
+        parts = (self.written[sources, 0, 1:], self.ended[sources], self.log_prob[sources])
+        every = zip(*(x.tolist() for x in parts), strict=True)
+        return [[Hypothesis(tokens[:end], value, value)] for tokens, end, value in every]
+
+    def settled(self) -> list[list[int]]:
+        return [tokens[1:] for tokens in self.written[:, 0].tolist()]
+
+    def keep(self, stay: Tensor) -> None:
+        self.limits = self.limits.keep(stay)
+        for name in ("written", "log_prob", "ended", "said", "candidates", "found", "best"):
+            value = getattr(self, name)
+            setattr(self, name, value if value is None else value[stay])
+
+    def join(self, others: Sequence[ContrastiveSearch]) -> None:
+        raise ValueError("contrastive searches that began at different times are not joined")
 
 
 def _directions(hidden: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from regard.data.batches import IGNORED
 from regard.data.side import Field, Item
 from regard.data.tokens import clean
 from regard.evaluation.alignment import Weights, links
+from regard.inspection.doubt import Doubt, repetition, uncovered
 from regard.search_settings import Search
-from regard.serving.messages import Alternative, Flag, Generation, Scored, TokenInfo, Word, Written
+from regard.serving.messages import Alternative, DoubtSigns, Flag, Generation, Scored, TokenInfo, Word, Written
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Output, PairScore
 from regard.tasks.task import Task
@@ -153,9 +154,23 @@ def _written(task: Task, pair: _Pair) -> Written:
     return Written(
         text=output.text, score=finite(output.score), log_prob=finite(output.log_prob), tokens=pair.tokens,
         words=pair.words, alignment=None if attention is None else links(attention), coverage=coverage,
-        flags=list(_flags(task, pair, coverage)), source_tokens=task.source.length(pair.finding.item),
-        output_tokens=len(output.tokens),
+        doubt=_doubt(task, pair), flags=list(_flags(task, pair, coverage)),
+        source_tokens=task.source.length(pair.finding.item), output_tokens=len(output.tokens),
     )  # fmt: skip
+
+
+def _doubt(task: Task, pair: _Pair) -> DoubtSigns | None:
+    """How doubtful an output is, of which both tokens and attention were asked for."""
+    if pair.tokens is None or not pair.finding.request.alignment:
+        return None
+    is_text = task.source.media == "text" and isinstance(pair.finding.field, str)
+    gap = uncovered(pair.attention) if is_text and pair.attention is not None else (0.0, list[int]())
+    repeated = repetition(pair.output.text) - (repetition(str(pair.finding.field)) if is_text else 0.0)
+    logs = [-math.inf if one.log_prob is None else one.log_prob for one in pair.tokens]
+    least = min((word.confidence for word in pair.words or ()), default=1.0)
+    least_log = math.log(least) if least > 0 else -math.inf
+    found = Doubt(pair.output.text, sum(logs) / max(len(logs), 1), "", least_log, *gap, max(0.0, repeated))
+    return DoubtSigns(value=found.doubt, unattended=len(found.unattended), repetition=found.repetition)
 
 
 def _flags(task: Task, pair: _Pair, coverage: Sequence[float] | None) -> Iterator[Flag]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -20,7 +20,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.search.continuous import Group, SharedBatch
-from regard.search.stepper import begun, scoring
+from regard.search.stepper import begun
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
@@ -54,6 +54,9 @@ class Work:
 
 class Listener(Protocol):
     """Who hears of what becomes of a request. After `done` or `failed` it hears no more."""
+
+    def begun(self) -> None:
+        """Work on it begins."""
 
     def wrote(self, tokens: Sequence[int]) -> None:
         """All tokens so far that the best output surely begins with; there are more of them each time."""
@@ -113,6 +116,13 @@ class Job:
     request: Request | None  # as numbers, where a decoder writes a token at a time
     size: Size
     told: int = 0  # settled tokens that the listener has heard of
+    waits: bool = True
+
+    def start(self) -> None:
+        """Say that work on it begins, once."""
+        if self.waits:
+            self.waits = False
+            self.listener.begun()
 
 
 class Engine(ABC):
@@ -157,16 +167,13 @@ class BatchEngine(Engine):
         self.task, self.queue = task, deque[Job]()
 
     def submit(self, work: Work, listener: Listener) -> int:
-        return self.add(next(self.tickets), work, listener)
-
-    def add(self, ticket: int, work: Work, listener: Listener) -> int:
-        """Like `submit`, under a ticket of another engine."""
         request, size = None, Size()
         if isinstance(self.task, TextGeneration):
             request = checked(self.task, work)
             size = Size.of(self.task, request, work.search)
-        self.queue.append(Job(ticket, work, listener, request, size))
-        return ticket
+        job = Job(next(self.tickets), work, listener, request, size)
+        self.queue.append(job)
+        return job.ticket
 
     def cancel(self, ticket: int) -> None:
         self.queue = deque(job for job in self.queue if job.ticket != ticket)
@@ -192,6 +199,8 @@ class BatchEngine(Engine):
         """All outputs of some requests of equal settings."""
         wrong: dict[int, str] = {}
         works = [job.work for job in jobs]
+        for job in jobs:
+            job.start()
         given = Given(
             prefixes=[work.prefix for work in works] if any(work.prefix for work in works) else None,
             phrases=[work.phrases for work in works] if works[0].phrases else None,
@@ -232,57 +241,59 @@ class ContinuousEngine(Engine):
     The batch holds at most `budget` tokens: its rows (the beam or the samples of each request) times the most that any
     of them may come to write, and its sources times the longest, as they are padded; without an encoder the source is
     counted in every row. Requests are taken in first come, first served: one that does not fit waits until enough have
-    left, and those behind it wait too, so that none starves. One that is larger than the budget runs alone.
+    left, and those behind it wait too, so that none starves.
 
-    Ways to search that know a batch from beginning to end go through a `BatchEngine`, between two steps.
+    One that by itself fills more than half of the budget would keep others waiting, or wait long for its place. Such
+    requests are searched for one at a time in a batch of their own, beside the other and a step for each of its
+    steps; what they hold is not part of the budget.
     """
 
     def __init__(self, task: TextGeneration, budget: int, precision: str | None = None) -> None:
         super().__init__(budget)
         self.task, self.precision = task, precision or task.config.search.precision
         self.network = for_decoding(task.model, self.precision)
-        self.queue, self.jobs = deque[Job](), dict[int, Job]()
-        self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
-        self.others = BatchEngine(task, 1)  # one at a time, since all that runs waits for it
+        self.queue, self.large, self.jobs = deque[Job](), deque[Job](), dict[int, Job]()
+        self.batches: dict[Hashable, SharedBatch[int]] = {}  # by what makes a state or a step another
         self.memory, self.patience = ExitStack(), PATIENCE
 
     def submit(self, work: Work, listener: Listener) -> int:
         search = work.search
         if search.precision != self.precision:
             raise ConfigError(f"this model decodes in {self.precision}; leave out search.precision={search.precision}")
-        if search.mbr or search.contrastive or search.groups > 1 or search.coverage:
-            return self.others.add(next(self.tickets), work, listener)
         request = checked(self.task, work)
-        if search.sample and work.phrases:
-            raise ConfigError("phrases that must appear need beam search; leave out sample")
-        ticket = next(self.tickets)
-        self.queue.append(Job(ticket, work, listener, request, Size.of(self.task, request, search)))
-        return ticket
+        if work.phrases and (search.sample or search.mbr or search.contrastive):
+            raise ConfigError("phrases that must appear need beam search; leave out sample, mbr and contrastive")
+        job = Job(next(self.tickets), work, listener, request, Size.of(self.task, request, search))
+        (self.large if self._is_large(job) else self.queue).append(job)
+        return job.ticket
+
+    def _is_large(self, job: Job) -> bool:
+        return Size.fitting([job.size], [job.size], self.budget) == 0
 
     def cancel(self, ticket: int) -> None:
-        self.queue = deque(job for job in self.queue if job.ticket != ticket)
+        self.queue, self.large = (
+            deque(job for job in queue if job.ticket != ticket) for queue in (self.queue, self.large)
+        )
         if self.jobs.pop(ticket, None) is not None:
             with inference(self.network):  # in which its tensors were made
                 for batch in self.batches.values():
                     batch.drop(ticket)
-        self.others.cancel(ticket)
 
     def turn(self) -> bool:
-        if self.queue and not self.jobs:
+        if self.waiting and not self.jobs:
             self.memory.enter_context(retain_memory())
         with inference(self.network):
             self._admit()
             for batch in self.batches.values():
                 self._step(batch)
-        self.others.turn()
-        if not self.queue and not self.jobs:
+        if not self.waiting and not self.jobs:
             self.batches.clear()
             self.memory.close()
         return bool(self.waiting or self.running)
 
     @property
     def waiting(self) -> int:
-        return len(self.queue) + self.others.waiting
+        return len(self.queue) + len(self.large)
 
     @property
     def running(self) -> int:
@@ -295,22 +306,31 @@ class ContinuousEngine(Engine):
     def _admit(self) -> None:
         """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
         out a batch anew takes about as long for some as for one."""
-        running = [job.size for job in self.jobs.values()]
+        if self.large and not any(map(self._is_large, self.jobs.values())):
+            self._take([self.large.popleft()])
+        running = [job.size for job in self.jobs.values() if not self._is_large(job)]
         fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
         self.patience = self.patience - 1 if fitting else PATIENCE
-        if fitting * GATHERED < len(self.jobs) and self.patience > 0:
+        if fitting * GATHERED < len(running) and self.patience > 0:
             return
-        self.patience, new = PATIENCE, dict[float, list[Job]]()
-        for _ in range(fitting):
-            job = self.queue.popleft()
-            self.jobs[job.ticket] = job
-            new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
-        for weight, some in new.items():
-            self._begin(weight, some)
+        self.patience = PATIENCE
+        self._take([self.queue.popleft() for _ in range(fitting)])
 
-    def _begin(self, weight: float, jobs: Sequence[Job]) -> None:
+    def _take(self, jobs: Sequence[Job]) -> None:
+        """Begin with some requests, those that can share a batch together."""
+        new = dict[Hashable, list[Job]]()
+        for job in jobs:
+            self.jobs[job.ticket] = job
+            job.start()
+            search = job.work.search
+            shared = self.task.ctc_weight(search), bool(search.contrastive), self._is_large(job)
+            new.setdefault(shared, []).append(job)
+        for key, some in new.items():
+            self._begin(key, some)
+
+    def _begin(self, key: Hashable, jobs: Sequence[Job]) -> None:
         """Encode what some requests were given, in one batch, and let their searches join."""
-        task, stepper = self.task, self.task.stepper(jobs[0].work.search)
+        task, search = self.task, jobs[0].work.search
         alike = dict[tuple[Search, bool], list[Job]]()
         for job in jobs:
             alike.setdefault((job.work.search, bool(job.work.phrases)), []).append(job)
@@ -318,15 +338,16 @@ class ContinuousEngine(Engine):
         try:
             searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
             source = task.source.pack([request.item for request in _requests(order)])
-            state = begun(stepper, task.first)(source.to(task.device))
+            state = begun(task.stepper(search), task.first)(source.to(task.device))
+            step = task.step_of(search)
         except Exception as error:
             if len(jobs) == 1:
                 self._fail(jobs[0], error)
             else:  # which of them it was shows when each is by itself
                 for job in jobs:
-                    self._begin(weight, [job])
+                    self._begin(key, [job])
             return
-        batch = self.batches.setdefault(weight, SharedBatch(scoring(stepper)[0], task.device))
+        batch = self.batches.setdefault(key, SharedBatch(step, task.device))
         groups = zip(searches, alike.values(), strict=True)
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 
@@ -341,12 +362,17 @@ class ContinuousEngine(Engine):
             return
         for ticket, found in finished:
             job = self.jobs.pop(ticket, None)
-            if job is not None and job.request is not None:  # none: another listener has just cancelled it
-                search = job.work.search
-                job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
+            if job is None or job.request is None:  # another listener has just cancelled it
+                continue
+            try:
+                outputs = self.task.found(job.request, found, job.work.search)
+            except Exception as error:
+                job.listener.failed(as_told(error))
+            else:
+                job.listener.done(outputs)
         for ticket, settled in batch.settled():
             job = self.jobs.get(ticket)
-            if job is not None and len(settled) > job.told:
+            if job is not None and not job.work.search.coverage and len(settled) > job.told:  # which ranks anew
                 job.told = len(settled)
                 job.listener.wrote(settled)
 

@@ -32,6 +32,9 @@ class Limits(Section):
     seconds: float = Field(120.0, gt=0, le=86_400, description="longest recording or clip, in seconds")
     queue: int = Field(512, ge=1, le=10**6, description="most inputs of a model that wait or are worked on")
     timeout: float = Field(120.0, gt=0, le=86_400, description="seconds until a request is answered, or given up")
+    header_timeout: float = Field(
+        10.0, gt=0, le=3600, description="seconds in which the headers of a request have to arrive"
+    )
     body_timeout: float = Field(30.0, gt=0, le=3600, description="seconds in which a request has to arrive")
     per_minute: int = Field(0, ge=0, le=10**7, description="requests a minute of each key or address (0: any number)")
     burst: int = Field(60, ge=1, le=10**6, description="of these, requests at once")

@@ -97,6 +97,14 @@ class Word(Message):
     confidence: float
 
 
+class DoubtSigns(Message):
+    """How doubtful an output is (`regard.inspection.doubt`), and signs of that."""
+
+    value: float  # in [0, 1], of which 1 is most
+    unattended: int  # source words that hardly anything was attended to of
+    repetition: float  # the share of bigrams that stood before, less that of the source
+
+
 class Written(Message):
     """An output."""
 
@@ -107,6 +115,7 @@ class Written(Message):
     words: list[Word] | None = None
     alignment: list[tuple[int, int]] | None = None  # (source word, target word)
     coverage: list[float] | None = None  # of each source word, the attention it received in all
+    doubt: DoubtSigns | None = None  # with both tokens and alignment
     flags: list[Flag] = []  # what a reader should look at
     trace: dict[str, JsonValue] | None = None
     source_tokens: int = 0

@@ -13,6 +13,7 @@ import uvicorn
 
 from regard.errors import OutputError
 from regard.serving.app import create_app
+from regard.serving.connections import HEADER_BYTES, bounded_protocol
 from regard.serving.guards import Guard, note, places
 from regard.serving.service import Service
 from regard.serving.settings import ServerSettings
@@ -117,8 +118,8 @@ def _config(app: Guard, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
         proxy_headers=bool(settings.proxies), forwarded_allow_ips=settings.proxies or None, timeout_keep_alive=15,
-        limit_concurrency=settings.limits.connections,
-        timeout_graceful_shutdown=5, h11_max_incomplete_event_size=2**16,
+        http=bounded_protocol(settings.limits), limit_concurrency=settings.limits.connections + 1,
+        timeout_graceful_shutdown=5, h11_max_incomplete_event_size=HEADER_BYTES,
     )  # fmt: skip
 
 

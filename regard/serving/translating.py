@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from regard.serving.documents import Document, Format, split, whole
-from regard.serving.glossary import Glossary, holds
+from regard.serving.glossary import Glossary
 from regard.serving.languages import SOURCE
 from regard.serving.messages import Flag, Generation, LanguagePair, ModelInfo, Refused, Source, Written
 from regard.serving.sentences import LONGEST
@@ -86,13 +86,13 @@ async def translate_streaming(
     service: Service, text: str, how: Translating = Translating()
 ) -> AsyncIterator[str | Translated]:
     """A translation as it is written: parts that join to the whole, and last all of it. The first sentence comes word
-    by word; the others are translated at the same time, and come together. With markup, a glossary or alternatives
-    nothing is sent before all is known."""
+    by word; the others are translated at the same time, and come together. With markup or alternatives nothing is sent
+    before all is known."""
     info, glossary = service.model(how.model), Glossary(how.glossary)
     _check_length([text], service.limits.characters)
     document = await asyncio.to_thread(_document, text, info, how)
     units = document.units
-    if not units or any(unit.needs_links for unit in units) or how.alternatives or how.glossary:
+    if not units or any(unit.needs_links for unit in units) or how.alternatives:
         found = await translate(service, text, how)
         yield found.text
         yield found
@@ -156,14 +156,8 @@ async def _outputs(
                 if not found or refused.code != "overloaded" or loop.time() > until:
                     raise
                 await asyncio.sleep(min(refused.retry_after or 1.0, LONGEST_WAIT))
-        found += [_chosen(some, glossary.phrases(text), how) for text, some in zip(part, answered, strict=True)]
+        found += [some[: how.alternatives + 1] for some in answered]
     return found
-
-
-def _chosen(outputs: list[Written], phrases: Sequence[str], how: Translating) -> list[Written]:
-    """The outputs that are wanted, first those that hold the terms of the glossary as words of their own."""
-    best = sorted(outputs, key=lambda one: not holds(one.text, phrases)) if phrases else outputs
-    return best[: how.alternatives + 1]
 
 
 def _parts(texts: Sequence[str], most: int) -> Iterator[Sequence[str]]:
@@ -176,8 +170,6 @@ def _generation(
 ) -> Generation:
     search, prefix, count = dict(how.search), pair_of(info, how).prefix, how.alternatives + 1
     phrases = [glossary.phrases(text) for text in texts]
-    if any(phrases):  # there should be some to choose from
-        count = max(count, _beam(info, search))
     if count > 1:
         search |= {"nbest": count, "beam": max(count, _beam(info, search))}
     inputs: list[Source] = [f"{prefix} {text}" if prefix else text for text in texts]

@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -71,6 +70,10 @@ class Input:
     ticket: int | None = None
     text: StableText = field(default_factory=StableText)
 
+    def begun(self) -> None:
+        self.worker.waiting.discard(self)
+        self.worker.say(Started(id=self.ask.id, waited=time.monotonic() - self.asked))
+
     def wrote(self, tokens: Sequence[int]) -> None:
         task = self.worker.system.task
         if self.ask.stream and isinstance(task, TextGeneration) and task.grows:
@@ -108,7 +111,7 @@ class Worker:
         self.uploads = Uploads(system.task.source, start.limits, Path(start.folder))
         self.inputs: dict[int, list[Input]] = {}  # by the id of their request
         self.work, self.jobs = Jobs(system, self.uploads, self.search), dict[int, Job]()
-        self.queued: deque[Input] = deque()  # inputs that the engine has not begun with, oldest first
+        self.waiting = set[Input]()  # inputs that the engine has not begun with
         self.finished: list[tuple[Input, list[Output]]] = []
         self.outbox: list[Reply | Load] = []
         self.told, self.told_at = Load(waiting=0, running=0, rows=0), 0.0
@@ -120,7 +123,6 @@ class Worker:
             for content in self.channel.receive(wait=not busy):
                 self.take(content)
             busy = self.engine.turn()
-            self._started()
             self._describe()
             busy = self._work_on_jobs() or busy
             self._flush()
@@ -176,7 +178,7 @@ class Worker:
                 one.ticket = self.engine.submit(work, one)
             except RegardError as error:
                 raise one.named(error) from None
-            self.queued.append(one)
+            self.waiting.add(one)
 
     def search(self, changes: dict[str, Any]) -> Search:
         """The model's own search settings, with those of the server and of a request."""
@@ -188,20 +190,11 @@ class Worker:
             if one.ticket is not None:
                 self.engine.cancel(one.ticket)
             remove(one.files)
-            if one in self.queued:
-                self.queued.remove(one)
+            self.waiting.discard(one)
         if job := self.jobs.pop(number, None):
             job.close()
 
     # What the engine gave
-
-    def _started(self) -> None:
-        """Say how long inputs have waited that the engine began with: it takes them in order."""
-        now = time.monotonic()
-        while len(self.queued) > self.engine.waiting:
-            one = self.queued.popleft()
-            if one.ask.id in self.inputs:
-                self.say(Started(id=one.ask.id, waited=now - one.asked))
 
     def _describe(self) -> None:
         """Send the outputs that this turn has finished."""
@@ -257,7 +250,7 @@ class Worker:
             del self.inputs[number]
 
     def _flush(self) -> None:
-        load = Load(waiting=len(self.queued), running=self.engine.running, rows=self.engine.rows)
+        load = Load(waiting=len(self.waiting), running=self.engine.running, rows=self.engine.rows)
         now = time.monotonic()
         if load != self.told and (not load.running or now - self.told_at > TOLD):
             self.outbox.append(load)

@@ -14,6 +14,7 @@ from regard.data.batches import Batch, Denoised
 from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
+from regard.data.words import Phrase
 from regard.errors import ConfigError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import EncoderDecoder
@@ -46,7 +47,7 @@ class Denoising(TextGeneration):
     def text_of(self, source: Item, tokens: Tokens) -> str:
         return self.target.decode(self._source.noise.restored(source, tokens))
 
-    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
+    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Phrase], search: Search) -> str | None:
         return super()._problem(item, prefix, phrases, search) if len(item) else "is empty"
 
     def score(self, sources: Sequence[Field], targets: Sequence[str]) -> list[PairScore]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
@@ -16,6 +15,7 @@ from regard.data.examples import Example
 from regard.data.side import Field, Item
 from regard.data.target import Scoring, measure
 from regard.data.tokens import clean
+from regard.data.words import Phrase
 from regard.errors import ConfigError, DataError
 from regard.evaluation.alignment import AlignmentCounts, TimeErrors, Weights, links, merge_words
 from regard.evaluation.exposure import ExposureCounts
@@ -25,14 +25,14 @@ from regard.models.ctc import IMPOSSIBLE, CTCModel, JointStepper
 from regard.models.decoding import for_decoding
 from regard.models.model import AutoregressiveModel, EncoderDecoder
 from regard.search.beam import beam_search, new_beam_search
-from regard.search.choice import owed_after
-from regard.search.contrastive import contrastive_search
+from regard.search.contrastive import ContrastiveSearch, contrastive_search
 from regard.search.ensemble import Ensemble, Together
 from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
+from regard.search.phrases import count_phrases, owed_after
 from regard.search.rerank import coverage_penalty, minimum_bayes_risk
 from regard.search.sample import Sampling, line_keys, sample
-from regard.search.stepper import LazyStart, Stepper, begun, scoring
+from regard.search.stepper import LazyStart, Step, Stepper, begun, scoring
 from regard.search.tree import TreeObserver
 from regard.search_settings import Search
 from regard.tasks.results import (
@@ -137,7 +137,7 @@ class TextGeneration(Task):
         prefixes: list[Tokens] = list(self.target.encode_many(given.prefixes or prompts))
         for i, tokens in enumerate(given.prefix_tokens or []):
             prefixes[i] = prefixes[i] if tokens is None else tokens
-        phrases = [self.target.encode_many(some) for some in given.phrases or []] or [[] for _ in fields]
+        phrases = [self.target.phrases(some) for some in given.phrases or []] or [[] for _ in fields]
         numbers = range(given.first, given.first + len(fields)) if given.numbers is None else given.numbers
         asked = {}
         for i, item in items.items():
@@ -154,6 +154,8 @@ class TextGeneration(Task):
 
     def width(self, search: Search) -> int:
         """Rows that a search has for each source."""
+        if search.contrastive:
+            return candidates(search)
         return search.nbest if search.sample else search.mbr or search.beam
 
     def text_of(self, source: Item, tokens: Tokens) -> str:
@@ -165,7 +167,7 @@ class TextGeneration(Task):
         lengths = np.array([self.source.places(item) or search.max_length for item in items], np.int64) + 1
         return [group.tolist() for group in pack([lengths], [budget])] if items else []
 
-    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Tokens], search: Search) -> str | None:
+    def _problem(self, item: Item, prefix: Tokens, phrases: Sequence[Phrase], search: Search) -> str | None:
         """Why nothing can be written for a source, or not what is asked for; None if it can."""
         if what := self.source.problem(item, search.max_source) or self.unfit(item, []):
             return what
@@ -177,12 +179,13 @@ class TextGeneration(Task):
         if room < 1:
             return f"has {self.source.length(item)} tokens, after which {limit} leaves no room for an output; split it"
         marks = self.target.marks
-        for name, given in ((self.begins, [prefix]), ("phrase", phrases)):
+        for name, given in ((self.begins, [prefix]), ("phrase", [one.tokens for one in phrases])):
             if odd := sorted({marks.names[token] for tokens in given for token in tokens if token in marks.framing}):
                 return f"has a {name} that holds {' and '.join(odd)}, which no output does"
         if len(prefix) > room:
             return f"has {start}, {within}"
-        if (owed := owed_after(prefix, Counter(map(tuple, filter(None, phrases))))) > room - len(prefix):
+        edges = self.target.edges if phrases else None
+        if (owed := owed_after(prefix, count_phrases(phrases), edges)) > room - len(prefix):
             return f"has {f'{start} and ' if prefix else ''}phrases of {owed} tokens, {within}"
         return None
 
@@ -218,7 +221,7 @@ class TextGeneration(Task):
 
     def search(
         self, sources: Sequence[Item], settings: Search, *, prefixes: Sequence[Tokens] | None = None,
-        phrases: Sequence[Sequence[Tokens]] | None = None, numbers: Sequence[int] | None = None,
+        phrases: Sequence[Sequence[Phrase]] | None = None, numbers: Sequence[int] | None = None,
         observer: TreeObserver | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Search or sample for a batch of sources; those of other `numbers` (0, 1, …) draw other samples. An `observer`
@@ -239,14 +242,15 @@ class TextGeneration(Task):
                 _refuse_phrases(phrases, "contrastive")
                 return contrastive_search(
                     model.advance, model.predict, start, limits=limits.to(self.device),
-                    top_k=settings.top_k or 4, penalty=settings.contrastive,
+                    top_k=candidates(settings), penalty=settings.contrastive,
                 )  # fmt: skip
             found = beam_search(
                 model, start, limits=limits, width=settings.beam,
                 nbest=settings.beam if settings.coverage else settings.nbest,
                 penalty=settings.length_penalty, alpha=settings.alpha, stop=settings.stop,
                 groups=settings.groups, diversity=settings.diversity, constraints=phrases,
-                counted=self.target.marks.counted, observe=None if observer is None else observer.watch,
+                edges=self.target.edges if phrases else None, counted=self.target.marks.counted,
+                observe=None if observer is None else observer.watch,
             )  # fmt: skip
         found = [self.possible(some, settings) for some in found]
         return self._cover(sources, found, settings) if settings.coverage else found
@@ -263,22 +267,42 @@ class TextGeneration(Task):
         return _with_ctc(model, weight) if weight else model
 
     def incremental(self, asked: Sequence[Request], settings: Search) -> IncrementalSearch:
-        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it: by
-        the `scoring` of `stepper`."""
+        """A search for some requests, for who has the model to advance it by the steps of `step_of`."""
         _, normalised = scoring(self.stepper(settings))
         limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked]).to(self.device)
         phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
-        if settings.sample:
-            _refuse_phrases(phrases, "sample")
-            keys = line_keys(settings.seed, [one.number for one in asked])
+        if settings.sample or settings.mbr:
+            _refuse_phrases(phrases, "sample and mbr")
+            keys, count = line_keys(settings.seed, [one.number for one in asked]), settings.mbr or settings.nbest
             return Sampling(
-                limits, keys, settings.nbest, temperature=settings.temperature, epsilon=settings.least,
-                top_k=settings.top_k, top_p=settings.top_p, rows=settings.nbest, normalised=normalised,
+                limits, keys, count, temperature=settings.temperature, epsilon=settings.least, top_k=settings.top_k,
+                top_p=settings.top_p, rows=count, normalised=normalised,
             )  # fmt: skip
+        if settings.contrastive:
+            _refuse_phrases(phrases, "contrastive")
+            predict, top_k = self.stepper(settings).predict, min(candidates(settings), self.target.size)
+            return ContrastiveSearch(predict, limits, top_k, settings.contrastive, rows=top_k)
+        if settings.coverage:
+            self._check_coverage()
         return new_beam_search(
-            limits, width=settings.beam, nbest=settings.nbest, penalty=settings.length_penalty, alpha=settings.alpha,
+            limits, width=settings.beam, nbest=settings.beam if settings.coverage else settings.nbest,
+            groups=settings.groups, diversity=settings.diversity, penalty=settings.length_penalty, alpha=settings.alpha,
             stop=settings.stop, counted=self.target.marks.counted, constraints=phrases, normalised=normalised,
+            edges=self.target.edges if phrases else None,
         )  # fmt: skip
+
+    def step_of(self, settings: Search) -> Step:
+        """One step of the model for an `incremental` search."""
+        stepper = self.stepper(settings)
+        step: Step = stepper.advance if settings.contrastive else scoring(stepper)[0]
+        return step
+
+    def found(self, asked: Request, hypotheses: list[Hypothesis], settings: Search) -> list[Output]:
+        """What an `incremental` search has found for a request, as outputs, best first."""
+        possible = self.possible(hypotheses, settings)
+        if settings.coverage:
+            (possible,) = self._cover([asked.item], [possible], settings)
+        return self.written(asked.item, possible, settings)
 
     def _limits(
         self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None
@@ -312,10 +336,7 @@ class TextGeneration(Task):
         self, sources: Sequence[Item], found: list[list[Hypothesis]], settings: Search
     ) -> list[list[Hypothesis]]:
         """Add the coverage penalty to the score of each hypothesis, and sort anew."""
-        layer = self.best_layer
-        if layer is None or isinstance(self.model, CTCModel):  # CTC names nothing at most times, and should not
-            raise ConfigError("search.coverage needs a model with attention over its source; set it to 0")
-        ranked = []
+        layer, ranked = self._check_coverage(), []
         for item, hypotheses in zip(sources, found, strict=True):
             scored = list(hypotheses)
             for i, attended in self.attention([item] * len(scored), [h.tokens for h in hypotheses], [layer]):
@@ -323,6 +344,12 @@ class TextGeneration(Task):
                 scored[i] = replace(scored[i], score=scored[i].score + penalty)
             ranked.append(sorted(scored, key=lambda h: -h.score)[: settings.nbest])
         return ranked
+
+    def _check_coverage(self) -> str:
+        """The layer whose attention covers a source."""
+        if self.best_layer is None or isinstance(self.model, CTCModel):  # CTC names nothing at most times
+            raise ConfigError("search.coverage needs a model with attention over its source; set it to 0")
+        return self.best_layer
 
     # Scoring, teacher forced
 
@@ -476,6 +503,11 @@ def least_risk(outputs: list[Output], search: Search) -> list[Output]:
     for output, utility in zip(outputs, utilities, strict=True):
         best.setdefault(output.text, replace(output, score=utility))
     return sorted(best.values(), key=lambda output: -output.score)[: search.nbest]
+
+
+def candidates(search: Search) -> int:
+    """Tokens that contrastive search reads before it chooses among them."""
+    return search.top_k or 4
 
 
 def _refuse_phrases(phrases: object, way: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from regard.data.examples import Example
 from regard.data.side import Item
 from regard.data.store import ExampleStore
+from regard.data.words import Phrase
 from regard.evaluation.exposure import Exposure
 from regard.evaluation.labels import ClassScore
 from regard.evaluation.metrics import References, Score, perplexity
@@ -48,7 +49,7 @@ class Request:
 
     item: Item
     prefix: Tokens
-    phrases: Sequence[Tokens]
+    phrases: Sequence[Phrase]
     number: int
 
 

@@ -12,6 +12,7 @@ from regard.data.forms import Casing, Normalization, TextForm
 from regard.data.side import Field
 from regard.data.target import Scoring, Target, measure
 from regard.data.tokens import Tokenizer, clean
+from regard.data.words import Phrase, WordEdges
 from regard.evaluation.metrics import Score
 from regard.registry import register
 from regard.section import TargetSettings, TokenSettings
@@ -95,6 +96,13 @@ class TextTarget(Target):
 
     def encode_many(self, fields: Sequence[Field], *, sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         return self.tokenizer.encode_many(fields, sampling=sampling, seed=seed)
+
+    @property
+    def edges(self) -> WordEdges | None:
+        return self.tokenizer.edges
+
+    def phrases(self, texts: Sequence[str]) -> list[Phrase]:
+        return self.tokenizer.phrases(texts)
 
     def decode(self, values: Sequence[int]) -> str:
         return self.tokenizer.decode(values)

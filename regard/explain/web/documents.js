@@ -77,7 +77,7 @@ export function documentView(models, explore, onchange) {
     some.forEach((row, i) => {
       row.output = outputs[i]?.[0];
       row.text = row.output?.text ?? "";
-      row.doubt = row.output ? doubt(row.source, row.output) : { value: 1, reasons: [refusal] };
+      row.doubt = row.output ? doubt(row.output) : { value: 1, reasons: [refusal] };
       row.element = line(row);
     });
   }

@@ -91,3 +91,10 @@ export const clamp = (x, count) => Math.max(0, Math.min(x, count - 1));
 export function announce(text) {
   $("live").textContent = text;
 }
+
+// A file that is dropped beside the place for it would be opened instead of the page.
+export function refuseFile(event) {
+  if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+}

@@ -2,7 +2,7 @@
 import { ask, useKey } from "./api.js";
 import { compareView } from "./compare.js";
 import { documentView } from "./documents.js";
-import { $, announce, button, choices, field, make } from "./dom.js";
+import { $, announce, button, choices, field, make, refuseFile } from "./dom.js";
 import { exploreView } from "./explore.js";
 import { readFragment, writeFragment } from "./fragment.js";
 import { redrawn } from "./prepare.js";
@@ -38,6 +38,9 @@ async function share() {
   setTimeout(() => { shareButton.textContent = "Share"; }, 2000);
 }
 const shareButton = button("Share", share, { class: "quiet-button", title: "copy a link to what is shown" });
+
+addEventListener("dragover", refuseFile);
+addEventListener("drop", refuseFile);
 
 async function start() {
   const answer = await ask("models"), models = answer.models ?? answer.data ?? answer;
