@@ -20,7 +20,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.search.continuous import Group, SharedBatch
-from regard.search.stepper import begun
+from regard.search.stepper import LazyStart, begun, recorded_start, started
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
@@ -28,6 +28,9 @@ from regard.tasks.task import Task, inference
 
 GATHERED = 4  # requests join at once if they are one for so many that run
 PATIENCE = 4  # turns after which they join however few they are
+# Settings in which requests may differ that begin as one search: each keeps its own limits and draws.
+LENGTHS = ("min_length", "max_length", "max_ratio", "max_source")
+OWN = {name: Search.model_fields[name].default for name in (*LENGTHS, "seed")}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Work:
     phrases: tuple[str, ...] = ()  # what it must hold
     number: int = 0  # what is drawn at random depends on `search.seed` and on this
     prefix_tokens: tuple[int, ...] | None = None  # like `prefix`, as token ids
+    stream: bool = True  # whether its listener wants to hear what is written before all of it is
 
     @property
     def given(self) -> Given:
@@ -242,7 +246,9 @@ class ContinuousEngine(Engine):
         self.task, self.precision = task, precision or task.config.search.precision
         self.network = for_decoding(task.model, self.precision)
         self.queue, self.jobs = deque[Job](), dict[int, Job]()
+        self.graphs = None if self.network.graphs is None else self.network.graphs.like()
         self.batches: dict[float, SharedBatch[int]] = {}  # by the weight of CTC, with which a state is another
+        self.streams: set[int] = set()  # tickets of requests that run whose listeners want to hear of each token
         self.others = BatchEngine(task, 1)  # one at a time, since all that runs waits for it
         self.memory, self.patience = ExitStack(), PATIENCE
 
@@ -261,7 +267,7 @@ class ContinuousEngine(Engine):
 
     def cancel(self, ticket: int) -> None:
         self.queue = deque(job for job in self.queue if job.ticket != ticket)
-        if self.jobs.pop(ticket, None) is not None:
+        if self._remove(ticket) is not None:
             with inference(self.network):  # in which its tensors were made
                 for batch in self.batches.values():
                     batch.drop(ticket)
@@ -295,6 +301,9 @@ class ContinuousEngine(Engine):
     def _admit(self) -> None:
         """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
         out a batch anew takes about as long for some as for one."""
+        if not self.queue:
+            self.patience = PATIENCE
+            return
         running = [job.size for job in self.jobs.values()]
         fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
         self.patience = self.patience - 1 if fitting else PATIENCE
@@ -304,6 +313,8 @@ class ContinuousEngine(Engine):
         for _ in range(fitting):
             job = self.queue.popleft()
             self.jobs[job.ticket] = job
+            if job.work.stream:
+                self.streams.add(job.ticket)
             new.setdefault(self.task.ctc_weight(job.work.search), []).append(job)
         for weight, some in new.items():
             self._begin(weight, some)
@@ -313,12 +324,16 @@ class ContinuousEngine(Engine):
         task, stepper = self.task, self.task.stepper(jobs[0].work.search)
         alike = dict[tuple[Search, bool], list[Job]]()
         for job in jobs:
-            alike.setdefault((job.work.search, bool(job.work.phrases)), []).append(job)
+            alike.setdefault((job.work.search.model_copy(update=OWN), bool(job.work.phrases)), []).append(job)
         order = [job for some in alike.values() for job in some]
         try:
-            searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
+            searches = [
+                task.incremental(list(_requests(some)), [job.work.search for job in some]) for some in alike.values()
+            ]
             source = task.source.pack([request.item for request in _requests(order)])
-            state = begun(stepper, task.first)(source.to(task.device))
+            start = LazyStart(begun(stepper, task.first), source, task.device, task.longest)
+            key = (stepper, task.first)
+            state = started(start) if self.graphs is None else recorded_start(start, self.graphs, key)
         except Exception as error:
             if len(jobs) == 1:
                 self._fail(jobs[0], error)
@@ -326,7 +341,7 @@ class ContinuousEngine(Engine):
                 for job in jobs:
                     self._begin(weight, [job])
             return
-        batch = self.batches.setdefault(weight, SharedBatch(stepper.step, task.device))
+        batch = self.batches.setdefault(weight, SharedBatch(stepper.step, task.device, self.graphs))
         groups = zip(searches, alike.values(), strict=True)
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 
@@ -340,18 +355,23 @@ class ContinuousEngine(Engine):
             batch.clear()
             return
         for ticket, found in finished:
-            job = self.jobs.pop(ticket, None)
+            job = self._remove(ticket)
             if job is not None and job.request is not None:  # none: another listener has just cancelled it
                 search = job.work.search
                 job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
-        for ticket, settled in batch.settled():
+        for ticket, settled in batch.settled(self.streams) if self.streams else ():
             job = self.jobs.get(ticket)
             if job is not None and len(settled) > job.told:
                 job.told = len(settled)
                 job.listener.wrote(settled)
 
+    def _remove(self, ticket: int) -> Job | None:
+        """Forget a request that runs; None: it does not."""
+        self.streams.discard(ticket)
+        return self.jobs.pop(ticket, None)
+
     def _fail(self, job: Job, error: Exception) -> None:
-        del self.jobs[job.ticket]
+        self._remove(job.ticket)
         job.listener.failed(as_told(error))
 
 

@@ -170,7 +170,7 @@ class Worker:
             mine.append(one)
             work = Work(
                 given, search, prefix=request.prefixes[index] if request.prefixes else "",
-                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index,
+                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index, stream=ask.stream,
             )  # fmt: skip
             try:
                 one.ticket = self.engine.submit(work, one)

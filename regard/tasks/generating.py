@@ -262,13 +262,17 @@ class TextGeneration(Task):
         model, weight = for_decoding(self.model, settings.precision), self.ctc_weight(settings)
         return _with_ctc(model, weight) if weight else model
 
-    def incremental(self, asked: Sequence[Request], settings: Search) -> IncrementalSearch:
-        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it."""
-        limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked]).to(self.device)
+    def incremental(self, asked: Sequence[Request], searches: Sequence[Search]) -> IncrementalSearch:
+        """A search for some requests, by sampling or by a beam without groups, for who has the model to advance it.
+        Their settings may differ in lengths and seed alone."""
+        settings = searches[0]
+        limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked], searches)
+        limits = limits.to(self.device)
         phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
         if settings.sample:
             _refuse_phrases(phrases, "sample")
-            keys = line_keys(settings.seed, [one.number for one in asked])
+            pairs = zip(asked, searches, strict=True)
+            keys = torch.cat([line_keys(search.seed, [one.number]) for one, search in pairs])
             return Sampling(
                 limits, keys, settings.nbest, temperature=settings.temperature, epsilon=settings.least,
                 top_k=settings.top_k, top_p=settings.top_p, rows=settings.nbest,
@@ -279,11 +283,17 @@ class TextGeneration(Task):
         )  # fmt: skip
 
     def _limits(
-        self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None
+        self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None,
+        each: Sequence[Search] | None = None,
     ) -> Limits:  # fmt: skip
+        """Those of a search for some sources; `each` has settings of its own for lengths, or all have the same."""
         fixed = self.target.fixed_length
-        return Limits(
-            longest=torch.tensor(self.room(sources, settings)),
+        if each is None:
+            room = self.room(sources, settings)
+        else:
+            room = [self.room([source], search)[0] for source, search in zip(sources, each, strict=True)]
+        limits = Limits(
+            longest=torch.tensor(room),
             bos=self.first[-1],
             eos=self.target.marks.end,
             forbidden=self.target.marks.forbidden(unknown=settings.unknown and fixed is None),
@@ -291,6 +301,7 @@ class TextGeneration(Task):
             no_repeat=settings.no_repeat,
             prefix=prefixes,
         )
+        return limits if each is None or fixed is not None else limits.at_least([search.min_length for search in each])
 
     def ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
