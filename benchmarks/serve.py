@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from benchmarks.race import Case, Contender, UnavailableError, Work
 from benchmarks.workload import SHAPES, Shape, draw_lengths, sentences
 from regard.data.tokens import EOS
 from regard.errors import ModelError
-from regard.models.model import Head
 from regard.system import System, load
 
 SHORTEST, LONGEST = 4, 64
@@ -261,7 +260,7 @@ def save_model(shape: Shape, folder: Path, seed: int) -> None:
     task = make_task(shape, torch.device("cpu"), seed, dropout=0.0)
     liven(task, shape)
     with torch.no_grad():
-        cast(Head, task.model.head).linear.bias[EOS] = -50.0
+        task.model.head.linear.bias[EOS] = -50.0
     System(task, folder).save(folder)
 
 

@@ -32,7 +32,7 @@ from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import Sampling, line_keys, sample
 from regard.serving.engine import BatchEngine, ContinuousEngine, Engine, Size, Work, new_engine
-from regard.system import System
+from regard.system import System, load
 from regard.tasks.results import Output
 from tests.conftest import (
     FULL,
@@ -42,6 +42,7 @@ from tests.conftest import (
     Pair,
     draw,
     every_model,
+    gpu,
     recordings,
     redrawn,
     settings,
@@ -438,6 +439,49 @@ def test_the_beginning_of_requests_is_recorded_too(kernel: None) -> None:
         same(heard.outputs, outputs)
     assert engine.graphs is not None
     assert any(key[0][0] == "start" for key in engine.graphs.recordings)  # type: ignore[index]
+
+
+@gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_turns_that_are_recorded_on_a_gpu_are_turns(name: str, tmp_path: Path) -> None:
+    """Requests that come and go find the same, with graphs and without; few shapes are recorded."""
+    system(name).save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cuda")
+    works = [
+        Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
+        for i, (text, search) in enumerate(zip(TEXTS * 12, SEARCHES * 10, strict=True))
+    ]
+    works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
+    plain = new_engine(model.task, budget=10**4)
+    assert isinstance(plain, ContinuousEngine)
+    plain.graphs = None
+    expected = drive(plain, works)
+    for seed in range(3):
+        engine = new_engine(model.task, budget=10**4)
+        assert isinstance(engine, ContinuousEngine)
+        for heard, other in zip(drive(engine, works, seed), expected, strict=True):
+            assert other.outputs is not None
+            same(heard.outputs, other.outputs)
+        assert engine.graphs is not None
+        assert (engine.graphs.captured > 0) == (name != "recurrent")
+        assert len(engine.graphs.recordings) <= engine.graphs.limit
+
+
+@gpu
+def test_many_requests_on_a_gpu_find_what_is_found_offline(tmp_path: Path) -> None:
+    """Of one kind, as clients of a server ask: beginnings, steps and choices are all recorded."""
+    system("transformer").save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cuda")
+    texts = [" ".join(TEXTS[j % 5] for j in range(i % 3 + 1)) for i in range(300)]
+    for beam in (1, 4):
+        search = model.search_settings(beam=beam)
+        engine = new_engine(model.task, budget=10**6)
+        assert isinstance(engine, ContinuousEngine)
+        found = drive(engine, [Work(text, search, stream=i % 2 == 0) for i, text in enumerate(texts)])
+        for heard, outputs in zip(found, model.outputs(texts, beam=beam), strict=True):
+            same(heard.outputs, outputs)
+        assert engine.graphs is not None
+        assert {key[0][0] for key in engine.graphs.recordings} == {"start", "step", "choice"}  # type: ignore[index]
 
 
 def test_a_language_model_goes_on_from_prompts_and_streams() -> None:

@@ -54,7 +54,19 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 def tensors(tree: Any) -> list[Tensor]:
     """All tensors of a tree, in a fixed order."""
-    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+    found = list[Tensor]()
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
+    """Like `_leaves`, without what a search asks of each turn but does not need."""
+    if isinstance(tree, Tensor):
+        found.append(tree)
+        return
+    parts = tree if isinstance(tree, tuple) else [getattr(tree, x) for x in getattr(tree, "__dataclass_fields__", ())]
+    for part in parts:
+        _collect(part, found)
 
 
 def signature(tree: Any) -> Hashable:
