@@ -128,11 +128,16 @@ class SharedBatch(Generic[M]):
 
     def turn(self) -> list[tuple[M, list[Hypothesis]]]:
         """One more token for every row; gives what was found for the sources that are now over."""
+        self.launch()
+        return self.collect()
+
+    def launch(self) -> None:
+        """Begin with one more token for every row. A GPU works on it while the host does other things."""
         idle = sum(len(group.gone) * group.each for group in self.groups)
         if self.new or (idle and idle * IDLE >= self.rows):
             self._lay_out()
         if not self.groups:
-            return []
+            return
         tokens = [group.search.token for group in self.groups]
         given, state = self._step(torch.cat([*tokens, tokens[0].new_zeros(self.spare[0])]))
         moved, begin, stay = list[Tensor](), 0, True
@@ -145,6 +150,9 @@ class SharedBatch(Generic[M]):
             begin += count
         spare = torch.arange(begin, begin + self.spare[0], device=self.device)
         self.state = state if stay else state.select(torch.cat([*moved, spare]))
+
+    def collect(self) -> list[tuple[M, list[Hypothesis]]]:
+        """What was found for the sources that are over since the last time, as soon as what was launched is done."""
         found = [found for group in self.groups for found in self._finished(group)]
         if not self.members:
             self.clear()

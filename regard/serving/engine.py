@@ -346,9 +346,12 @@ class ContinuousEngine(Engine):
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 
     def _step(self, batch: SharedBatch[int]) -> None:
+        """Take in what the last turn gave, and begin with the next before anybody hears of it."""
         members = batch.members  # those that were over as something failed among them
         try:
-            finished = batch.turn()
+            finished = batch.collect()
+            settled = list(batch.settled(self.streams)) if self.streams else []
+            batch.launch()
         except Exception as error:
             for ticket in members:
                 self._fail(self.jobs[ticket], error)
@@ -359,11 +362,11 @@ class ContinuousEngine(Engine):
             if job is not None and job.request is not None:  # none: another listener has just cancelled it
                 search = job.work.search
                 job.listener.done(self.task.written(job.request.item, self.task.possible(found, search), search))
-        for ticket, settled in batch.settled(self.streams) if self.streams else ():
+        for ticket, tokens in settled:
             job = self.jobs.get(ticket)
-            if job is not None and len(settled) > job.told:
-                job.told = len(settled)
-                job.listener.wrote(settled)
+            if job is not None and len(tokens) > job.told:
+                job.told = len(tokens)
+                job.listener.wrote(tokens)
 
     def _remove(self, ticket: int) -> Job | None:
         """Forget a request that runs; None: it does not."""
