@@ -12,11 +12,12 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from urllib.request import urlopen
 
 import numpy as np
 import torch
@@ -146,7 +147,6 @@ class Server:
 
     def wait(self, seconds: float = 180.0) -> Server:
         """Until it is ready."""
-        httpx = _httpx()
         assert self.process is not None, "it was started"
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -154,11 +154,9 @@ class Server:
                 self.log.seek(0)
                 said = self.log.read().decode(errors="replace").strip().splitlines()
                 raise UnavailableError(f"the server ended at once: {said[-1] if said else 'it said nothing'}")
-            try:
-                if httpx.get(f"{self.address}/ready").status_code == 200:
+            with suppress(OSError), urlopen(f"{self.address}/ready", timeout=5.0) as response:  # 503 is one too
+                if response.status == 200:
                     return self
-            except httpx.TransportError:
-                pass
             time.sleep(0.2)
         raise UnavailableError(f"the server was not ready after {seconds:.0f} s")
 
@@ -329,7 +327,3 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
-
-
-def _httpx() -> Any:
-    return need("httpx")
