@@ -275,6 +275,12 @@ def test_rows_are_grouped_by_source_and_back() -> None:
     assert [padded[0, 0, 0].item(), padded[1, 2, 0].item(), padded[2, 1, 0].item()] == [0.0, 6.0, 10.0]
     assert torch.equal(grouping.unpadded(padded), rows)
     assert Grouping.of([4, 4], CPU) is None
+    filled = Grouping.of([1, 3, 2], CPU, most=4)
+    assert filled is not None
+    filled = filled.filled(8, 4)
+    more = torch.cat((rows, torch.full((2, 2), torch.nan)))  # nobody's, behind those that are somebody's
+    assert filled.padded(more).shape == (4, 4, 2)
+    assert torch.equal(filled.unpadded(filled.padded(more))[:6], rows)
 
 
 def test_rows_of_several_tensors_are_laid_together() -> None:
