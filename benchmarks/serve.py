@@ -3,7 +3,7 @@ weights."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -12,24 +12,31 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from urllib.request import urlopen
 
 import numpy as np
 import torch
 
+from benchmarks.clients import Answer, Asked
 from benchmarks.peers.base import Job, need, quiet
 from benchmarks.peers.ctranslate import exported
 from benchmarks.peers.ours import fixed_search, liven, make_task
 from benchmarks.race import Case, Contender, UnavailableError, Work
 from benchmarks.workload import SHAPES, Shape, draw_lengths, sentences
+from regard.data.tokens import EOS
 from regard.errors import ModelError
-from regard.system import System
+from regard.system import System, load
 
 SHORTEST, LONGEST = 4, 64
+ROOM = 11  # tokens that an output has more than its source, where `max_ratio` is 1 and nothing ends it before
+TOKENS = {"cuda": 2**17, "cpu": None}  # that the server may work on at once: 256 beams of 4; None: its default
+OFFLINE = {"cuda": 2**15, "cpu": 8192}  # of sources, times the beam, that are searched for at once without a server
+OFFLINE_NAME = "Regard offline"
 PEERS = {
     "marian": ("FastAPI and HF generate", "a request a thread, as plain examples have it"),
     "ctranslate2": ("one at a time, CTranslate2", "the way of LibreTranslate: requests one after the other"),
@@ -37,8 +44,9 @@ PEERS = {
 WORKLOAD = (
     "Each client sends a request, waits for its answer and sends the next. Weights are random, and the same on every "
     f"side; texts are of {SHORTEST} to {LONGEST} tokens, drawn as lengths of a translation corpus, with outputs as "
-    "long. Clients and server share the machine. Output tokens of all answers, by the time from the first request to "
-    "the last answer."
+    f"long, or on a GPU {ROOM} tokens longer, so that all requests have the same settings. Clients and server share "
+    "the machine. Output tokens of all answers, by the time from the first request to the last answer. Offline is "
+    "`System.generate` on the same texts at once, in the process of the benchmark."
 )
 
 
@@ -50,6 +58,9 @@ def add_options(parser: ArgumentParser, command: str) -> None:
     )
     parser.add_argument("--clients", type=int, help="at once (64; on a GPU 256)")
     parser.add_argument("--requests", type=int, help="of each client in a turn (4)")
+    parser.add_argument("--inputs", type=int, default=1, help="texts of a request (1)")
+    parser.add_argument("--processes", type=int, help="that clients are shared out among (1; on a GPU 4)")
+    parser.add_argument("--batch-tokens", type=int, help="that the server works on at once (on a GPU 131072)")
     parser.add_argument("--beam", type=int, nargs="+", help="each a case; 1 is greedy")
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16", "int8"), help="of Regard; peers have float32 or bfloat16"
@@ -64,11 +75,17 @@ class Question:
     text: str
     length: int
     beam: int
+    free: bool = False  # whether its length follows from that of the text, and not from settings of its own
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """The settings that Regard is asked with."""
+        own = {"max_ratio": 1.0} if self.free else {"min_length": self.length, "max_length": self.length}
+        return {"beam": self.beam, **own}
 
     def body(self, *, stream: bool) -> dict[str, Any]:
         """What Regard is asked."""
-        limits = {"beam": self.beam, "min_length": self.length, "max_length": self.length}
-        return {"input": self.text, "search": limits, **({"stream": True} if stream else {})}
+        return {"input": self.text, "search": self.search, **({"stream": True} if stream else {})}
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,7 @@ class Server:
     port: int
     process: subprocess.Popen[bytes] | None = None
     log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)  # a pipe that nobody reads would fill up
+    crew: list[subprocess.Popen[str]] = field(default_factory=list)  # processes of clients
 
     def __enter__(self) -> Server:
         # Clients take their share of the cores, so threads that spin while they wait would stand in everybody's way.
@@ -97,6 +115,8 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         assert self.process is not None, "it was started"
+        for helper in self.crew:
+            helper.communicate()  # there is no more for it to do
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -109,9 +129,24 @@ class Server:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
+    def ask(self, asked: Sequence[Asked]) -> list[list[Answer]]:
+        """What came of each task, worked on in a process of its own, which stays for the next."""
+        while len(self.crew) < len(asked):
+            command = [sys.executable, "-m", "benchmarks.clients", str(self.port)]
+            pipe = subprocess.PIPE
+            self.crew.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        used = self.crew[: len(asked)]
+        for helper, one in zip(used, asked, strict=True):
+            assert helper.stdin is not None, "it has a pipe"
+            helper.stdin.write(json.dumps(one) + "\n")
+            helper.stdin.flush()
+        lines = [helper.stdout.readline() for helper in used if helper.stdout is not None]
+        if not all(lines):
+            raise ModelError("a process of clients ended: the server closed a connection")
+        return [[Answer(*answer) for answer in json.loads(line)] for line in lines]
+
     def wait(self, seconds: float = 180.0) -> Server:
         """Until it is ready."""
-        httpx = _httpx()
         assert self.process is not None, "it was started"
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -119,11 +154,9 @@ class Server:
                 self.log.seek(0)
                 said = self.log.read().decode(errors="replace").strip().splitlines()
                 raise UnavailableError(f"the server ended at once: {said[-1] if said else 'it said nothing'}")
-            try:
-                if httpx.get(f"{self.address}/ready").status_code == 200:
+            with suppress(OSError), urlopen(f"{self.address}/ready", timeout=5.0) as response:  # 503 is one too
+                if response.status == 200:
                     return self
-            except httpx.TransportError:
-                pass
             time.sleep(0.2)
         raise UnavailableError(f"the server was not ready after {seconds:.0f} s")
 
@@ -136,44 +169,39 @@ class Clients:
     count: int
     ours: bool
     stream: bool = False
+    inputs: int = 1  # texts of a request, to Regard alone
+    processes: int = 1
     replies: list[Reply] = field(default_factory=list)
 
     def ask(self, questions: Sequence[Question]) -> float:
         """Ask all of them; returns how many output tokens came back."""
-        found = asyncio.run(self._all(questions))
+        groups = [questions[i : i + self.inputs] for i in range(0, len(questions), self.inputs)]
+        shares = [groups[i :: self.processes] for i in range(self.processes)]
+        shares = [share for share in shares if share]
+        counts = [min(len(range(i, self.count, len(shares))), len(share)) for i, share in enumerate(shares)]
+        path = "/v1/generate" if self.ours else "/generate"
+        asked = [Asked(n, path, [*map(self._body, share)]) for n, share in zip(counts, shares, strict=True)]
+        found = [
+            self._reply(share[answer.number], answer)
+            for share, answers in zip(shares, self.server.ask(asked), strict=True)
+            for answer in answers
+        ]
         self.replies.extend(found)
         return float(sum(reply.tokens for reply in found))
 
-    async def _all(self, questions: Sequence[Question]) -> list[Reply]:
-        httpx, rest, found = _httpx(), iter(questions), list[Reply]()
-        limits = httpx.Limits(max_connections=self.count, max_keepalive_connections=self.count)
-        async with httpx.AsyncClient(base_url=self.server.address, timeout=600.0, limits=limits) as client:
+    def _body(self, group: Sequence[Question]) -> dict[str, Any]:
+        first = group[0]
+        if not self.ours:
+            return {"text": first.text, "length": first.length, "beam": first.beam}
+        return {**first.body(stream=self.stream), **({"input": [x.text for x in group]} if len(group) > 1 else {})}
 
-            async def one() -> None:
-                for question in rest:
-                    found.append(await self._reply(client, question))
-
-            await asyncio.gather(*(one() for _ in range(min(self.count, len(questions)))))
-        return found
-
-    async def _reply(self, client: Any, question: Question) -> Reply:
-        began, first = time.perf_counter(), 0.0
-        if self.stream:
-            async with client.stream("POST", "/v1/generate", json=question.body(stream=True)) as response:
-                lines = [line async for line in _timed(response) if line[1].startswith("data:")]
-            first = lines[0][0] - began
-            tokens = question.length
-            status, text = response.status_code, lines[-2][1] if len(lines) > 1 else ""
-        else:
-            path, body = ("/v1/generate", question.body(stream=False)) if self.ours else ("/generate", vars(question))
-            response = await client.post(path, json=body)
-            status, text = response.status_code, response.text
-            tokens = question.length
-        if status != 200:
-            raise ModelError(f"the server answered {status}: {text[:200]}")
-        if text.count("w") < question.length:
-            raise ModelError(f"an output of {question.length} tokens was asked for, and came back as {text[:200]}")
-        return Reply(tokens, time.perf_counter() - began, first)
+    def _reply(self, group: Sequence[Question], answer: Answer) -> Reply:
+        tokens = sum(question.length for question in group)
+        if answer.status != 200:
+            raise ModelError(f"the server answered {answer.status}: {answer.text[:200]}")
+        if answer.text.count("w") < tokens:
+            raise ModelError(f"{tokens} output tokens were asked for, and what came back is {answer.text[:200]}")
+        return Reply(tokens, answer.seconds, answer.first)
 
     def latency(self, rate: float) -> dict[str, float]:
         """Over all turns so far."""
@@ -184,68 +212,97 @@ class Clients:
         return found
 
 
-async def _timed(response: Any) -> Any:
-    async for line in response.aiter_lines():
-        yield time.perf_counter(), line
-
-
 def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
     """A case for each beam."""
     gpu, quick = options.command == "serve-gpu", options.quick
     shape = SHAPES[options.model or ("tiny" if quick else "base")]
-    clients = options.clients or (4 if quick else 256 if gpu else 64)
+    count = options.clients or (4 if quick else 256 if gpu else 64)
     precision = options.precision or ("bfloat16" if device.type == "cuda" else "float32")
+    processes = min(options.processes or (4 if gpu and not quick else 1), count)
     peers = [name for name in options.peers or PEERS if name != "none"]
+    tokens = options.batch_tokens or TOKENS[device.type]
     with tempfile.TemporaryDirectory() as folder:
         save_model(shape, Path(folder) / "model", options.seed)
-        for beam in options.beam or ([1] if quick else [1, 5]):
-            asked = questions(clients * (options.requests or (1 if quick else 4)), shape, beam, options.seed)
+        for beam in options.beam or ([1] if quick else [1, 4] if gpu else [1, 5]):
+            total = count * (options.requests or (1 if quick else 4)) * options.inputs
+            asked = questions(total, shape, beam, options.seed, free=gpu)
             few, some = asked[: max(len(asked) // 16, 4)], asked[: max(len(asked) // 4, 4)]  # what is slow gets fewer
             with ExitStack() as servers:
-                ours = partial(start_regard, servers, Path(folder), device, precision, options.engine)
-                server = ours()
+                queue = max(2 * count * options.inputs, 512)
+                server = start_regard(servers, Path(folder), device, precision, options.engine, tokens, queue)
+                name = f"Regard, {count} clients"
+                clients = partial(Clients, server, ours=True)
+                every = clients(count, inputs=options.inputs, processes=processes)
+                streaming = clients(count, stream=True, processes=processes)
+                warm = asked if gpu else asked[: min(count, 4)]  # all, so that what can be recorded is
                 contenders = [
-                    Contender(f"Regard, {clients} clients", "ours", partial(_work, server, clients, asked, ours=True)),
-                    Contender(
-                        f"Regard, {clients} clients, streaming", "beside",
-                        partial(_work, server, clients, asked, ours=True, stream=True),
-                    ),
-                    Contender("Regard, one client", "beside", partial(_work, server, 1, few, ours=True)),
-                ]  # fmt: skip
-                for name in peers:
-                    title, note = PEERS[name]
-                    run = partial(_peer, servers, name, Path(folder), precision)
-                    work = partial(_late_work, run, clients, some, note)
-                    contenders.append(Contender(f"{title}, {clients} clients", "peer", work))
+                    Contender(name, "ours", partial(_work, every, asked, warm), OFFLINE_NAME if gpu else ""),
+                    Contender(f"{name}, streaming", "beside", partial(_work, streaming, asked, warm)),
+                    Contender("Regard, one client", "beside", partial(_work, clients(1), few, few[:4])),
+                ]
+                if gpu:
+                    offline = partial(_offline, Path(folder), device, precision, asked)
+                    contenders.append(Contender(OFFLINE_NAME, "beside", offline))
+                for peer in peers:
+                    title, note = PEERS[peer]
+                    run = partial(_peer, servers, peer, Path(folder), precision)
+                    work = partial(_late_work, run, count, some, note)
+                    contenders.append(Contender(f"{title}, {count} clients", "peer", work))
                 words = f"{shape}; {'greedy' if beam == 1 else f'beam {beam}'}, {precision}, engine {options.engine}"
+                words += f"; {options.inputs} texts a request" if options.inputs > 1 else ""
                 yield Case("greedy" if beam == 1 else f"beam {beam}", "output tokens/s", contenders, words)
 
 
 def save_model(shape: Shape, folder: Path, seed: int) -> None:
-    """A model of random weights that writes texts which differ."""
+    """A model of random weights that writes texts which differ, and as long as they may be."""
     task = make_task(shape, torch.device("cpu"), seed, dropout=0.0)
     liven(task, shape)
+    with torch.no_grad():
+        task.model.head.linear.bias[EOS] = -50.0
     System(task, folder).save(folder)
 
 
-def questions(count: int, shape: Shape, beam: int, seed: int) -> list[Question]:
-    """Texts of different lengths."""
+def questions(count: int, shape: Shape, beam: int, seed: int, *, free: bool = False) -> list[Question]:
+    """Texts of different lengths, with outputs as long; or, `free`, with those that `max_ratio` leaves room for."""
+    more = ROOM if free else 0
     lengths = draw_lengths(count, seed)[0].clip(SHORTEST, LONGEST).tolist()
     words = sentences(count, LONGEST, shape.vocabulary, seed)
-    return [Question(" ".join(f"w{i}" for i in row[:n]), n, beam) for row, n in zip(words, lengths, strict=True)]
+    return [
+        Question(" ".join(f"w{i}" for i in row[:n]), n + more, beam, free)
+        for row, n in zip(words, lengths, strict=True)
+    ]
 
 
-def start_regard(servers: ExitStack, folder: Path, device: torch.device, precision: str, engine: str) -> Server:
+def start_regard(
+    servers: ExitStack, folder: Path, device: torch.device, precision: str, engine: str, tokens: int | None = None,
+    queue: int = 512,
+) -> Server:  # fmt: skip
     """Regard's own, as its command starts it."""
     port, model = free_port(), folder / "model"
     if engine == "ctranslate2":
         task = make_task(SHAPES["tiny"], torch.device("cpu"), 1)  # its place is taken by what was saved
         with quiet():
             model = exported(Job(task, fixed_search(1, 8, precision), [], folder))
-    command = [sys.executable, "-m", "regard", "-q", "serve", f"bench={model}", "--port", str(port)]
-    command += ["--device", device.type, "--engine", engine]
-    command += ["--quantization" if engine == "ctranslate2" else "--precision", precision]
+    served = {"name": "bench", "folder": str(model), "device": device.type, "engine": engine, "batch_tokens": tokens}
+    served["quantization" if engine == "ctranslate2" else "precision"] = precision
+    settings = folder / "serve.yaml"  # of which JSON is a part
+    settings.write_text(json.dumps({"models": [served], "limits": {"queue": queue, "connections": 2000}}))
+    command = [sys.executable, "-m", "regard", "-q", "serve", "--config", str(settings), "--port", str(port)]
     return servers.enter_context(Server(command, port)).wait()
+
+
+def _offline(folder: Path, device: torch.device, precision: str, asked: Sequence[Question]) -> Work:
+    """All texts at once, without a server."""
+    system, texts = load(folder / "model", device=device.type), [question.text for question in asked]
+    settings = {**asked[0].search, "precision": precision, "batch_tokens": OFFLINE[device.type]}
+
+    def turn() -> float:
+        lengths = [len(text.split()) for text in system.generate(texts, **settings)]
+        if lengths != [question.length for question in asked]:
+            raise ModelError("outputs have other lengths than was asked for: what was timed is another task")
+        return float(sum(lengths))
+
+    return Work(turn, lambda: (turn(), turn()))  # the first may be recorded
 
 
 def _peer(servers: ExitStack, name: str, folder: Path, precision: str) -> Server:
@@ -256,16 +313,13 @@ def _peer(servers: ExitStack, name: str, folder: Path, precision: str) -> Server
 
 
 def _late_work(run: Any, count: int, asked: Sequence[Question], note: str) -> Work:
-    return _work(run(), count, asked, note=note)
+    return _work(Clients(run(), count, ours=False), asked, asked[: min(count, 4)], note)
 
 
-def _work(
-    server: Server, count: int, asked: Sequence[Question], *, ours: bool = False, stream: bool = False, note: str = ""
-) -> Work:
+def _work(clients: Clients, asked: Sequence[Question], warm: Sequence[Question], note: str = "") -> Work:
     """Turns in which all questions are asked once."""
-    clients = Clients(server, count, ours, stream)
-    warm = Clients(server, count, ours, stream)
-    return Work(lambda: clients.ask(asked), lambda: warm.ask(asked[: min(count, 4)]), note, clients.latency)
+    before = replace(clients, replies=[])
+    return Work(lambda: clients.ask(asked), lambda: before.ask(warm), note, clients.latency)
 
 
 def free_port() -> int:
@@ -273,7 +327,3 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
-
-
-def _httpx() -> Any:
-    return need("httpx")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,12 @@ from regard.data.tokens import Symbols
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models.build import build
 from regard.models.ctc import JointStepper
+from regard.models.decoding import for_decoding
 from regard.models.stems import Elements
+from regard.nn import graphs as graphs_module
+from regard.nn.graphs import Graphs, tensors
 from regard.nn.rows import Grouping, Part, Together
+from regard.search import continuous
 from regard.search.beam import beam_search, new_beam_search
 from regard.search.continuous import Group, SharedBatch
 from regard.search.ensemble import Ensemble
@@ -28,7 +32,7 @@ from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import Sampling, line_keys, sample
 from regard.serving.engine import PATIENCE, BatchEngine, ContinuousEngine, Engine, Size, Work, new_engine
-from regard.system import System
+from regard.system import System, load
 from regard.tasks.results import Output
 from tests.conftest import (
     FULL,
@@ -113,20 +117,28 @@ def asked(count: int, choice: random.Random, kinds: Sequence[str] = KINDS, longe
 
 def check_schedule(model: Any, source: Source, given: Sequence[Asked], choice: random.Random) -> None:
     """Requests join a few at a time, in between turns; each finds what it finds alone, and what was told settled stays
-    so."""
+    so. Turn by turn, and where turns are recorded."""
     with torch.inference_mode():
         alone = [one.alone(model, source.select(torch.tensor([i]))) for i, one in enumerate(given)]
-        batch: SharedBatch[int] = SharedBatch(model.step, CPU)
-        waiting, found, told = list(range(len(given))), dict[int, list[Hypothesis]](), dict[int, list[int]]()
-        while len(found) < len(given):
-            some = [waiting.pop(0) for _ in range(choice.randint(0, 2)) if waiting]
-            if some:
-                groups = [Group(given[i].search(), [i]) for i in some]
-                batch.add(model.start(source.select(torch.tensor(some))), groups)
-            found |= batch.turn()
-            for i, tokens in batch.settled():
-                assert tokens[: len(told.get(i, []))] == told.get(i, [])
-                told[i] = tokens
+        for graphs in (None, Pool()):
+            check_batch(SharedBatch(model.step, CPU, graphs), model, source, given, choice, alone)
+
+
+def check_batch(
+    batch: SharedBatch[int], model: Any, source: Source, given: Sequence[Asked], choice: random.Random,
+    alone: Sequence[list[Hypothesis]],
+) -> None:  # fmt: skip
+    """Like `check_schedule`, in this batch."""
+    waiting, found, told = list(range(len(given))), dict[int, list[Hypothesis]](), dict[int, list[int]]()
+    while len(found) < len(given):
+        some = [waiting.pop(0) for _ in range(choice.randint(0, 2)) if waiting]
+        if some:
+            groups = [Group(given[i].search(), [i]) for i in some]
+            batch.add(model.start(source.select(torch.tensor(some))), groups)
+        found |= batch.turn()
+        for i, tokens in batch.settled():
+            assert tokens[: len(told.get(i, []))] == told.get(i, [])
+            told[i] = tokens
     assert not batch.groups
     for i, expected in enumerate(alone):
         assert [h.tokens for h in found[i]] == [h.tokens for h in expected], given[i]
@@ -134,6 +146,32 @@ def check_schedule(model: Any, source: Source, given: Sequence[Asked], choice: r
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
             assert one.score == pytest.approx(other.score, abs=1e-4)
         assert found[i][0].tokens[: len(told.get(i, []))] == told.get(i, [])
+
+
+class Pool(Graphs):
+    """On a CPU a recording runs its function anew. Here, as on a GPU, a replay writes over what the others gave."""
+
+    def __init__(self, *, filled: bool = False) -> None:
+        super().__init__(CPU, filled=filled)
+        self.given: list[Tensor] = []
+
+    def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        def replay() -> Any:
+            for given in self.given:
+                given.fill_(10**6)
+            found = function()
+            self.given = tensors(found)
+            return found
+
+        self.captured += 1
+        return replay
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded outgrows the room that it has, and is recorded at once."""
+    monkeypatch.setattr(continuous, "ROOM", 3)
+    monkeypatch.setattr(graphs_module, "FIRST", 1)
 
 
 def drawn(name: object) -> random.Random:
@@ -191,6 +229,25 @@ def test_searches_that_differ_in_their_lengths_alone_are_one(kind: str) -> None:
     check_schedule(model, source, given, drawn(kind))
 
 
+def test_a_step_and_each_choice_are_recorded_in_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Transformer, whose searches come and go; of a recurrent decoder over a source there is none."""
+    monkeypatch.setattr(continuous, "ROOM", 32)
+    choice, graphs = drawn("recorded"), Pool()
+    given = asked(24, choice, ("greedy", "beam", "exact", "sample", "phrase"))
+    source = draw([1 + i % 6 for i in range(24)], 11, seed=5)
+    with torch.inference_mode():
+        for pair, recorded in ((("lstm-uni", "transformer-rotary"), True), (("lstm-uni", "lstm-last"), False)):
+            model: Any = tiny(pair)
+            alone = [one.alone(model, source.select(torch.tensor([i]))) for i, one in enumerate(given)]
+            batch = SharedBatch[int](model.step, CPU, graphs)
+            check_batch(batch, model, source, given, choice, alone)
+            assert bool(graphs.recordings) == recorded
+            kinds = {key[0][0] for key in graphs.recordings}  # type: ignore[index]
+            assert kinds == ({"step", "choice"} if recorded else set())
+            assert graphs.captured < 20  # of 24 requests of five kinds
+            graphs.recordings.clear()
+
+
 def test_a_cache_is_no_longer_than_the_longest_row() -> None:
     """Requests come and go for as long as many of them take; slots that no row uses any more are dropped."""
     model: Any = tiny(("lstm-uni", "transformer-rotary"))
@@ -221,6 +278,12 @@ def test_rows_are_grouped_by_source_and_back() -> None:
     assert [padded[0, 0, 0].item(), padded[1, 2, 0].item(), padded[2, 1, 0].item()] == [0.0, 6.0, 10.0]
     assert torch.equal(grouping.unpadded(padded), rows)
     assert Grouping.of([4, 4], CPU) is None
+    filled = Grouping.of([1, 3, 2], CPU, most=4)
+    assert filled is not None
+    filled = filled.filled(8, 4)
+    more = torch.cat((rows, torch.full((2, 2), torch.nan)))  # nobody's, behind those that are somebody's
+    assert filled.padded(more).shape == (4, 4, 2)
+    assert torch.equal(filled.unpadded(filled.padded(more))[:6], rows)
 
 
 def test_rows_of_several_tensors_are_laid_together() -> None:
@@ -332,12 +395,20 @@ def refuse(_: int, what: str) -> None:
     raise DataError(f"the source {what}")
 
 
+def recorded_kinds(engine: ContinuousEngine) -> set[str]:
+    """What an engine has recorded."""
+    return {key[0][0] for graphs in engine.graphs.values() for key in graphs.recordings}  # type: ignore[index]
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+@pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(10) if FULL else [1])
-def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int, device: str) -> None:
+def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int, records: bool, device: str) -> None:
     model = system(name)
     model.task.model.to(device)
+    if records:
+        for_decoding(model.task.model, "float32").graphs = Graphs(torch.device(device))
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
         for i, (text, search) in enumerate(zip(TEXTS * 3, SEARCHES + WHOLE, strict=False))
@@ -349,6 +420,90 @@ def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int, 
     assert isinstance(engine, ContinuousEngine)
     for work, heard in zip(works, drive(engine, works, seed), strict=True):
         same(heard.outputs, alone(model, work))
+    assert bool(recorded_kinds(engine)) == (records and name != "recurrent")
+
+
+def test_requests_that_differ_in_lengths_and_seed_alone_begin_as_one_search() -> None:
+    model = system()
+    changes = [{"min_length": i, "max_length": 6 + i, "max_ratio": 2.0 + i} for i in range(4)]
+    works = [Work(TEXTS[i], model.search_settings(beam=2, **one)) for i, one in enumerate(changes)]
+    drawn_ = [{"sample": True, "nbest": 2, "seed": i} for i in range(3)]
+    works += [Work(TEXTS[i], model.search_settings(**one), number=i) for i, one in enumerate(drawn_)]
+    engine, heard = new_engine(model.task, budget=10**4), [Heard() for _ in works]
+    assert isinstance(engine, ContinuousEngine)
+    for work, listener in zip(works, heard, strict=True):
+        engine.submit(work, listener)
+    engine.turn()
+    (batch,) = engine.batches.values()
+    assert sorted(len(group.members) for group in batch.groups) == [3, 4]
+    while engine.turn():
+        pass
+    for work, listener in zip(works, heard, strict=True):
+        same(listener.outputs, alone(model, work))
+
+
+def test_only_who_wants_to_hear_of_each_token_does() -> None:
+    model = system()
+    plain = model.search_settings(beam=1, min_length=5)
+    works = [Work(text, plain, stream=i % 2 == 0) for i, text in enumerate(TEXTS)]
+    heard = drive(new_engine(model.task, budget=10**4), works)
+    assert [bool(one.times) for one in heard] == [True, False, True, False, True]
+
+
+def test_the_beginning_of_requests_is_recorded_too(kernel: None) -> None:
+    """From sources that are filled up, which the kernels can read so."""
+    model = system()
+    works = [Work(TEXTS[i], model.search_settings(beam=1 + i % 2, max_length=3)) for i in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        expected = [alone(model, work) for work in works]
+    for_decoding(model.task.model, "float32").graphs = Graphs(CPU, filled=True)
+    engine = new_engine(model.task, budget=10**4)
+    assert isinstance(engine, ContinuousEngine)
+    for heard, outputs in zip(drive(engine, works), expected, strict=True):
+        same(heard.outputs, outputs)
+    assert "start" in recorded_kinds(engine)
+
+
+@gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_turns_that_are_recorded_on_a_gpu_are_turns(name: str, tmp_path: Path) -> None:
+    """Requests that come and go find the same, with graphs and without; few shapes are recorded."""
+    system(name).save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cuda")
+    works = [
+        Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
+        for i, (text, search) in enumerate(zip(TEXTS * 12, SEARCHES * 10, strict=True))
+    ]
+    works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
+    plain = new_engine(model.task, budget=10**4)
+    assert isinstance(plain, ContinuousEngine)
+    plain.graphs = None
+    expected = drive(plain, works)
+    for seed in range(3):
+        engine = new_engine(model.task, budget=10**4)
+        assert isinstance(engine, ContinuousEngine)
+        for heard, other in zip(drive(engine, works, seed), expected, strict=True):
+            assert other.outputs is not None
+            same(heard.outputs, other.outputs)
+        assert (sum(graphs.captured for graphs in engine.graphs.values()) > 0) == (name != "recurrent")
+        assert all(len(graphs.recordings) <= graphs.limit for graphs in engine.graphs.values())
+
+
+@gpu
+def test_many_requests_on_a_gpu_find_what_is_found_offline(tmp_path: Path) -> None:
+    """Of one kind, as clients of a server ask: beginnings, steps and choices are all recorded."""
+    system("transformer").save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cuda")
+    texts = [" ".join(TEXTS[j % 5] for j in range(i % 3 + 1)) for i in range(300)]
+    for beam in (1, 4):
+        search = model.search_settings(beam=beam)
+        engine = new_engine(model.task, budget=10**6)
+        assert isinstance(engine, ContinuousEngine)
+        found = drive(engine, [Work(text, search, stream=i % 2 == 0) for i, text in enumerate(texts)])
+        for heard, outputs in zip(found, model.outputs(texts, beam=beam), strict=True):
+            same(heard.outputs, outputs)
+        assert recorded_kinds(engine) == {"start", "step", "choice"}
 
 
 def test_a_language_model_goes_on_from_prompts_and_streams() -> None:

@@ -260,6 +260,19 @@ def test_the_least_recently_used_goes_first() -> None:
     assert [recording.size for recording in graphs.recordings.values()] == [12]
 
 
+def test_what_comes_seldom_is_not_recorded() -> None:
+    """It runs as it is, on tensors of its own, and takes nobody's place."""
+    graphs = Graphs(CPU, limit=1)
+    tree = Tree(torch.ones(3), (None, 1))
+    for count in range(3):
+        recording = graphs.recording("sum", lambda tree: tree.values.sum(), tree, often=True)
+        assert float(recording()) == 3.0
+        assert recording.inputs.values is not tree.values
+        assert len(graphs.recordings) == (count > 0)
+    graphs.recording("sum", lambda tree: tree.values.sum(), Tree(torch.ones(4), (None, 1)), often=True)
+    assert [one.inputs.values.shape for one in graphs.recordings.values()] == [(3,)]
+
+
 def test_recordings_go_with_their_model() -> None:
     model = deepcopy(tiny(PAIRS[0]))
     recording = ref(recorded(model))

@@ -22,6 +22,10 @@ class LSTMState:
 
     carry: Tensor  # (rows, 2 · all widths)
 
+    @property
+    def static_shapes(self) -> bool:
+        return True
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> LSTMState:
         return LSTMState(self.carry[rows])
 
@@ -31,7 +35,7 @@ class LSTMState:
     def grouped(self, grouping: Grouping | None) -> LSTMState:
         return self
 
-    def join(self, others: Sequence[LSTMState], rows: Tensor, sources: Tensor) -> LSTMState:
+    def join(self, others: Sequence[LSTMState], rows: Tensor, sources: Tensor, room: int = 0) -> LSTMState:
         return LSTMState(torch.cat([state.carry for state in (self, *others)])[rows])
 
 

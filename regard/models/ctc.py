@@ -45,6 +45,10 @@ class PrefixState:
     prefix: Tensor  # (rows,): log p of all that begins so
     grouping: Grouping | None = None  # of rows by sources; None: as many for each
 
+    @property
+    def static_shapes(self) -> bool:
+        return False  # as long as the longest source
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> PrefixState:
         mine = {name: getattr(self, name)[rows] for name in ("token", "blank", "last", "prefix")}
         names = () if sources is None else ("log_probs", "sums", "ends")
@@ -57,7 +61,7 @@ class PrefixState:
     def grouped(self, grouping: Grouping | None) -> PrefixState:
         return replace(self, grouping=grouping)
 
-    def join(self, others: Sequence[PrefixState], rows: Tensor, sources: Tensor) -> PrefixState:
+    def join(self, others: Sequence[PrefixState], rows: Tensor, sources: Tensor, room: int = 0) -> PrefixState:
         states = (self, *others)
         ends = torch.cat([state.ends for state in states])[sources]
         most = int(ends.max())
@@ -295,6 +299,10 @@ class JointState:
     decoder: State
     ctc: PrefixState
 
+    @property
+    def static_shapes(self) -> bool:
+        return self.decoder.static_shapes and self.ctc.static_shapes
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> JointState:
         return JointState(self.decoder.select(rows, sources), self.ctc.select(rows, sources))
 
@@ -304,9 +312,9 @@ class JointState:
     def grouped(self, grouping: Grouping | None) -> JointState:
         return JointState(self.decoder.grouped(grouping), self.ctc.grouped(grouping))
 
-    def join(self, others: Sequence[JointState], rows: Tensor, sources: Tensor) -> JointState:
-        decoder = self.decoder.join([other.decoder for other in others], rows, sources)
-        return JointState(decoder, self.ctc.join([other.ctc for other in others], rows, sources))
+    def join(self, others: Sequence[JointState], rows: Tensor, sources: Tensor, room: int = 0) -> JointState:
+        decoder = self.decoder.join([other.decoder for other in others], rows, sources, room)
+        return JointState(decoder, self.ctc.join([other.ctc for other in others], rows, sources, room))
 
 
 class JointStepper:

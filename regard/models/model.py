@@ -30,6 +30,11 @@ from regard.ragged import Ragged
 class State(Protocol):
     """What a decoder carries between steps. A step may write into the state it is given, which is then used up."""
 
+    @property
+    def static_shapes(self) -> bool:
+        """Whether states that are joined with `room` have few shapes, and a step leaves them, so that it can be
+        recorded."""
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> Self:
         """The state of these rows, in this order. `sources`: which sources stay, where some have left."""
 
@@ -41,9 +46,10 @@ class State(Protocol):
         """With rows so shared out among the sources. Whoever selects or joins rows so that sources have different
         numbers of them, or no longer have, says so."""
 
-    def join(self, others: Sequence[Self], rows: Tensor, sources: Tensor) -> Self:
+    def join(self, others: Sequence[Self], rows: Tensor, sources: Tensor, room: int = 0) -> Self:
         """Laid together with states of other searches, which may have other sources and have read more or fewer tokens:
-        these `rows` and `sources` of all of them, counted through, in this order."""
+        these `rows` and `sources` of all of them, counted through, in this order; any of them may come several times.
+        With `room` for so many more tokens what comes of it is `fixed`, where it has `static_shapes`."""
 
 
 class Decoder(Protocol):

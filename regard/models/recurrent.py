@@ -93,6 +93,10 @@ class RecurrentState:
     grouping: Grouping | None = None  # of rows by sources; None: as many for each
     at: Tensor | None = None  # (rows,): tokens read so far, where attention is edited, which goes by position
 
+    @property
+    def static_shapes(self) -> bool:
+        return self.view is None  # else they go with the longest source
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> RecurrentState:
         view = self.view if sources is None or self.view is None else self.view.select(sources)
         at = None if self.at is None else self.at[rows]
@@ -104,7 +108,7 @@ class RecurrentState:
     def grouped(self, grouping: Grouping | None) -> RecurrentState:
         return replace(self, grouping=grouping)
 
-    def join(self, others: Sequence[RecurrentState], rows: Tensor, sources: Tensor) -> RecurrentState:
+    def join(self, others: Sequence[RecurrentState], rows: Tensor, sources: Tensor, room: int = 0) -> RecurrentState:
         states = (self, *others)
         carry, fed = (torch.cat([getattr(state, name) for state in states])[rows] for name in ("carry", "fed"))
         view = None

@@ -15,9 +15,10 @@ from regard.nn.attention import allowed
 from regard.nn.blocks import DecoderBlock, run_blocks
 from regard.nn.rows import Grouping, Part, Together
 from regard.nn.slots import Slots
-from regard.ragged import Ragged, round_up
+from regard.ragged import Ragged, bucket, round_up
 
 SPARE = 8  # empty slots that joined rows have room for, before their caches grow
+LEAST = 16  # positions of a source, the fewest that a joined state of static shapes has room for
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class TransformerState:
     origin: Tensor | None = None  # (rows, slots); None: its own cache
     real: Tensor | None = None  # (rows, slots); None: all are
     grouping: Grouping | None = None  # of rows by sources; None: as many for each
+
+    @property
+    def static_shapes(self) -> bool:
+        return True
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> TransformerState:
         state = replace(self, real=None if self.real is None else self.real[rows])
@@ -67,7 +72,9 @@ class TransformerState:
     def grouped(self, grouping: Grouping | None) -> TransformerState:
         return replace(self, grouping=grouping)
 
-    def join(self, others: Sequence[TransformerState], rows: Tensor, sources: Tensor) -> TransformerState:
+    def join(
+        self, others: Sequence[TransformerState], rows: Tensor, sources: Tensor, room: int = 0
+    ) -> TransformerState:  # fmt: skip
         """Rows end in one slot. Those that are shorter have empty slots before them, and what is before all is cut."""
         states = (self, *others)
         counts = torch.cat([state._counts for state in states])[rows]
@@ -77,17 +84,20 @@ class TransformerState:
             Part(len(state.caches[0]), state.caches[0].shape[1], at - end, state.origin)
             for state, end in zip(states, ends, strict=True)
         ]
-        laid = Together(parts, rows, at + SPARE)
-        if not bool((counts == at).all()):
-            slot = torch.arange(at + SPARE, device=rows.device)
+        slots = round_up(at + room, 32) if room else at + SPARE
+        laid = Together(parts, rows, slots)
+        if room or not bool((counts == at).all()):
+            slot = torch.arange(slots, device=rows.device)
             real = (slot >= at - counts[:, None]) & (slot < at)
         caches = tuple(laid(blocks) for blocks in zip(*(state.caches for state in states), strict=True))
         joined = TransformerState(caches, (), None, at, real=real)
+        joined = joined.fixed(room) if room else joined
         if self.mask is None:
             return joined
         masks = [state.mask for state in states if state.mask is not None]
         lengths = torch.cat([mask.sum(-1).flatten() for mask in masks])[sources]
         most = int(lengths.max())
+        most = bucket(most, 2, LEAST) if room else most
         laid = Together([Part(len(mask), mask.shape[-1]) for mask in masks], sources, most)
         source = tuple(laid(blocks) for blocks in zip(*(state.source for state in states), strict=True))
         mask = torch.arange(most, device=rows.device) < lengths[:, None]
@@ -97,7 +107,7 @@ class TransformerState:
     def _counts(self) -> Tensor:
         """Slots that each row has taken, `(rows,)`."""
         if self.real is not None:
-            return self.real[:, : self.at].sum(1)
+            return self.real.sum(1)
         return torch.full((len(self.caches[0]),), int(self.at), device=self.caches[0].device)
 
     def ready(self, new: int, real: Tensor | None = None) -> tuple[TransformerState, Slots]:
@@ -131,7 +141,9 @@ class TransformerState:
 
 
 def _wider(x: Tensor, slots: int) -> Tensor:
-    """`(rows, more slots, …)`, the new ones empty."""
+    """`(rows, more slots, …)`, the new ones empty; itself, if it is as wide."""
+    if x.shape[1] == slots:
+        return x
     wider = x.new_zeros(len(x), slots, *x.shape[2:])
     wider[:, : x.shape[1]] = x
     return wider

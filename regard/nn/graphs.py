@@ -28,7 +28,7 @@ Tree = TypeVar("Tree")  # dataclasses, tuples, tensors, and plain values
 T = TypeVar("T")
 Function = Callable[..., Sequence[Tensor]]
 SHARE = 4  # a quarter of the device's memory may hold inputs of recordings
-FIRST = 2  # the time that a loop of some shape is recorded: one that comes but once is not worth it
+FIRST = 2  # the time that some shape is recorded: one that comes but once is not worth it
 
 _gpu, _cpu = RLock(), RLock()  # one for all GPUs: torch captures one graph at a time
 
@@ -54,7 +54,19 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 def tensors(tree: Any) -> list[Tensor]:
     """All tensors of a tree, in a fixed order."""
-    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+    found = list[Tensor]()
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
+    """Like `_leaves`, without what a search asks of each turn but does not need."""
+    if isinstance(tree, Tensor):
+        found.append(tree)
+        return
+    parts = tree if isinstance(tree, tuple) else [getattr(tree, x) for x in getattr(tree, "__dataclass_fields__", ())]
+    for part in parts:
+        _collect(part, found)
 
 
 def signature(tree: Any) -> Hashable:
@@ -98,12 +110,15 @@ def copy_into(own: Any, given: Any) -> None:
 class Recording(Generic[Tree]):
     """A function with inputs of its own, from which each replay reads and to which it may write."""
 
-    def __init__(self, function: Callable[[Tree], Any], inputs: Tree, graphs: Graphs, *, warm: bool = True) -> None:
+    def __init__(
+        self, function: Callable[[Tree], Any], inputs: Tree, graphs: Graphs, *, warm: bool = True, captured: bool = True
+    ) -> None:
+        """Unless it is `captured`, the function runs anew each time, on a GPU too."""
         self.inputs = own = cloned(inputs, graphs.device)
         self.size = sum(x.nbytes for x in tensors(own))
-        if warm and graphs.on_gpu:
+        if warm and captured and graphs.on_gpu:
             graphs.warm(lambda: function(cloned(own)))
-        self.replay = graphs.capture(lambda: function(own))
+        self.replay = graphs.capture(lambda: function(own)) if captured else lambda: function(own)
 
     def take(self, inputs: Tree) -> None:
         """Copy these inputs into its own."""
@@ -126,13 +141,17 @@ class Graphs:
         self.device, self.limit, self.filled = device, limit, filled
         self.on_gpu = device.type == "cuda"
         self.recordings: dict[Hashable, Any] = {}  # `Recording` or `_Loop`; the least recently used first
-        self.seen: Counter[Hashable] = Counter()  # how often a loop of each shape came
+        self.seen: Counter[Hashable] = Counter()  # how often each shape came of what is recorded if it comes often
         self.buffers: dict[Hashable, Tensor] = {}
         self.turn: ref[_Turn] | None = None  # the last replay of a loop
         self.captured = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of a module is of other tensors."""
+
+    def like(self) -> Graphs:
+        """Another cache for the same kind of work."""
+        return Graphs(self.device, self.limit, filled=self.filled)
 
     @cached_property
     def room(self) -> float:
@@ -180,9 +199,14 @@ class Graphs:
             found = function()
         return graph, found
 
-    def recording(self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree) -> Recording[Tree]:
-        """The recording of `function` for inputs like these, set to them. `key` identifies the function."""
+    def recording(
+        self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree, *, often: bool = False
+    ) -> Recording[Tree]:
+        """The recording of `function` for inputs like these, set to them. `key` identifies the function. With `often`,
+        only for inputs of shapes that come often: for others the function runs as it is, and nothing is kept."""
         whole = (key, signature(inputs))
+        if often and not self._admit(whole):
+            return Recording(function, inputs, self, captured=False)
         found: Recording[Tree] | None = self.recordings.pop(whole, None)
         if found is None:
             found = Recording(function, inputs, self)
@@ -230,7 +254,7 @@ class Graphs:
         return self.buffers[name][:size].view(like.dtype).view(like.shape)
 
     def _admit(self, key: Hashable) -> bool:
-        """Whether a loop is recorded, or to be: one that comes seldom takes nobody's place."""
+        """Whether something is recorded, or to be: what comes seldom takes nobody's place."""
         self.seen[key] += 1
         if key in self.recordings:
             self.recordings[key] = self.recordings.pop(key)

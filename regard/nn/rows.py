@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -22,15 +23,21 @@ class Grouping:
     slot: Tensor  # (rows,): where each row stands in the flattened padded form
 
     @staticmethod
-    def of(counts: Sequence[int], device: torch.device) -> Grouping | None:
-        """Of sources with so many rows; None: all have as many, which needs no saying."""
+    def of(counts: Sequence[int], device: torch.device, most: int = 0) -> Grouping | None:
+        """Of sources with so many rows; None: all have as many, which needs no saying. There is room for `most` rows of
+        a source, or for as many as one has."""
         if len(set(counts)) < 2:
             return None
-        count, most = torch.tensor(counts, device=device), max(counts)
+        count, most = torch.tensor(counts, device=device), max(most, *counts)
         begin, column = count.cumsum(0) - count, torch.arange(most, device=device)
         source = torch.arange(len(counts), device=device).repeat_interleave(count)
         slot = source * most + torch.arange(len(source), device=device) - begin[source]
         return Grouping(source, begin[:, None] + column.minimum(count[:, None] - 1), slot)
+
+    def filled(self, rows: int, sources: int) -> Grouping:
+        """With rows and sources behind these that are nobody's, so many in all: what becomes of them is no matter."""
+        more, below = rows - len(self.source), sources - len(self.place)
+        return Grouping(F.pad(self.source, (0, more)), F.pad(self.place, (0, 0, 0, below)), F.pad(self.slot, (0, more)))
 
     def padded(self, x: Tensor) -> Tensor:
         """`(sources, most rows of one, …)` of `(rows, …)`."""

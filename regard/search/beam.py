@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,6 +88,8 @@ class BeamSearch(IncrementalSearch):
     def __init__(self, turn: _Turn, limits: Limits, nbest: int, groups: int = 1, open_: int = 1) -> None:
         """The first turn has `open_` rows for each beam, of which all but one idle."""
         self.turn, self.nbest, self.groups = turn, nbest, groups
+        self.graphs: Graphs | None = None  # where its turns are recorded
+        self.recording: Recording[tuple[Board, Tensor]] | None = None  # of the turn, for the beams that there are now
         most = max(int(limits.longest.max()), 0) if turn.most is None else turn.most
         self.board = Board.new(limits, groups, open_, turn.chooser.width, most)
 
@@ -106,8 +109,16 @@ class BeamSearch(IncrementalSearch):
         return BeamSearch, chooser, self.turn.key, self.nbest, self.board.log_prob.shape[1], self.board.limits.rules
 
     def advance(self, given: Tensor) -> Tensor | None:
-        before = self.board.log_prob
-        self.board, rows = self.turn(self.board, given.unflatten(0, before.shape))
+        given = given.unflatten(0, self.board.log_prob.shape)
+        if self.graphs is None:
+            self.board, rows = self.turn(self.board, given)
+        else:
+            if self.recording is None:
+                key, turn = ("choice", self.kind), partial(_turn_in_place, self.turn)
+                self.recording = self.graphs.recording(key, turn, (self.board, given), often=True)
+            else:
+                self.recording.take((self.board, given))
+            self.board, rows = self.recording.inputs[0], self.recording()
         return rows if self.board.log_prob.shape[1] > 1 else None  # greedy rows never change places
 
     def results(self, sources: Tensor) -> list[list[Hypothesis]]:
@@ -118,17 +129,29 @@ class BeamSearch(IncrementalSearch):
         return self.board.settled() if self.groups == 1 else [[] for _ in self.over]  # any of its beams may win
 
     def keep(self, stay: Tensor) -> None:
-        self.board = self.board.keep(self._beams(stay))
+        self.board, self.graphs, self.recording = self.board.keep(self._beams(stay)), None, None
         self.turn.chooser.keep(self._beams(stay))
 
+    def fixed(self, sources: Tensor, graphs: Graphs) -> None:
+        self.keep(sources)
+        if type(self.turn.chooser) is Chooser:  # others have shapes of their own
+            self.board, self.graphs = self.board.fixed(), graphs
+
     def join(self, others: Sequence[BeamSearch]) -> None:
-        self.board = self.board.joined([other.board for other in others])
+        self.board, self.graphs, self.recording = self.board.joined([x.board for x in others]), None, None
         self.turn.chooser.join([other.turn.chooser for other in others])
 
     def _beams(self, sources: Tensor) -> Tensor:
         if self.groups == 1:
             return sources
         return (sources[:, None] * self.groups + torch.arange(self.groups, device=sources.device)).flatten()
+
+
+def _turn_in_place(turn: _Turn, given: tuple[Board, Tensor]) -> Tensor:
+    """A turn that writes the board over the one it was given; returns the rows that hypotheses go on from."""
+    board, rows = turn(*given)
+    copy_into(given[0], board)
+    return rows
 
 
 Recorded = Recording[tuple[Board, Any]]  # a turn, which writes what it gives over what it was given

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.ragged import round_up
 from regard.search.limits import Hypothesis, Limits
 
 
@@ -71,6 +72,15 @@ class Board:
         tensors = {name: laid(name) for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
         length = torch.cat([board.length.expand(len(board.number)) for board in boards])
         return replace(self, limits=limits, length=length, **tensors)
+
+    def fixed(self) -> Board:
+        """In one of few shapes, with a length for each beam."""
+        most = self.closed.shape[-1] - 1
+        wider = {
+            name: F.pad(getattr(self, name), (0, round_up(most, 64) - most)) for name in ("written", "last", "closed")
+        }
+        length = self.length.expand(len(self.number)).clone()
+        return replace(self, limits=self.limits.fixed(), length=length, **wider)
 
     def idle(self, count: int) -> Board:
         """All but the first `count` beams are over, and nobody's."""

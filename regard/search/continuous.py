@@ -2,24 +2,35 @@
 
 Rows join between two steps and leave when their search is over. What a search finds is what it would find alone: rows
 see nothing of each other, and each search keeps its own length, limits and draws.
+
+On a GPU a step of the network is recorded as a CUDA graph and replayed, and so is the choice of each kind of search
+that can be. For that the batch has one of few shapes: sources are filled up to one of few numbers by repeating one of
+them, whose searches nobody reads, and caches have room for tokens to come. Where states have no `static_shapes`, such
+as those of recurrent decoders over a source and of CTC, the step runs as it is, and so does every choice that
+`IncrementalSearch.fixed` leaves as it is: by sampling, and under phrases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from regard.nn.graphs import Graphs, Recording, copy_into
 from regard.nn.rows import Grouping
+from regard.ragged import bucket
 from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis
 from regard.search.stepper import Step
 
 M = TypeVar("M")  # what stands for a source to the caller
 IDLE = 4  # when one row in so many idles, rows are laid out anew without those
+ROOM = 32  # tokens that caches of a recorded step have room for at first, and are widened by
+LEAST = 8  # sources that a recorded step has; more are a power of two
 
 
 @dataclass(eq=False)
@@ -29,51 +40,69 @@ class Group(Generic[M]):
     search: IncrementalSearch
     members: list[M]
     gone: set[int] = field(default_factory=set)  # sources that are over or dropped, and idle along
+    sources: int = field(init=False)  # of the search: those behind the members are nobody's
+    each: int = field(init=False)  # rows of a source, from turn to turn
+
+    def __post_init__(self) -> None:
+        self.sources = len(self.members)
+        self.each = len(self.search.token) // self.sources
 
     @property
-    def each(self) -> int:
-        """Rows of a source."""
-        return len(self.search.token) // len(self.members)
+    def rows(self) -> int:
+        """Hypotheses, without those that idle along."""
+        return (len(self.members) - len(self.gone)) * self.each
 
     def stay(self, row: int, has: int, source: int, device: torch.device) -> _Stay[M]:
         """Without what is gone. The group stands in all states from these on, and there has so many rows for a source:
         as many as in the search or, in a state before the first token, one."""
         left = [i for i in range(len(self.members)) if i not in self.gone]
-        stay, each = torch.tensor(left, dtype=torch.long, device=device), self.each
-        column = torch.arange(each, device=device) % has
-        if self.gone and left:
+        stay = torch.tensor(left, dtype=torch.long, device=device)
+        column = torch.arange(self.each, device=device) % has
+        if left and len(left) < self.sources:
             self.search.keep(stay)
-            self.members, self.gone = [self.members[i] for i in left], set()
-        return _Stay(self, (row + stay[:, None] * has + column).flatten(), source + stay)
+            self.members, self.gone, self.sources = [self.members[i] for i in left], set(), len(left)
+        return _Stay(self, (row + stay[:, None] * has + column).view(-1, self.each), source + stay)
 
     def join(self, others: Sequence[Group[M]]) -> None:
         """Take in the sources of others of its kind, behind its own."""
         if others:
             self.search.join([other.search for other in others])
             self.members = [member for group in (self, *others) for member in group.members]
+            self.sources = len(self.members)
+
+    def fill(self, device: torch.device, graphs: Graphs) -> Tensor:
+        """Bring its sources up to one of few numbers; returns which of them each is."""
+        index = _filled(torch.arange(len(self.members), device=device))
+        self.sources = len(index)
+        self.search.fixed(index, graphs)
+        return index
 
 
 class _Stay(NamedTuple, Generic[M]):
     """What a new layout takes over of a group: these rows and sources of all states, counted through."""
 
     group: Group[M]
-    rows: Tensor
+    rows: Tensor  # (sources, rows of one)
     sources: Tensor
 
 
 class SharedBatch(Generic[M]):
     """Searches over one state. Those of one kind are one search, so that its bookkeeping is done for all at once."""
 
-    def __init__(self, step: Step, device: torch.device) -> None:
-        self.step, self.device = step, device
+    def __init__(self, step: Step, device: torch.device, graphs: Graphs | None = None) -> None:
+        """Steps are recorded in `graphs`, which no other batch may use meanwhile; None: they are not."""
+        self.step, self.device, self.graphs = step, device, graphs
         self.groups: list[Group[M]] = []
         self.state: Any = None
+        self.recording: Recording[tuple[Tensor, Any]] | None = None  # of the step, for the state that there is now
+        self.room = 0  # tokens that are still to be read before the state of a recorded step is full
+        self.spare = (0, 0)  # rows and sources behind those of all groups, which fill the state up
         self.new: list[tuple[Any, Sequence[Group[M]]]] = []
 
     @property
     def rows(self) -> int:
         """Hypotheses in the batch, without those that idle along."""
-        return sum((len(group.members) - len(group.gone)) * group.each for group in self.groups)
+        return sum(group.rows for group in self.groups)
 
     @property
     def members(self) -> list[M]:
@@ -95,16 +124,22 @@ class SharedBatch(Generic[M]):
 
     def clear(self) -> None:
         """End all searches."""
-        self.groups, self.state, self.new = [], None, []
+        self.groups, self.state, self.new, self.recording, self.room, self.spare = [], None, [], None, 0, (0, 0)
 
     def turn(self) -> list[tuple[M, list[Hypothesis]]]:
         """One more token for every row; gives what was found for the sources that are now over."""
+        self.launch()
+        return self.collect()
+
+    def launch(self) -> None:
+        """Begin with one more token for every row. A GPU works on it while the host does other things."""
         idle = sum(len(group.gone) * group.each for group in self.groups)
         if self.new or (idle and idle * IDLE >= self.rows):
             self._lay_out()
         if not self.groups:
-            return []
-        given, state = self.step(torch.cat([group.search.token for group in self.groups]), self.state)
+            return
+        tokens = [group.search.token for group in self.groups]
+        given, state = self._step(torch.cat([*tokens, tokens[0].new_zeros(self.spare[0])]))
         moved, begin, stay = list[Tensor](), 0, True
         for group in self.groups:
             count = len(group.search.token)
@@ -113,21 +148,46 @@ class SharedBatch(Generic[M]):
             rows = torch.arange(count, device=self.device) if rows is None else rows
             moved.append(rows + begin)
             begin += count
-        self.state = state if stay else state.select(torch.cat(moved))
+        spare = torch.arange(begin, begin + self.spare[0], device=self.device)
+        self.state = state if stay else state.select(torch.cat([*moved, spare]))
+
+    def collect(self) -> list[tuple[M, list[Hypothesis]]]:
+        """What was found for the sources that are over since the last time, as soon as what was launched is done."""
         found = [found for group in self.groups for found in self._finished(group)]
         if not self.members:
             self.clear()
         return found
 
-    def settled(self) -> Iterator[tuple[M, list[int]]]:
-        """For each source that is not over the tokens that its best output surely begins with."""
+    def settled(self, wanted: Collection[M] | None = None) -> Iterator[tuple[M, list[int]]]:
+        """For each source that is not over, or for those of them that are `wanted`, the tokens that its best output
+        surely begins with."""
         for group in self.groups:
-            for source, (member, tokens) in enumerate(zip(group.members, group.search.settled(), strict=True)):
-                if source not in group.gone:
+            if wanted is not None and not any(member in wanted for member in group.members):
+                continue
+            for source, (member, tokens) in enumerate(zip(group.members, group.search.settled(), strict=False)):
+                if source not in group.gone and (wanted is None or member in wanted):
                     yield member, tokens
 
+    def _step(self, tokens: Tensor) -> tuple[Tensor, Any]:
+        """One step of the network, by a recording where there are any."""
+        if not self.room:
+            if self.recording is None:
+                return self.step(tokens, self.state)
+            self.state, self.recording, self.room = self.state.fixed(ROOM), None, ROOM
+        self.room -= 1
+        if self.recording is None:
+            assert self.graphs is not None, "only what is recorded has room"
+            key, inputs = ("step", self.step), (tokens, self.state)
+            self.recording = self.graphs.recording(key, partial(_step_in_place, self.step), inputs, often=True)
+        else:
+            self.recording.take((tokens, self.state))
+        given = self.recording()
+        # The choice of one of several groups is a replay too, which may write over what the step gave.
+        return given if len(self.groups) == 1 else given.clone(), self.recording.inputs[1]
+
     def _finished(self, group: Group[M]) -> Iterator[tuple[M, list[Hypothesis]]]:
-        over = [i for i, over in enumerate(group.search.over.tolist()) if over and i not in group.gone]
+        overs = zip(range(len(group.members)), group.search.over.tolist(), strict=False)
+        over = [i for i, over in overs if over and i not in group.gone]
         if over:
             group.gone.update(over)
             found = group.search.results(torch.tensor(over, device=self.device))
@@ -137,23 +197,53 @@ class SharedBatch(Generic[M]):
         """Without the rows that idle, and with those that are new; searches of one kind become one."""
         states = [] if self.state is None else [self.state]
         states += [state for state, _ in self.new]
-        old = [(group, group.each) for group in self.groups]
+        graphs = self.graphs if all(state.static_shapes for state in states) else None
+        parts: list[tuple[Sequence[Group[M]], bool, tuple[int, int]]] = [(self.groups, False, self.spare)]
+        parts += [(groups, True, (0, 0)) for _, groups in self.new]
         by_kind: dict[Hashable, list[_Stay[M]]] = {}
         row = source = 0
-        for group, has in (*old, *((group, 1) for _, groups in self.new for group in groups)):
-            count = len(group.members)
-            stay = group.stay(row, has, source, self.device)
-            if len(stay.sources):
-                kind = group.search.kind
-                by_kind.setdefault(id(group) if kind is None else kind, []).append(stay)
-            row, source = row + count * has, source + count
+        for groups, new, spare in parts:
+            for group in groups:
+                has, count = 1 if new else group.each, group.sources
+                stay = group.stay(row, has, source, self.device)
+                if len(stay.sources):
+                    kind = group.search.kind
+                    by_kind.setdefault(id(group) if kind is None else kind, []).append(stay)
+                row, source = row + count * has, source + count
+            row, source = row + spare[0], source + spare[1]
         self.clear()
+        rows, sources = list[Tensor](), list[Tensor]()
+        for same in by_kind.values():
+            group = same[0].group
+            group.join([stay.group for stay in same[1:]])
+            self.groups.append(group)
+            index = slice(None) if graphs is None else group.fill(self.device, graphs)
+            rows.append(torch.cat([stay.rows for stay in same])[index].flatten())
+            sources.append(torch.cat([stay.sources for stay in same])[index])
         if not by_kind:
             return
-        order = [stay for same in by_kind.values() for stay in same]
-        for first, *others in by_kind.values():
-            first.group.join([stay.group for stay in others])
-            self.groups.append(first.group)
-        rows, sources = (torch.cat([getattr(stay, name) for stay in order]) for name in ("rows", "sources"))
-        counts = [group.each for group in self.groups for _ in group.members]
-        self.state = states[0].join(states[1:], rows, sources).grouped(Grouping.of(counts, self.device))
+        if graphs is not None:
+            self.room = ROOM
+        counts = [group.each for group in self.groups for _ in range(group.sources)]
+        grouping = Grouping.of(counts, self.device, bucket(max(counts), 2) if self.room else 0)
+        own, whose = torch.cat(rows), torch.cat(sources)
+        if self.room:  # that of several groups is one of few numbers too
+            whose = _filled(whose)
+            own = _filled(own, len(whose) * counts[0] if grouping is None else 0)
+            grouping = None if grouping is None else grouping.filled(len(own), len(whose))
+        self.spare = (len(own) - sum(counts), len(whose) - len(counts))
+        self.state = states[0].join(states[1:], own, whose, self.room).grouped(grouping)
+
+
+def _filled(index: Tensor, size: int = 0) -> Tensor:
+    """So many of these, or one of few numbers of them; behind them the first stands again and again."""
+    size = size or bucket(len(index), 2, LEAST)
+    return torch.cat((index, index[:1].expand(size - len(index))))
+
+
+def _step_in_place(step: Step, given: tuple[Tensor, Any]) -> Tensor:
+    """A step that writes the state after it over the one before; returns what the model says of the next token."""
+    tokens, state = given
+    found, after = step(tokens, state)
+    copy_into(state, after)
+    return found

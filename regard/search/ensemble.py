@@ -25,6 +25,10 @@ class EnsembleState:
 
     states: tuple[Any, ...]
 
+    @property
+    def static_shapes(self) -> bool:
+        return all(state.static_shapes for state in self.states)
+
     def select(self, rows: Tensor, sources: Tensor | None = None) -> EnsembleState:
         return EnsembleState(tuple(state.select(rows, sources) for state in self.states))
 
@@ -34,9 +38,9 @@ class EnsembleState:
     def grouped(self, grouping: Grouping | None) -> EnsembleState:
         return EnsembleState(tuple(state.grouped(grouping) for state in self.states))
 
-    def join(self, others: Sequence[EnsembleState], rows: Tensor, sources: Tensor) -> EnsembleState:
+    def join(self, others: Sequence[EnsembleState], rows: Tensor, sources: Tensor, room: int = 0) -> EnsembleState:
         parts = zip(*(state.states for state in (self, *others)), strict=True)
-        return EnsembleState(tuple(own.join(rest, rows, sources) for own, *rest in parts))
+        return EnsembleState(tuple(own.join(rest, rows, sources, room) for own, *rest in parts))
 
 
 def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.nn.graphs import Graphs
 from regard.search.limits import Hypothesis
 from regard.search.stepper import Step
 
@@ -56,6 +57,11 @@ class IncrementalSearch(ABC):
     @abstractmethod
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sources of others of this kind, behind its own."""
+
+    def fixed(self, sources: Tensor, graphs: Graphs) -> None:
+        """Only these sources go on, some of them several times over, so that they are one of few numbers. Turns until
+        others join may be recorded."""
+        self.keep(sources)
 
     def rows(self, sources: Tensor) -> Tensor:
         """The rows that belong to some sources."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.ragged import round_up
 
 LISTS = ("forbidden", "opening", "before")  # of ids, which stand on the device too
 
@@ -83,6 +84,21 @@ class Limits:
         """For so many sources, of which nothing may be written to those that are added."""
         more = sources - len(self.longest)
         return self._with(lambda table: torch.cat((table, table.new_full((more, *table.shape[1:]), -1))))
+
+    def fixed(self) -> Limits:
+        """In tables of few shapes, which hold all that may differ between searches under the same rules."""
+        made, most = self._with(lambda table: table), self._prefix.shape[1]
+        vars(made).update(_prefix=F.pad(self._prefix, (0, round_up(most, 16) - most), value=-1))
+        if self.shortest:
+            vars(made).update(shortest=1, _shortest=self._least())
+        return made
+
+    def at_least(self, shortest: Sequence[int]) -> Limits:
+        """With the fewest tokens for each source."""
+        made = self._with(lambda table: table, self.prefix)
+        least = torch.tensor(shortest, device=self.longest.device)
+        vars(made).update(shortest=max(shortest), _shortest=least if len(set(shortest)) > 1 else None)
+        return made
 
     @property
     def rules(self) -> Hashable:

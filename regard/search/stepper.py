@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from regard.nn.graphs import Graphs
-from regard.ragged import Ragged, round_up
+from regard.nn.graphs import Graphs, cloned
+from regard.ragged import Ragged, bucket
 
 # Token ids `(rows,)` and a state to a number for each token that may come next, `(rows, vocabulary)`, and the state
 # after. Both are the search's own to write into. A state is opaque but for its `select(rows, sources)`, by which rows
@@ -42,11 +42,10 @@ class LazyStart:
     device: torch.device
     longest: int  # most positions of a source that the model has room for
 
-    def filled(self, sources: int) -> Ragged:
-        """The source in one of few shapes, with rows and values that are nobody's."""
-        total = self.source.values.shape[0]
-        total = round_up(total, max(64, 2 ** (total - 1).bit_length() // 32))
-        longest = max(min(round_up(self.source.longest, 16), self.longest), self.source.longest)
+    def filled(self, sources: int, parts: int = 32) -> Ragged:
+        """The source in one of few shapes, with rows and values that are nobody's; of `parts`, see `bucket`."""
+        total = bucket(self.source.values.shape[0], parts, 64)
+        longest = max(min(bucket(self.source.longest, parts, 16), self.longest), self.source.longest)
         return self.source.filled(total, sources, longest=longest)
 
 
@@ -70,3 +69,17 @@ def scoring(model: Stepper) -> tuple[Step, bool]:
 def started(state: Any) -> Any:
     """The state, made now if it was not."""
     return state.start(state.source.to(state.device)) if isinstance(state, LazyStart) else state
+
+
+def recorded_start(lazy: LazyStart, graphs: Graphs, key: Hashable) -> Any:
+    """Like `started`, by a recording of what `key` identifies where sources may be filled up to few shapes."""
+    if not graphs.filled:
+        return started(lazy)
+    rows = torch.arange(len(lazy.source), device=lazy.device)
+    source = lazy.filled(bucket(len(rows), 2, 8), 2)
+
+    def start(own: Ragged) -> Any:
+        return lazy.start(replace(own))  # of which nothing is worked out yet
+
+    state = cloned(graphs.recording(("start", key), start, source, often=True)())
+    return state.select(rows, rows)

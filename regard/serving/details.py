@@ -56,8 +56,9 @@ def describe(task: Task, findings: Sequence[Finding]) -> list[list[Written]]:
     pairs = [[_Pair(finding, output) for output in finding.outputs] for finding in findings]
     flat = [pair for row in pairs for pair in row]
     if isinstance(task, TextGeneration):  # what a head predicts has no tokens
-        _add_tokens(task, [pair for pair in flat if pair.finding.request.tokens])
-        _add_attention(task, [pair for pair in flat if pair.finding.request.alignment])
+        for wanted, add in (("tokens", _add_tokens), ("alignment", _add_attention)):
+            if asking := [pair for pair in flat if getattr(pair.finding.request, wanted)]:
+                add(task, asking)
     return [[_written(task, pair) for pair in row] for row in pairs]
 
 
@@ -177,7 +178,7 @@ def _flags(task: Task, pair: _Pair, coverage: Sequence[float] | None) -> Iterato
     """What a reader should look at."""
     source = pair.finding.field if isinstance(pair.finding.field, str) and task.source.media == "text" else ""
     ours, theirs = _units(clean(pair.output.text)), _units(clean(source))
-    if _repeats(ours) > max(_repeats(theirs), REPEATED - 1):
+    if (times := _repeats(ours)) >= REPEATED and times > _repeats(theirs):
         yield "repetition"
     if task.config.sources[0].given and _copied(theirs, ours):
         yield "untranslated"

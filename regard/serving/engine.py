@@ -19,8 +19,9 @@ from regard.data.side import Field
 from regard.errors import ConfigError, DataError, RegardError
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
+from regard.nn.graphs import Graphs
 from regard.search.continuous import Group, SharedBatch
-from regard.search.stepper import begun
+from regard.search.stepper import LazyStart, begun, recorded_start, started
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Given, Output, Request
@@ -28,6 +29,9 @@ from regard.tasks.task import Task, inference
 
 GATHERED = 4  # requests join at once if they are one for so many that run
 PATIENCE = 4  # turns after which they join however few they are
+# Settings in which requests may differ that begin as one search: each keeps its own limits and draws.
+LENGTHS = ("min_length", "max_length", "max_ratio", "max_source")
+OWN = {name: Search.model_fields[name].default for name in (*LENGTHS, "seed")}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Work:
     phrases: tuple[str, ...] = ()  # what it must hold
     number: int = 0  # what is drawn at random depends on `search.seed` and on this
     prefix_tokens: tuple[int, ...] | None = None  # like `prefix`, as token ids
+    stream: bool = True  # whether its listener wants to hear what is written before all of it is
 
     @property
     def given(self) -> Given:
@@ -253,7 +258,10 @@ class ContinuousEngine(Engine):
         self.task, self.precision = task, precision or task.config.search.precision
         self.network = for_decoding(task.model, self.precision)
         self.queue, self.large, self.jobs = deque[Job](), deque[Job](), dict[int, Job]()
+        # Recordings of each batch, whose turns go on side by side, and of how requests begin (None).
+        self.graphs: dict[Hashable, Graphs] = {}
         self.batches: dict[Hashable, SharedBatch[int]] = {}  # by what makes a state or a step another
+        self.streams: set[int] = set()  # tickets of requests that run whose listeners want to hear of each token
         self.memory, self.patience = ExitStack(), PATIENCE
 
     def submit(self, work: Work, listener: Listener) -> int:
@@ -274,7 +282,7 @@ class ContinuousEngine(Engine):
         self.queue, self.large = (
             deque(job for job in queue if job.ticket != ticket) for queue in (self.queue, self.large)
         )
-        if self.jobs.pop(ticket, None) is not None:
+        if self._remove(ticket) is not None:
             with inference(self.network):  # in which its tensors were made
                 for batch in self.batches.values():
                     batch.drop(ticket)
@@ -308,6 +316,9 @@ class ContinuousEngine(Engine):
         out a batch anew takes about as long for some as for one."""
         if self.large and not any(map(self._is_large, self.jobs.values())):
             self._take([self.large.popleft()])
+        if not self.queue:
+            self.patience = PATIENCE
+            return
         running = [job.size for job in self.jobs.values() if not self._is_large(job)]
         fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
         self.patience = self.patience - 1 if fitting else PATIENCE
@@ -323,6 +334,8 @@ class ContinuousEngine(Engine):
             self.jobs[job.ticket] = job
             job.start()
             search = job.work.search
+            if job.work.stream and not search.coverage:  # which ranks anew at the end
+                self.streams.add(job.ticket)
             shared = self.task.ctc_weight(search), bool(search.contrastive), self._is_large(job)
             new.setdefault(shared, []).append(job)
         for key, some in new.items():
@@ -333,12 +346,16 @@ class ContinuousEngine(Engine):
         task, search = self.task, jobs[0].work.search
         alike = dict[tuple[Search, bool], list[Job]]()
         for job in jobs:
-            alike.setdefault((job.work.search, bool(job.work.phrases)), []).append(job)
+            alike.setdefault((job.work.search.model_copy(update=OWN), bool(job.work.phrases)), []).append(job)
         order = [job for some in alike.values() for job in some]
         try:
-            searches = [task.incremental(list(_requests(some)), some[0].work.search) for some in alike.values()]
+            searches = [
+                task.incremental(list(_requests(some)), [job.work.search for job in some]) for some in alike.values()
+            ]
             source = task.source.pack([request.item for request in _requests(order)])
-            state = begun(task.stepper(search), task.first)(source.to(task.device))
+            start = LazyStart(begun(stepper := task.stepper(search), task.first), source, task.device, task.longest)
+            graphs = self._recorded(None)
+            state = started(start) if graphs is None else recorded_start(start, graphs, (stepper, task.first))
             step = task.step_of(search)
         except Exception as error:
             if len(jobs) == 1:
@@ -347,21 +364,33 @@ class ContinuousEngine(Engine):
                 for job in jobs:
                     self._begin(key, [job])
             return
-        batch = self.batches.setdefault(key, SharedBatch(step, task.device))
+        graphs = None if search.contrastive else self._recorded(key)
+        batch = self.batches.setdefault(key, SharedBatch(step, task.device, graphs))
         groups = zip(searches, alike.values(), strict=True)
         batch.add(state, [Group(search, [job.ticket for job in some]) for search, some in groups])
 
+    def _recorded(self, key: Hashable) -> Graphs | None:
+        """Where work of this kind is recorded; None: nothing is."""
+        if self.network.graphs is None:
+            return None
+        if key not in self.graphs:
+            self.graphs[key] = self.network.graphs.like()
+        return self.graphs[key]
+
     def _step(self, batch: SharedBatch[int]) -> None:
+        """Take in what the last turn gave, and begin with the next before anybody hears of it."""
         members = batch.members  # those that were over as something failed among them
         try:
-            finished = batch.turn()
+            finished = batch.collect()
+            settled = list(batch.settled(self.streams)) if self.streams else []
+            batch.launch()
         except Exception as error:
             for ticket in members:
                 self._fail(self.jobs[ticket], error)
             batch.clear()
             return
         for ticket, found in finished:
-            job = self.jobs.pop(ticket, None)
+            job = self._remove(ticket)
             if job is None or job.request is None:  # another listener has just cancelled it
                 continue
             try:
@@ -370,14 +399,19 @@ class ContinuousEngine(Engine):
                 job.listener.failed(as_told(error))
             else:
                 job.listener.done(outputs)
-        for ticket, settled in batch.settled():
+        for ticket, tokens in settled:
             job = self.jobs.get(ticket)
-            if job is not None and not job.work.search.coverage and len(settled) > job.told:  # which ranks anew
-                job.told = len(settled)
-                job.listener.wrote(settled)
+            if job is not None and len(tokens) > job.told:
+                job.told = len(tokens)
+                job.listener.wrote(tokens)
+
+    def _remove(self, ticket: int) -> Job | None:
+        """Forget a request that runs; None: it does not."""
+        self.streams.discard(ticket)
+        return self.jobs.pop(ticket, None)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        del self.jobs[job.ticket]
+        self._remove(job.ticket)
         job.listener.failed(as_told(error))
 
 

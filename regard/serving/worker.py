@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import socket
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from regard.tasks.results import Output
 
 TOLD = 0.1  # seconds between two reports of the load
+PACE = 0.02  # seconds between two pieces of a streamed text: a GPU writes faster than anyone reads
+SEARCHES = 256  # settings of requests that are remembered
 LANGUAGE = "<2"  # how the token begins that says which language is wanted (`data.corpora.prefix`)
 
 
@@ -69,16 +72,19 @@ class Input:
     asked: float
     ticket: int | None = None
     text: StableText = field(default_factory=StableText)
+    told: float = -math.inf  # when new text was last sent
 
     def begun(self) -> None:
         self.worker.waiting.discard(self)
         self.worker.say(Started(id=self.ask.id, waited=time.monotonic() - self.asked))
 
     def wrote(self, tokens: Sequence[int]) -> None:
-        task = self.worker.system.task
-        if self.ask.stream and isinstance(task, TextGeneration) and task.grows:
-            new = self.text.settled(task.target.decode(tokens))
-            self.worker.say(*([Wrote(id=self.ask.id, text=new)] if new else []))
+        task, now = self.worker.system.task, time.monotonic()
+        if not self.ask.stream or now - self.told < PACE or not isinstance(task, TextGeneration) or not task.grows:
+            return
+        if new := self.text.settled(task.target.decode(tokens)):
+            self.worker.say(Wrote(id=self.ask.id, text=new))
+            self.told = now
 
     def done(self, outputs: list[Output]) -> None:
         self.worker.finished.append((self, outputs))
@@ -108,6 +114,7 @@ class Worker:
     def __init__(self, system: System, channel: Channel, start: Start, engine: Engine) -> None:
         self.system, self.channel, self.engine = system, channel, engine
         self.own_search = start.served.search
+        self.searches: dict[str, Search] = {}  # by what a request changes, as JSON
         self.uploads = Uploads(system.task.source, start.limits, Path(start.folder))
         self.inputs: dict[int, list[Input]] = {}  # by the id of their request
         self.work, self.jobs = Jobs(system, self.uploads, self.search), dict[int, Job]()
@@ -172,7 +179,7 @@ class Worker:
             mine.append(one)
             work = Work(
                 given, search, prefix=request.prefixes[index] if request.prefixes else "",
-                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index,
+                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index, stream=ask.stream,
             )  # fmt: skip
             try:
                 one.ticket = self.engine.submit(work, one)
@@ -181,8 +188,14 @@ class Worker:
             self.waiting.add(one)
 
     def search(self, changes: dict[str, Any]) -> Search:
-        """The model's own search settings, with those of the server and of a request."""
-        return self.system.search_settings(**{**self.own_search, **changes})
+        """The model's own search settings, with those of the server and of a request. Most requests ask for the same,
+        and to check them takes longer than a step of a small model."""
+        key = json.dumps(changes, sort_keys=True)
+        if key not in self.searches:
+            if len(self.searches) >= SEARCHES:
+                del self.searches[next(iter(self.searches))]
+            self.searches[key] = self.system.search_settings(**{**self.own_search, **changes})
+        return self.searches[key]
 
     def forget(self, number: int) -> None:
         """Stop work on a request, and remove what it brought."""

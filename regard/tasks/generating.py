@@ -266,14 +266,18 @@ class TextGeneration(Task):
         model, weight = for_decoding(self.model, settings.precision), self.ctc_weight(settings)
         return _with_ctc(model, weight) if weight else model
 
-    def incremental(self, asked: Sequence[Request], settings: Search) -> IncrementalSearch:
-        """A search for some requests, for who has the model to advance it by the steps of `step_of`."""
+    def incremental(self, asked: Sequence[Request], searches: Sequence[Search]) -> IncrementalSearch:
+        """A search for some requests, whose settings may differ in lengths and seed alone, for who has the model to
+        advance it by the steps of `step_of`."""
+        settings = searches[0]
         _, normalised = scoring(self.stepper(settings))
-        limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked]).to(self.device)
+        limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked], searches)
+        limits = limits.to(self.device)
         phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
         if settings.sample or settings.mbr:
             _refuse_phrases(phrases, "sample and mbr")
-            keys, count = line_keys(settings.seed, [one.number for one in asked]), settings.mbr or settings.nbest
+            pairs, count = zip(asked, searches, strict=True), settings.mbr or settings.nbest
+            keys = torch.cat([line_keys(search.seed, [one.number]) for one, search in pairs])
             return Sampling(
                 limits, keys, count, temperature=settings.temperature, epsilon=settings.least, top_k=settings.top_k,
                 top_p=settings.top_p, rows=count, normalised=normalised,
@@ -305,11 +309,17 @@ class TextGeneration(Task):
         return self.written(asked.item, possible, settings)
 
     def _limits(
-        self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None
+        self, sources: Sequence[Item], settings: Search, prefixes: Sequence[Tokens] | None,
+        each: Sequence[Search] | None = None,
     ) -> Limits:  # fmt: skip
+        """Those of a search for some sources; `each` has settings of its own for lengths, or all have the same."""
         fixed = self.target.fixed_length
-        return Limits(
-            longest=torch.tensor(self.room(sources, settings)),
+        if each is None:
+            room = self.room(sources, settings)
+        else:
+            room = [self.room([source], search)[0] for source, search in zip(sources, each, strict=True)]
+        limits = Limits(
+            longest=torch.tensor(room),
             bos=self.first[-1],
             eos=self.target.marks.end,
             forbidden=self.target.marks.forbidden(unknown=settings.unknown and fixed is None),
@@ -322,6 +332,7 @@ class TextGeneration(Task):
             repetition=settings.repetition_penalty,
             before=self.first[:-1],
         )
+        return limits if each is None or fixed is not None else limits.at_least([search.min_length for search in each])
 
     def ctc_weight(self, settings: Search) -> float:
         """That of CTC beside a decoder, which only beam search minds."""
