@@ -331,6 +331,14 @@ def system(name: str = "transformer", vocabulary: Symbols = VOCABULARY, **sectio
     return System(task, Path("nowhere"))
 
 
+def on(device: str, model: System, folder: Path) -> System:
+    """The model, from a new folder if it should be elsewhere than on the CPU."""
+    if device == "cpu":
+        return model
+    model.save(folder / "model")
+    return load(folder / "model", device=device)
+
+
 @dataclass
 class Heard:
     """A listener that remembers."""
@@ -404,9 +412,10 @@ def recorded_kinds(engine: ContinuousEngine) -> set[str]:
 @pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(10) if FULL else [1])
-def test_requests_of_all_settings_get_what_they_get_alone(name: str, seed: int, records: bool, device: str) -> None:
-    model = system(name)
-    model.task.model.to(device)
+def test_requests_of_all_settings_get_what_they_get_alone(
+    name: str, seed: int, records: bool, device: str, tmp_path: Path
+) -> None:
+    model = on(device, system(name), tmp_path)
     if records:
         for_decoding(model.task.model, "float32").graphs = Graphs(torch.device(device))
     works = [

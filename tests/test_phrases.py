@@ -24,7 +24,7 @@ from regard.serving.engine import Work, new_engine
 from tests import published
 from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, random_chain
 from tests.conftest import gpu
-from tests.test_continuous import alone, drive, same, system
+from tests.test_continuous import alone, drive, on, same, system
 
 TEXT = {A: "a", B: "b", C: " "}  # a vocabulary of two letters and a blank
 EDGES = WordEdges.of(["", "", "a", "b", " "], EOS)
@@ -206,11 +206,10 @@ def test_scripts_without_blanks_have_no_words_to_end() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
-def test_requests_with_phrases_of_letters_share_a_batch(device: str) -> None:
+def test_requests_with_phrases_of_letters_share_a_batch(device: str, tmp_path: Path) -> None:
     """Each gets what it gets alone, and its phrases as words."""
     letters = Symbols("char", [*"abcdeghilmnoprstz ", *"ABCDEG"])
-    model = system(vocabulary=letters, tokens={"kind": "char"}, search={"max_length": 30})
-    model.task.model.to(device)
+    model = on(device, system(vocabulary=letters, tokens={"kind": "char"}, search={"max_length": 30}), tmp_path)
     asked = [["eta"], ["a", "beta"], [], ["eta", "eta"], ["z"], ["al pha"]]
     texts, beams = ["alpha beta", "beta", "zeta", "theta", "epsilon", "delta"], [1, 3, 3, 2, 3, 3]
     works = [

@@ -63,7 +63,8 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(model: AutoregressiveModel) -> Graphs:
     """Where the searches of a model are recorded from now on."""
-    model.graphs = Graphs(DEVICE, filled=takes_filled(model, DEVICE))
+    device = next(model.parameters()).device
+    model.graphs = Graphs(device, filled=takes_filled(model, device))
     return model.graphs
 
 
