@@ -51,9 +51,8 @@ MASKS = ("mask", "real")  # tensors of a state that hold truths
 SIZES = {"rows": 6, "sources": 3, "source": 5, "past": 4}  # of what is traced; in use they may be any
 MODULES = (
     "errors", "artifacts", "data/__init__", "data/tokens", "data/foreign", "data/forms", "data/words",
-    "data/readers/__init__",
-    "data/readers/archives", "data/readers/members", "data/modalities/__init__", "data/modalities/pixels",
-    "exchange/__init__", "exchange/onnx_runner",
+    "data/readers/__init__", "data/readers/archives", "data/readers/members", "data/modalities/__init__",
+    "data/modalities/pixels", "exchange/__init__", "exchange/onnx_runner",
 )  # fmt: skip
 
 
