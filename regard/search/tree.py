@@ -79,6 +79,10 @@ class Observed(Chooser):
         super().__init__(chooser.width, chooser.eos)
         self.chooser, self.tree = chooser, tree
 
+    @property
+    def greedy(self) -> bool:
+        return self.chooser.greedy
+
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         tokens = int(length.flatten()[0])
         allowed = limits.apply(given.clone(), written[..., : tokens + 1])
