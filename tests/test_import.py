@@ -26,8 +26,8 @@ from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.importing import find
 from regard.exchange.huggingface.tokens import Given
-from regard.settings import Config
 from regard.search_settings import Search
+from regard.settings import Config
 from regard.system import System
 from tests import published
 from tests.conftest import whole
@@ -466,7 +466,7 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     exact, _ = search_settings(Given(tmp_path, {}, never, {}), NATIVE, 64)
     assert (exact["stop"], exact["length_penalty"], exact["at_limit"]) == ("exact", "none", "cut")
     for odd in ("late", [], {"at": 1}):
-        with pytest.raises(ConfigError, match="early_stopping: .*; it is true, false or 'never'"):
+        with pytest.raises(ConfigError, match=r"early_stopping: .*; it is true, false or 'never'"):
             search_settings(Given(tmp_path, {}, {"early_stopping": odd}, {}), NATIVE, 64)
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from regard.models.model import AutoregressiveModel
-from regard.nn.attention import takes_filled
 from regard.nn import graphs as graphs_module
+from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, Recording, cloned, copy_into, signature, tensors
 from regard.ragged import Ragged, bucket, round_up
 from regard.search import beam
