@@ -465,7 +465,8 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
     exact, _ = search_settings(Given(tmp_path, {}, never, {}), NATIVE, 64)
     assert (exact["stop"], exact["length_penalty"], exact["at_limit"]) == ("exact", "none", "cut")
-    for odd in ("late", [], {"at": 1}):
+    odds: tuple[Any, ...] = ("late", [], {"at": 1})
+    for odd in odds:
         with pytest.raises(ConfigError, match=r"early_stopping: .*; it is true, false or 'never'"):
             search_settings(Given(tmp_path, {}, {"early_stopping": odd}, {}), NATIVE, 64)
 
