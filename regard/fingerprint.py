@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from regard.artifacts import file_digest
 from regard.section import Section
+from regard.upgrade import upgraded_parts
 
 Value = Any  # as JSON has it
 SHOWN = 40  # characters of a value in a message
@@ -34,7 +35,7 @@ class Fingerprint:
 
     def differences(self, before: Mapping[str, Value], *, free: Collection[str] = ()) -> list[str]:
         """What is not as in `before`, in words, apart from the `free` parts; `section.` frees a whole section."""
-        found = []
+        found, before = [], upgraded_parts(before)
         for name in dict.fromkeys([*before, *self.parts]):
             old, new = before.get(name), self.parts.get(name)
             unknown = name not in before and name in self.defaults and self.defaults[name] == new

@@ -37,6 +37,16 @@ def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != {} or settings.get(name) == {}}
 
 
+def upgraded_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names, with what stood in `search.exact`, or in `exact` where they are those of a search
+    alone, where it is now."""
+    found = dict(parts)
+    for section in ("search.", ""):
+        if f"{section}beam" in found and isinstance(found.get(f"{section}exact"), bool):
+            found[f"{section}stop"] = "exact" if found.pop(f"{section}exact") else "heuristic"
+    return found
+
+
 def _section(settings: dict[str, Any], name: str) -> dict[str, Any]:
     value = settings.setdefault(name, {})
     return value if isinstance(value, dict) else {}

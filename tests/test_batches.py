@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.bundle import parts_of
 from regard.data.batches import Batch, Batches, Pairs, Position, make_batch, pack, permute
 from regard.data.examples import Example
 from regard.data.lines import BadLine
@@ -377,6 +378,21 @@ def test_a_bad_one_among_many_is_found_by_itself() -> None:
     assert [(bad.place, bad.kind) for bad in told] == [("f:4", "unreadable")]
     assert "cannot be used: it is bad" in str(told[0])
     assert sum(asked) > 5
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_there_is_room_for_the_longest_source_with_its_marks_and_for_no_more(tmp_path: Path, begins: bool) -> None:
+    """A learnt position more would be one too many for a model that has as many as its data need."""
+    sides = sides_of(sources=2)
+    store = stored(
+        tmp_path / "store", [Example(("a" * (i % 7 + 1), "b" * (i % 5 + 1)), "c", "f:1") for i in range(40)], sides
+    )
+    for part in sides.source.parts:
+        part.begins = begins  # type: ignore[attr-defined]
+    batches = batches_of(store, sides, budget=100, seed=1)
+    sources = [parts_of(batch.source) for batch, _ in epoch(batches)]
+    longest = tuple(max(part.longest for part in some) for some in zip(*sources, strict=True))
+    assert batches.room.sources == longest == (8 + begins, 6 + begins)
 
 
 def test_how_much_memory_items_take() -> None:

@@ -31,7 +31,8 @@ from regard.search.ensemble import Ensemble
 from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import Sampling, line_keys, sample
-from regard.serving.engine import PATIENCE, BatchEngine, ContinuousEngine, Engine, Size, Work, new_engine
+from regard.serving.engine import PATIENCE, BatchEngine, ContinuousEngine, Engine, new_engine
+from regard.serving.work import Size, Work
 from regard.system import System, load
 from regard.tasks.results import Output
 from tests.conftest import (

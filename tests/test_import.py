@@ -26,6 +26,7 @@ from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.importing import find
 from regard.exchange.huggingface.tokens import Given
+from regard.search_settings import Search
 from regard.settings import Config
 from regard.system import System
 from tests import published
@@ -464,8 +465,26 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
     exact, _ = search_settings(Given(tmp_path, {}, never, {}), NATIVE, 64)
     assert (exact["stop"], exact["length_penalty"], exact["at_limit"]) == ("exact", "none", "cut")
-    with pytest.raises(ConfigError, match="early_stopping: 'late'; it is true, false or 'never'"):
-        search_settings(Given(tmp_path, {}, {"early_stopping": "late"}, {}), NATIVE, 64)
+    odds: tuple[Any, ...] = ("late", [], {"at": 1})
+    for odd in odds:
+        with pytest.raises(ConfigError, match=r"early_stopping: .*; it is true, false or 'never'"):
+            search_settings(Given(tmp_path, {}, {"early_stopping": odd}, {}), NATIVE, 64)
+
+
+@pytest.mark.parametrize(
+    ("more", "lost"),
+    [
+        ({"penalty_alpha": 0.6}, "repetition_penalty 1.2 with penalty_alpha"),
+        ({"do_sample": True}, "num_beams 4 with do_sample"),
+    ],
+)
+def test_ways_to_generate_that_exclude_each_other_become_a_search_of_one(
+    tmp_path: Path, more: dict[str, Any], lost: str
+) -> None:
+    generation = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "repetition_penalty": 1.2, **more}
+    found, told = search_settings(Given(tmp_path, {}, generation, {}), NATIVE, 64)
+    assert Search(**found).groups == 1
+    assert told == [lost]
 
 
 def test_what_generation_asks_for_and_is_not_there_is_warned_of(made: Get, tmp_path: Path) -> None:

@@ -268,7 +268,15 @@ def test_a_tree_has_what_a_search_on_a_table_weighed_up(seed: int, width: int) -
 
 @ALL
 @pytest.mark.parametrize(
-    "more", [{}, {"beam": 1}, {"beam": 4, "groups": 2, "nbest": 4}, {"length_penalty": "gnmt"}], ids=str
+    "more",
+    [
+        {},
+        {"beam": 1},
+        {"beam": 4, "groups": 2, "nbest": 4},
+        {"length_penalty": "gnmt"},
+        {"length_penalty": "average", "at_limit": "cut", "prefix_scored": False, "repetition_penalty": 1.2},
+    ],
+    ids=str,
 )
 def test_the_tree_of_a_search_leads_to_its_outputs(name: str, more: dict[str, Any], picture: str) -> None:
     made, source = system(name), source_of(name, picture)

@@ -20,7 +20,8 @@ from regard.errors import ConfigError
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
 from regard.search.phrases import count_phrases, owed_after
-from regard.serving.engine import Work, new_engine
+from regard.serving.engine import new_engine
+from regard.serving.work import Work
 from tests import published
 from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, random_chain
 from tests.conftest import gpu

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.models.model import AutoregressiveModel
+from regard.nn import graphs as graphs_module
 from regard.nn.attention import takes_filled
 from regard.nn.graphs import Graphs, Recording, cloned, copy_into, signature, tensors
 from regard.ragged import Ragged, bucket, round_up
@@ -272,6 +273,18 @@ def test_what_comes_seldom_is_not_recorded() -> None:
         assert len(graphs.recordings) == (count > 0)
     graphs.recording("sum", lambda tree: tree.values.sum(), Tree(torch.ones(4), (None, 1)), often=True)
     assert [one.inputs.values.shape for one in graphs.recordings.values()] == [(3,)]
+
+
+def test_shapes_that_never_come_again_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may be asked for ever new settings."""
+    monkeypatch.setattr(graphs_module, "SEEN", 10)
+    graphs, tree = Graphs(CPU, limit=2), Tree(torch.ones(3), (None, 1))
+    for number in range(50):
+        for key in (("usual",), ("odd", number)):
+            graphs.recording(key, lambda tree: tree.values.sum(), tree, often=True)
+        assert len(graphs.seen) <= 11
+    assert [key[0] for key in graphs.recordings] == [("usual",)]  # type: ignore[index]
+    assert max(graphs.seen.values()) == 50
 
 
 def test_recordings_go_with_their_model() -> None:

@@ -172,6 +172,16 @@ def test_greedy_search_discourages_by_logits() -> None:
         assert beam_search(model, state, limits=rules, width=1)[0][0].tokens == expected
 
 
+def test_beams_of_one_that_share_a_width_discourage_by_log_probabilities() -> None:
+    """Like a beam of that width, and unlike greedy search."""
+    log_probs = ROWS.log_softmax(-1)
+    rules, theta = limits([2], repetition=1.1, at_limit="cut", shortest=2), 1.1
+    model, state = table(ROWS)
+    (found,) = beam_search(model, state, limits=rules, width=2, nbest=2, groups=2, diversity=0.0)
+    one = log_probs[BOS, A] + max(log_probs[A, A] * theta, log_probs[A, B])
+    assert [h.log_prob for h in found] == [pytest.approx(one.item(), abs=1e-5)]
+
+
 def test_samples_are_drawn_from_logits_that_are_discouraged() -> None:
     model, state = table(ROWS)
     count, theta = 20_000, 1.5

@@ -14,6 +14,7 @@ import regard
 from regard.config import load, parse
 from regard.data.synthetic import scenes
 from regard.errors import ConfigError, ModelError
+from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors
 from regard.training.trainer import Watcher
 from regard.upgrade import upgraded, upgraded_names
@@ -267,3 +268,17 @@ def test_weights_that_do_not_fit_are_named_as_they_are_called_now(tmp_path: Path
         ModelError, match=r"model\.safetensors does not fit its config: encoder\.stem\.embedding.* is \("
     ):
         regard.load(tmp_path / "old", device="cpu")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_work_that_was_begun_before_settings_moved_goes_on(exact: bool) -> None:
+    """A run, and an output, which has the settings of its search alone."""
+    config = parse({"search": {"stop": "exact" if exact else "heuristic", "beam": 3}})
+    for section in (config, config.search):
+        now = Fingerprint(settings_of(section), defaults_of(section))
+        prefix = "" if section is config.search else "search."
+        later = ("stop", "at_limit", "prefix_scored", "repetition_penalty")
+        before = {name: value for name, value in now.parts.items() if name not in {f"{prefix}{one}" for one in later}}
+        assert not now.differences({**before, f"{prefix}exact": exact})
+        (clash,) = now.differences({**before, f"{prefix}exact": not exact})
+        assert clash.startswith(f"{prefix}stop (")

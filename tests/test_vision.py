@@ -28,6 +28,8 @@ from regard.models.decoding import for_decoding
 from regard.models.published import LAYOUTS, clash
 from regard.models.stems import Elements
 from regard.models.vision import DEVIATIONS, MEANS, resampled
+from regard.nn.linear import Quantised
+from regard.nn.lora import Adapted
 from regard.nn.statistics import BatchNorm, statistics
 from regard.ragged import Ragged, Slices
 from regard.registry import STEMS
@@ -101,6 +103,23 @@ def test_patches_are_those_of_the_equation(class_token: bool, positions: str, co
                 x = ((patch / 255.0 - means) / deviations).reshape(-1)
                 expected.append(eq.affine(w, "patches", x) + where[first + row * grid + column])
         np.testing.assert_allclose(rows.detach().numpy(), np.array(expected), rtol=0, atol=1e-6)  # of float32 constants
+
+
+@pytest.mark.parametrize("colours", ["imagenet", "centred"])
+def test_patches_whose_layer_is_replaced_are_embedded_by_that(colours: str) -> None:
+    """By one with an adapter, which learns too, and by one in whole numbers."""
+    made, source = stem(kind="patches", size=4, class_token=True, positions="learned", colours=colours), images(3)
+    plain, linear = made(source).values, made.patches
+    made.patches = Adapted(linear, rank=2, alpha=3.0, dropout=0.0)
+    nn.init.ones_(made.patches.up)
+    made(source).values.sum().backward()
+    assert made.patches.down.grad.abs().min() > 0
+    adapted = made(source).values
+    made.patches = made.patches.plain()
+    torch.testing.assert_close(adapted, made(source).values, rtol=0, atol=1e-6)
+    assert not torch.allclose(adapted, plain, atol=1e-2)
+    made.patches = Quantised(linear)
+    torch.testing.assert_close(made(source).values, plain, rtol=0, atol=0.03 * plain.abs().max().item())
 
 
 def test_a_vision_transformer_is_pre_norm_blocks_over_patches() -> None:

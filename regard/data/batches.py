@@ -370,8 +370,8 @@ class Batches:
             part.longest if part.sampled else store.longest()
             for store, part in zip(self.examples.stores, self._parts, strict=True)
         ]
-        *sources, target = [longest or 0 for longest in each]
-        marked = tuple(longest + 2 for longest in sources)  # a text may have a mark before and one after it
+        parts, target = self.sides.source.parts, each[-1] or 0
+        marked = tuple(part.framed(longest) if longest else 0 for part, longest in zip(parts, each, strict=False))
         source = 0 if each[0] == 0 else self.budgets[0]
         bound = target + self.layout.added if target else 0
         return self.layout.room(Room(source, self.budgets[-1], self.budgets[-1], bound, marked))

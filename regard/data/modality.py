@@ -106,6 +106,10 @@ class Modality(Side):
         """How many elements an item has."""
         return len(item)
 
+    def framed(self, length: int) -> int:
+        """How many elements a model reads of an item of so many: with the marks around it."""
+        return length
+
     @property
     def most_bytes(self) -> int:
         """How much memory an item takes at most, where it may be much; 0 for token ids."""

@@ -83,9 +83,7 @@ class PatchStem(Stem):
         grid = side // size
         # (pictures, row, pixel row, column, pixel column and colour), then both of a patch side by side
         bytes_ = source.values.view(-1, grid, size, grid, 3 * size).transpose(2, 3)
-        weight, bias = self._of_bytes()
-        pixels = bytes_.reshape(-1, grid**2, 3 * size**2).to(autocast_dtype(weight))
-        x = F.linear(pixels - MIDDLE, weight, bias)  # (pictures, cells, d_model)
+        x = self._embedded(bytes_.reshape(-1, grid**2, 3 * size**2))  # (pictures, cells, d_model)
         first: Tensor | None = self.class_token
         if (where := self._positions(grid, x.device)) is not None:
             first, where = (None, where) if first is None else (first + where[0], where[1:])
@@ -94,12 +92,21 @@ class PatchStem(Stem):
             x = torch.cat((first.expand(x.shape[0], 1, -1), x), dim=1)
         return source.even(x.flatten(0, 1), x.shape[1])
 
+    def _embedded(self, pixels: Tensor) -> Tensor:
+        """`E` times the colours of each patch, of its bytes."""
+        if type(self.patches) is not nn.Linear:  # one that is adapted, or laid out to decode with
+            kind = self.patches.bias.dtype
+            return self.patches(self.colours(pixels.unflatten(-1, (-1, 3)), kind).flatten(-2))
+        weight, bias = self._of_bytes()
+        return F.linear(pixels.to(autocast_dtype(weight)) - MIDDLE, weight, bias)
+
     def _of_bytes(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of patches whose bytes, less `MIDDLE`, are as they come: half precision holds such exactly,
         and nothing goes over all pixels to scale them."""
-        kind, each = self.patches.weight.dtype, self.size**2
-        scale, shift = (part.to(kind).repeat(each) for part in (self.colours.scale, self.colours.shift))
-        return self.patches.weight * scale, self.patches.bias + self.patches.weight @ (shift + MIDDLE * scale)
+        linear, each = self.patches, self.size**2
+        scale, shift = (part.repeat(each) for part in (self.colours.scale, self.colours.shift))
+        middle = (shift + MIDDLE * scale).to(linear.weight.dtype)  # nearly 0, and so not of rounded numbers
+        return linear.weight * scale.to(linear.weight.dtype), linear.bias + linear.weight @ middle
 
     def _positions(self, grid: int, device: torch.device) -> Tensor | None:
         """`(cells, d_model)`, that of the class token first, if there is one."""

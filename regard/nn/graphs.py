@@ -29,6 +29,7 @@ T = TypeVar("T")
 Function = Callable[..., Sequence[Tensor]]
 SHARE = 4  # a quarter of the device's memory may hold inputs of recordings
 FIRST = 2  # the time that some shape is recorded: one that comes but once is not worth it
+SEEN = 2**12  # shapes that are counted, before those that are not recorded are counted anew
 
 _gpu, _cpu = RLock(), RLock()  # one for all GPUs: torch captures one graph at a time
 
@@ -256,6 +257,8 @@ class Graphs:
     def _admit(self, key: Hashable) -> bool:
         """Whether something is recorded, or to be: what comes seldom takes nobody's place."""
         self.seen[key] += 1
+        if len(self.seen) > SEEN:
+            self.seen = Counter({one: n for one, n in self.seen.items() if one in self.recordings or one == key})
         if key in self.recordings:
             self.recordings[key] = self.recordings.pop(key)
             return True

@@ -258,7 +258,7 @@ class _Turn:
     def _log_probs(self, board: Board, given: Tensor) -> Tensor:
         """Log-probabilities under the repetition penalty, which is one on logits where the search is greedy and one on
         log-probabilities elsewhere, as `transformers` has it."""
-        greedy = self.chooser.width == 1
+        greedy = self.chooser.greedy
         if greedy:
             given = board.limits.discourage(given, board.written, board.length - 1)
         given = given if self.normalised else given.log_softmax(-1, torch.float32)

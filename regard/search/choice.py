@@ -35,6 +35,11 @@ class Chooser:
     def __init__(self, width: int, eos: int) -> None:
         self.width, self.eos = width, eos
 
+    @property
+    def greedy(self) -> bool:
+        """Whether a source has one hypothesis."""
+        return self.width == 1
+
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         """Among the continuations of open hypotheses `written` `(beams, open, …)`, of `log_prob` `(beams, open)` and of
         `length` tokens, `(1,)` or `(beams,)`. `given` `(beams, open, vocabulary)` are the model's log-probabilities,
@@ -98,6 +103,10 @@ class Diverse(Chooser):
     def __init__(self, width: int, eos: int, groups: int, diversity: float) -> None:
         super().__init__(width, eos)
         self.groups, self.diversity = groups, diversity
+
+    @property
+    def greedy(self) -> bool:
+        return self.groups == self.width == 1
 
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         total = log_prob.unsqueeze(-1) + limits.apply(given, written[..., : int(length) + 1])

@@ -26,7 +26,7 @@ class Node:
     step: int  # tokens written; the mark that ends an output is one
     token: int
     log_prob: float
-    score: float  # `log_prob`, divided by the length penalty for so many tokens
+    score: float  # `log_prob`, divided by the length penalty
     state: State  # kept in the beam, fell out of it, ended, or on the way to the best output
     text: str = ""
 
@@ -79,11 +79,16 @@ class Observed(Chooser):
         super().__init__(chooser.width, chooser.eos)
         self.chooser, self.tree = chooser, tree
 
+    @property
+    def greedy(self) -> bool:
+        return self.chooser.greedy
+
     def choose(self, given: Tensor, log_prob: Tensor, written: Tensor, limits: Limits, length: Tensor) -> Choice:
         tokens = int(length.flatten()[0])
         allowed = limits.apply(given.clone(), written[..., : tokens + 1])
         choice = self.chooser.choose(given, log_prob, written, limits, length)
-        self.tree.chose(log_prob.unsqueeze(-1) + allowed, choice, tokens + 1)
+        counted = float(limits.counted(length + 1).flatten()[0])
+        self.tree.chose(log_prob.unsqueeze(-1) + allowed, choice, tokens + 1, counted)
         return choice
 
     def keep(self, stay: Tensor) -> None:
@@ -103,11 +108,11 @@ class TreeObserver:
         """What chooses as another does, and tells of it."""
         return Observed(chooser, self)
 
-    def chose(self, total: Tensor, choice: Choice, step: int) -> None:
-        """A turn, in which hypotheses of `step` tokens were chosen; `total` `(beams, open, vocabulary)` is `log p` of
-        all that there were."""
+    def chose(self, total: Tensor, choice: Choice, step: int, counted: float) -> None:
+        """A turn, in which hypotheses of `step` tokens were chosen, of which so many are `counted` in the length;
+        `total` `(beams, open, vocabulary)` is `log p` of all that there were."""
         self.open = self.open or [[0] for _ in total]
-        divisor = float(self.divisor(torch.tensor([float(step)])))
+        divisor = float(self.divisor(torch.tensor([counted])))
         for beam, before in enumerate(self.open):
             closing = zip(choice.closing[beam].tolist(), choice.closing_parent[beam].tolist(), strict=True)
             closed = [(log_prob, slot, self.end) for log_prob, slot in closing]

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
-from regard.data.side import Field
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError
 from regard.memory import retain_memory
 from regard.models.decoding import for_decoding
 from regard.nn.graphs import Graphs
 from regard.search.continuous import Group, SharedBatch
 from regard.search.stepper import LazyStart, begun, recorded_start, started
 from regard.search_settings import Search
+from regard.serving.work import Job, Listener, Size, Work, as_told, checked
 from regard.tasks.generating import TextGeneration
-from regard.tasks.results import Given, Output, Request
+from regard.tasks.results import Given, Request
 from regard.tasks.task import Task, inference
 
 GATHERED = 4  # requests join at once if they are one for so many that run
@@ -32,102 +30,6 @@ PATIENCE = 4  # turns after which they join however few they are
 # Settings in which requests may differ that begin as one search: each keeps its own limits and draws.
 LENGTHS = ("min_length", "max_length", "max_ratio", "max_source")
 OWN = {name: Search.model_fields[name].default for name in (*LENGTHS, "seed")}
-
-
-@dataclass(frozen=True)
-class Work:
-    """One input, and all that is asked of its outputs."""
-
-    field: Field  # the source, as `System.generate` takes it
-    search: Search  # all settings, resolved
-    prefix: str = ""  # how the output begins
-    phrases: tuple[str, ...] = ()  # what it must hold
-    number: int = 0  # what is drawn at random depends on `search.seed` and on this
-    prefix_tokens: tuple[int, ...] | None = None  # like `prefix`, as token ids
-    stream: bool = True  # whether its listener wants to hear what is written before all of it is
-
-    @property
-    def given(self) -> Given:
-        """What goes with the input, to a task."""
-        return Given(
-            prefixes=[self.prefix] if self.prefix else None,
-            phrases=[self.phrases] if self.phrases else None,
-            numbers=[self.number],
-            prefix_tokens=None if self.prefix_tokens is None else [self.prefix_tokens],
-        )
-
-
-class Listener(Protocol):
-    """Who hears of what becomes of a request. After `done` or `failed` it hears no more."""
-
-    def begun(self) -> None:
-        """Work on it begins."""
-
-    def wrote(self, tokens: Sequence[int]) -> None:
-        """All tokens so far that the best output surely begins with; there are more of them each time."""
-
-    def done(self, outputs: list[Output]) -> None:
-        """The outputs, best first."""
-
-    def failed(self, error: RegardError) -> None:
-        """There are none."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """What a request may come to need room for in a batch."""
-
-    rows: int = 1  # its beam, or its samples
-    target: int = 1  # positions of a row
-    source: int = 0  # positions of its source, which all rows share
-
-    @staticmethod
-    def of(task: TextGeneration, request: Request, search: Search) -> Size:
-        """That of a request: as many tokens as it may write and, without an encoder, its source before them."""
-        places, (room,) = task.source.places(request.item), task.room([request.item], search)
-        if task.together:
-            return Size(task.width(search), places + room + 1)
-        return Size(task.width(search), room + 1, places)
-
-    @staticmethod
-    def fitting(sizes: Iterable[Size], among: Iterable[Size], budget: int) -> int:
-        """How many of `sizes`, the first first, fit into a batch with others; if there are none, at least one does.
-
-        A batch holds tokens of its sources and of its rows, all padded to the longest of them."""
-        rows = target = source = count = fitting = 0
-
-        def held(size: Size) -> int:
-            nonlocal rows, target, source, count
-            rows, target, source = rows + size.rows, max(target, size.target), max(source, size.source)
-            count += 1
-            return rows * target + count * source
-
-        for size in among:
-            held(size)
-        for size in sizes:
-            if held(size) > budget and count > 1:
-                break
-            fitting += 1
-        return fitting
-
-
-@dataclass(eq=False)
-class Job:
-    """A request in an engine."""
-
-    ticket: int
-    work: Work
-    listener: Listener
-    request: Request | None  # as numbers, where a decoder writes a token at a time
-    size: Size
-    told: int = 0  # settled tokens that the listener has heard of
-    waits: bool = True
-
-    def start(self) -> None:
-        """Say that work on it begins, once."""
-        if self.waits:
-            self.waits = False
-            self.listener.begun()
 
 
 class Engine(ABC):
@@ -413,22 +315,6 @@ class ContinuousEngine(Engine):
     def _fail(self, job: Job, error: Exception) -> None:
         self._remove(job.ticket)
         job.listener.failed(as_told(error))
-
-
-def checked(task: TextGeneration, work: Work) -> Request:
-    """A request as numbers; one for which nothing can be written is refused."""
-
-    def refuse(_: int, what: str) -> None:
-        raise DataError(f"the source {what}")
-
-    return task.requests([work.field], work.search, refuse, work.given)[0]
-
-
-def as_told(error: Exception) -> RegardError:
-    """An error as a listener hears of it."""
-    if isinstance(error, RegardError):
-        return error
-    return RegardError(f"decoding failed ({type(error).__name__}: {error})")
 
 
 def _requests(jobs: Sequence[Job]) -> Iterator[Request]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from regard.errors import ConfigError, DataError, MissingExtraError, RegardError
 from regard.inspection.attribution import METHODS
 from regard.serving.details import Finding, describe
-from regard.serving.engine import Engine, Work, new_engine
+from regard.serving.engine import Engine, new_engine
 from regard.serving.jobs import Job, Jobs
 from regard.serving.messages import LanguagePair, ModelInfo, Refused, Written
 from regard.serving.stable import StableText
@@ -44,6 +44,7 @@ from regard.serving.wire import (
     Wrote,
     dumped,
 )
+from regard.serving.work import Work
 from regard.system import System, load
 from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS

@@ -115,6 +115,9 @@ class Text(Modality):
         packed = Ragged.of(items, before=self.frame.before, after=self.frame.after)
         return packed.like(packed.values % self.tokenizer.size) if self.by_word else packed
 
+    def framed(self, length: int) -> int:
+        return length + len(self.frame)
+
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
             return "is empty"
@@ -123,10 +126,10 @@ class Text(Modality):
         return None
 
     def places(self, item: Item) -> int:
-        return int(self.stem.vectors(len(item) + len(self.frame)))
+        return int(self.stem.vectors(self.framed(len(item))))
 
     def most_places(self, limit: int) -> int:
-        return int(self.stem.vectors(limit + len(self.frame)))
+        return int(self.stem.vectors(self.framed(limit)))
 
     def pieces(self, item: Item) -> list[str]:
         return self._each_vector(self.tokenizer.pieces(self.frame.around(item)))

@@ -64,6 +64,9 @@ class Words(Modality):
         before, after = self._spelled([bytes([SENTENCE])]), self._spelled([bytes([END_OF_SENTENCE])])
         return super().pack([np.concatenate((before, item, after)) for item in items])
 
+    def framed(self, length: int) -> int:
+        return length + 2
+
     def problem(self, item: Item, limit: int) -> str | None:
         if not len(item):
             return "is empty"
@@ -72,10 +75,10 @@ class Words(Modality):
         return None
 
     def places(self, item: Item) -> int:
-        return len(item) + 2
+        return self.framed(len(item))
 
     def most_places(self, limit: int) -> int:
-        return limit + 2
+        return self.framed(limit)
 
     def pieces(self, item: Item) -> list[str]:
         shown = (bytes(row[(row < WORD)]).decode("utf-8", errors="replace") for row in np.asarray(item))

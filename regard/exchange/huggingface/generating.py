@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from regard.data.tokens import Marks
@@ -73,14 +73,17 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     if given.kind == "gpt2":
         found["prefix_scored"] = False  # a prompt
         told += [f"{name} {n} after a prompt" for name in ("min_new_tokens", "max_new_tokens") if (n := mark(name))]
-    if (early := mark("early_stopping")) not in STOPS:
+    early = mark("early_stopping")
+    if not isinstance(early, Hashable) or early not in STOPS:
         raise ConfigError(f"the settings of generation have early_stopping: {early!r}; it is true, false or 'never'")
     if found["beam"] > 1:
         found["stop"] = STOPS[early]
-    if (groups := mark("num_beam_groups") or 1) > 1:
-        found |= {"groups": groups, "diversity": mark("diversity_penalty") or 0.0}
+    groups = mark("num_beam_groups") or 1
     if mark("penalty_alpha") and not mark("do_sample"):
+        if found["repetition_penalty"] != 1:
+            told.append(f"repetition_penalty {found['repetition_penalty']} with penalty_alpha")
         found |= {"contrastive": mark("penalty_alpha"), "top_k": mark("top_k") or 4, "beam": 1}
+        found["repetition_penalty"] = 1.0
     elif mark("do_sample"):
         top_k = mark("top_k")
         if found["beam"] > 1:
@@ -89,6 +92,8 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
             "sample": True, "temperature": mark("temperature") or 1.0, "top_k": 50 if top_k is None else top_k,
             "top_p": mark("top_p") or 1.0, "epsilon": mark("epsilon_cutoff") or 0.0,
         }  # fmt: skip
+    elif groups > 1:
+        found |= {"groups": groups, "diversity": mark("diversity_penalty") or 0.0}
     told += _others(given, marks)
     return found, told
 
