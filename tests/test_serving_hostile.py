@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from regard.config import merge
-from tests.conftest import FULL
+from tests.conftest import FULL, whole
 from tests.served import PICTURES, TEXT, Running, resident, running, save_model
 
 CONNECTIONS, SECONDS = 30, 3.0  # at most so many, and so long for headers
@@ -99,9 +99,7 @@ def test_a_connection_may_be_kept_and_used_again(server: Running) -> None:
         while b'"object"' not in again.recv(2**16):
             pass
         again.sendall(head)  # a second one that never ends
-        begun = time.monotonic()
-        assert again.recv(2**16) == b""
-        assert time.monotonic() - begun < SECONDS + 5.0
+        assert again.recv(2**16) == b""  # or this times out
 
 
 @pytest.mark.parametrize("part", [b"X-Long: " + b"x" * 2**18, b"X-Many: x\r\n" * 2**15])
@@ -318,6 +316,7 @@ def test_odd_files_are_refused_or_translated(server: Running, case: str) -> None
         assert ".." not in file.headers["content-disposition"]
 
 
+@whole
 def test_memory_stays_bounded_under_odd_bodies(server: Running) -> None:
     """What large and odd requests bring is let go again."""
     kinds, processes = {"Content-Type": "application/json"}, [server.process.pid, server.workers()["toy"]]
