@@ -22,38 +22,38 @@ from regard.settings import Config
 
 SETTINGS = """# Settings
 
-A config is a YAML file of the sections below. What it leaves out keeps its default. `regard new` writes one that holds
-every setting with its meaning.
+A config is a YAML file with the sections below. Settings that it leaves out keep their defaults. `regard new` writes a
+config with every setting and its meaning.
 
-- On the command line a setting is written with its dots: `regard train config.yaml training.steps=500`. A list is
-  written as in YAML: `data.train=[a.en,a.de]`. A section in a list is written with its number, from 0:
+- On the command line, write a setting with dots: `regard train config.yaml training.steps=500`. A list is
+  written as in YAML: `data.train=[a.en,a.de]`. A section in a list is named by its number, from 0:
   `source.1.size=64`.
-- Where a section has a `kind`, its other settings follow from it. A name alone stands for a section of that kind:
+- If a section has a `kind`, its other settings depend on it. A name alone stands for a section of that kind:
   `encoder: gru` is `encoder: {kind: gru}`.
 - `preset` names a published model; its settings apply where the config sets nothing else. `regard models` lists them.
 - Paths in a config are relative to the config file, paths on the command line to the working directory.
-- An unknown name, a value out of its limits and settings that clash are errors, and all of them are reported at once.
+- Unknown names, values out of their limits and settings that clash are errors, all reported at once.
 
 """
 SERVER = """# Settings of the server
 
-`regard serve --config serve.yaml` reads a YAML file of the settings below; [how](howto/serving.md). What the file
-leaves out keeps its default, and paths in it are relative to it. An unknown name or a value out of its limits is an
+`regard serve --config serve.yaml` reads a YAML file with the settings below ([how](howto/serving.md)). Settings that it
+leaves out keep their defaults, and paths in it are relative to it. An unknown name or a value out of its limits is an
 error.
 
 """
 COMMANDS = """# Commands
 
-Each command has `-h`. These options belong to the program and may stand anywhere: `--import MODULE` imports a module
-that [registers parts of yours](extending.md), `-q` leaves out progress, `-v` adds a traceback to errors. `regard
---version` prints the version, `regard --install-completion` sets up the shell's completion.
+Each command has `-h`. These options work with every command and anywhere on the line: `--import MODULE` imports a
+module that [registers your own parts](extending.md), `-q` hides progress, `-v` adds a traceback to errors. `regard
+--version` prints the version, `regard --install-completion` sets up shell completion.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
 | 2 | refused or failed; the last lines on standard error, after `regard:`, say why |
 | 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM |
-| 141 | whoever read standard output has left |
+| 141 | the reader of standard output has closed the pipe |
 
 """
 NAMES = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`", NoneType: "`null`"}
