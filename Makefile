@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module anew
+
 .PHONY: demo test test-all test-gpu setup check docs clean
 
 demo: setup

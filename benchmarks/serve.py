@@ -28,7 +28,7 @@ from benchmarks.peers.ctranslate import exported
 from benchmarks.peers.ours import fixed_search, liven, make_task
 from benchmarks.race import Case, Contender, UnavailableError, Work
 from benchmarks.workload import SHAPES, Shape, draw_lengths, sentences
-from regard.data.tokens import EOS
+from regard.data.marks import EOS
 from regard.errors import ModelError
 from regard.system import System, load
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Index, pack
-from regard.data.tokens import BOS, EOS, MARKS, PAD
+from regard.data.marks import BOS, EOS, MARKS, PAD
 
 MEAN, SIGMA, STRETCH, LONGEST = 24.0, 0.6, 0.15, 256
 WINDOW = 100_000  # sentences that are sorted by length, as in training

@@ -9,6 +9,7 @@ The first argument is a file with
     seeds: [1, 2, 3]         # training.seed of each run of a cell
     score: exact             # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
     together: true           # also the score of all seeds of a cell as an ensemble (of models that write)
+    given_length: true       # also exact match where a model is told how long each output is (see given_length.py)
     first:                   # trained once each, before the others, and not tested
       masked: {config: ../wikitext2-body.yaml, set: [training.steps=100]}
     columns: {simple: [data.train=scan/simple-train.tsv], …}
@@ -36,8 +37,10 @@ from typing import Any
 import yaml
 
 NEEDED = {"config", "columns", "rows", "score"}
+FURTHER = {"seeds", "together", "given_length", "first"}
 UNTESTED = "data.test=null"  # what is trained first: its own scores are not asked for
 CORRELATIONS = ("matthews", "pearson", "spearman")
+ENSEMBLES, TOLD = "together.json", "given_length.json"  # scores beside those of the runs
 
 
 @dataclass
@@ -54,8 +57,11 @@ class Grid:
             self.given = yaml.safe_load(self.file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             sys.exit(f"cannot read {self.file} ({error})")
-        if not isinstance(self.given, dict) or not NEEDED <= set(self.given) <= NEEDED | {"seeds", "together", "first"}:
-            sys.exit(f"{self.file} should have config, columns, rows and score, and may have seeds, together and first")
+        if not isinstance(self.given, dict) or not NEEDED <= set(self.given) <= NEEDED | FURTHER:
+            sys.exit(
+                f"{self.file} should have config, columns, rows and score, and may have seeds, together, given_length "
+                "and first"
+            )
 
     @property
     def cells(self) -> list[tuple[str, str]]:
@@ -108,8 +114,7 @@ class Grid:
 
     def write(self) -> None:
         """The table so far: the mean of each cell, and how far seeds are apart."""
-        together = self.folder / "together.json"
-        ensembles = json.loads(together.read_text()) if together.exists() else {}
+        ensembles, told = (known(self.folder / name) for name in (ENSEMBLES, TOLD))
         columns, table = list(self.given["columns"]), []
         head = [f"{column} ({self.score(column)})" for column in columns]
         lines = ["| | " + " | ".join([*head, *["mean"] * (len(columns) > 1)]) + " |", "|---" * (len(head) + 2) + "|"]
@@ -121,7 +126,13 @@ class Grid:
             whole = {column: ensembles.get(f"{row}/{column}") for column in columns}
             if any(value is not None for value in whole.values()):
                 lines.append(_line(f"{row}, ensemble", [[] if value is None else [value] for value in whole.values()]))
-            table.append({"row": row, "scores": found, "ensemble": whole})
+            lengths = {
+                column: {seed: told[name] for seed in self.seeds if (name := f"{row}/{column}/{seed}") in told}
+                for column in columns
+            }
+            if any(lengths.values()):
+                lines.append(_line(f"{row}, lengths given", [list(scores.values()) for scores in lengths.values()]))
+            table.append({"row": row, "scores": found, "ensemble": whole, "given_length": lengths})
         (self.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         content = {"grid": self.file.name, "settings": list(self.more), "table": table}
         (self.folder / "table.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -130,14 +141,26 @@ class Grid:
         """Evaluate the seeds of each cell as one, where that has not been done."""
         import regard
 
-        path = self.folder / "together.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
+        path = self.folder / ENSEMBLES
+        done = known(path)
         for row, column in self.cells:
-            if f"{row}/{column}" not in known and len(self.found(row, column)) == len(self.seeds) > 1:
+            if f"{row}/{column}" not in done and len(self.found(row, column)) == len(self.seeds) > 1:
                 first, *others = (self.run(row, column, seed) for seed in self.seeds)
                 scores = regard.load(first, *others).evaluate().scores
-                known[f"{row}/{column}"] = scores[self.score(column)].value
-                path.write_text(json.dumps(known, indent=1), encoding="utf-8")
+                done[f"{row}/{column}"] = scores[self.score(column)].value
+                path.write_text(json.dumps(done, indent=1), encoding="utf-8")
+
+    def tell(self) -> None:
+        """Score each run where it is told how long outputs are, where that has not been done."""
+        from given_length import counts, exact
+
+        path = self.folder / TOLD
+        done = known(path)
+        for row, column in self.cells:
+            for seed in self.found(row, column):
+                if (name := f"{row}/{column}/{seed}") not in done:
+                    done[name] = exact(counts(str(self.run(row, column, seed))))
+                    path.write_text(json.dumps(done, indent=1), encoding="utf-8")
 
 
 def _line(name: str, cells: Sequence[Sequence[float]]) -> str:
@@ -145,6 +168,12 @@ def _line(name: str, cells: Sequence[Sequence[float]]) -> str:
     if len(cells) > 1:
         shown.append(f"{mean(mean(one) for one in cells):.2f}" if all(cells) else "")
     return f"| {name} | " + " | ".join(shown) + " |"
+
+
+def known(path: Path) -> dict[str, float]:
+    """The scores in a file; none, if it is not there yet."""
+    found: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def tested(run: Path) -> Any:
@@ -183,6 +212,8 @@ def main(arguments: list[str]) -> None:
                 grid.write()
     if grid.given.get("together"):
         grid.join()
+    if grid.given.get("given_length"):
+        grid.tell()
     grid.write()
     print((grid.folder / "table.md").read_text(encoding="utf-8"), end="")
 

@@ -1,6 +1,6 @@
 """Corpora whose files Regard cannot read as they are, as the recipes beside this file read them.
 
-    python recipes/tasks.py scan FOLDER        tasks_train_*.txt and tasks_test_*.txt (github.com/brendenlake/SCAN)
+    python recipes/tasks.py scan FOLDER        tasks_train_*.txt, tasks_test_*.txt, tasks.txt (github: brendenlake/SCAN)
     python recipes/tasks.py cmudict FOLDER     cmudict-0.7b.train-dev-20-21, .train-dev-1-21 and .test (CNTK's copy)
     python recipes/tasks.py conala FOLDER      conala-train.json and conala-test.json (conala-corpus.github.io)
     python recipes/tasks.py dialogue FOLDER    dialogues_text_En.txt and en_dev.txt (XDailyDialog)
@@ -23,6 +23,7 @@ from typing import Any
 
 Pair = tuple[str, str]
 HISTORY = 3  # turns of a dialogue that a reply is written from
+CUTOFFS = (24, 26, 28, 30)  # most actions that are trained on (Csordás et al. 2021); with 22 it is the length split
 
 
 def lines(path: Path) -> list[str]:
@@ -61,10 +62,16 @@ def commands(path: Path) -> list[Pair]:
 
 
 def scan(folder: Path, to: Path) -> None:
+    splits = {}
     for path in sorted(folder.glob("tasks_train_*.txt")):
         split = path.stem.removeprefix("tasks_train_")
-        train, valid = held_out(commands(path))
-        test = commands(folder / f"tasks_test_{split}.txt")
+        splits[split] = commands(path), commands(folder / f"tasks_test_{split}.txt")
+    every = commands(folder / "tasks.txt")
+    for cutoff in CUTOFFS:
+        longer = [pair for pair in every if len(pair[1].split()) > cutoff]
+        splits[f"length_{cutoff}"] = [pair for pair in every if len(pair[1].split()) <= cutoff], longer
+    for split, (known, test) in splits.items():
+        train, valid = held_out(known)
         for part, pairs in (("train", train), ("valid", valid), ("test", test)):
             write(to / f"{split}-{part}.tsv", pairs)
 

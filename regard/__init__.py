@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from regard.data.target import HeadTarget as HeadTarget
     from regard.data.target import Target as Target
     from regard.data.tokens import Tokenizer as Tokenizer
+    from regard.encoder_settings import EncoderSettings as EncoderSettings
     from regard.errors import RegardError as RegardError
     from regard.evaluation.metrics import Metric as Metric
     from regard.evaluation.metrics import Score as Score
     from regard.exchange import export as export
     from regard.exchange import import_model as import_model
-    from regard.model_settings import EncoderSettings as EncoderSettings
     from regard.models.encoders import Body as Body
     from regard.models.stems import Stem as Stem
     from regard.nn.attention import capture as capture
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from regard.system import System as System
     from regard.system import load as load
     from regard.training.objectives import Objective as Objective
-    from regard.training.trainer import Watcher as Watcher
+    from regard.training.watcher import Watcher as Watcher
     from regard.training_settings import ObjectiveSettings as ObjectiveSettings
 
 __version__ = "0.1.0"
@@ -53,7 +53,7 @@ _HOMES = {
     "Body": "regard.models.encoders",
     "Config": "regard.settings",
     "Edits": "regard.nn.edits",
-    "EncoderSettings": "regard.model_settings",
+    "EncoderSettings": "regard.encoder_settings",
     "HeadTarget": "regard.data.target",
     "Metric": "regard.evaluation.metrics",
     "Modality": "regard.data.modality",
@@ -69,7 +69,7 @@ _HOMES = {
     "Target": "regard.data.target",
     "TargetSettings": "regard.section",
     "Tokenizer": "regard.data.tokens",
-    "Watcher": "regard.training.trainer",
+    "Watcher": "regard.training.watcher",
     "capture": "regard.nn.attention",
     "export": "regard.exchange",
     "import_model": "regard.exchange",

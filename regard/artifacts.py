@@ -97,6 +97,16 @@ def _checksum_of(content: dict[str, Any]) -> str:
     return checksum([json.dumps(content, sort_keys=True).encode()])
 
 
+def distinct_texts(content: Any) -> list[str]:
+    """A list out of a file, if it holds different texts and nothing else."""
+    if not isinstance(content, list) or not all(isinstance(text, str) and text for text in content):
+        raise ValueError("it should hold a list of texts")
+    if len(set(content)) < len(content):
+        raise ValueError("it holds a text twice")
+    "".join(content).encode()  # half a character is an error
+    return content
+
+
 def checksum(parts: Iterable[bytes | memoryview], before: str = "00000000") -> str:
     """A CRC-32 over all parts, which any flipped bit changes; `before` is that of what came earlier."""
     value = int(before, 16)

@@ -27,19 +27,19 @@ class Corpus(Section):
     """One of several corpora that are trained on together."""
 
     name: str | None = Field(
-        None, pattern=r"^[\w.+-]{1,60}$", description="what reports call it (default: the name of its training file)"
+        None, pattern=r"^[\w.+-]{1,60}$", description="its name in reports (default: the name of its training file)"
     )
     train: str | list[str] = Field(description="training examples, in any form that data.train takes")
-    valid: str | list[str] | None = Field(None, description="examples to steer by")
-    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    valid: str | list[str] | None = Field(None, description="validation examples")
+    test: str | list[str] | None = Field(None, description="test examples, scored once when training ends")
     prefix: str | None = Field(
         None,
         pattern=r"^\S{1,60}$",
-        description="a token to put before each of its sources, such as <2de> for what should become German (Johnson "
-        "et al. 2017): one token in every kind of vocabulary. In use, write it at the beginning of the line",
+        description="a token before each of its sources, such as <2de> to translate into German (Johnson et al. "
+        "2017); a single token in every kind of vocabulary. In inference, write it at the beginning of the line",
     )
     weight: float = Field(
-        1.0, gt=0, le=10**6, description="how often it is drawn from, times what its size makes of it"
+        1.0, gt=0, le=10**6, description="sampling weight, multiplied with what follows from its size"
     )
 
     @property
@@ -56,54 +56,55 @@ class Corpus(Section):
 
 
 class Data(Section):
-    """What to learn from."""
+    """The training, validation and test data."""
 
     train: str | list[str] | None = Field(
         "train.tsv",
-        description="training examples: one .tsv or .jsonl file, or text files of equal length in a list, one for each "
-        "source and the target; without a source, one text file; each may end in .gz. Of pictures and recordings also "
-        "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a folder of "
-        "Kaldi or LibriSpeech, .npz shards, or .tar files of WebDataset; of questions and answers the JSON of SQuAD",
+        description="training examples: one .tsv or .jsonl file, or a list of parallel text files, one for each "
+        "source and the target; without a source, one text file; each may end in .gz. For images and recordings also "
+        "a folder of folders (labels), COCO captions (.json), a Flickr token file (with a list of names), a Kaldi or "
+        "LibriSpeech folder, .npz shards, or WebDataset .tar files; for question answering the JSON of SQuAD",
     )
-    valid: str | list[str] | None = Field("valid.tsv", description="examples to steer by, in the same form")
-    test: str | list[str] | None = Field(None, description="examples to report on when training ends")
+    valid: str | list[str] | None = Field("valid.tsv", description="validation examples, in the same form")
+    test: str | list[str] | None = Field(None, description="test examples, scored once when training ends")
     corpora: list[Corpus] | None = Field(
         None,
         min_length=1,
-        description="several corpora to train on together, in place of train, valid and test: each with its files and, "
-        "if you like, a name, a prefix token and a weight",
+        description="several corpora to train on together, in place of train, valid and test: each with its files and "
+        "optionally a name, a prefix token and a weight",
     )
     temperature: float | None = Field(
         None,
         gt=0,
         le=10**6,
-        description="how evenly corpora are drawn from: each by its weight times (its size)^(1/temperature), where 1 "
-        "is by size, 5 is usual for many languages and 100 nearly evenly (Arivazhagan et al. 2019; default: 1)",
+        description="sampling temperature: each corpus is drawn in proportion to its weight times (its "
+        "size)^(1/temperature); 1 is by size, 5 is usual for many languages, 100 is nearly uniform (Arivazhagan et "
+        "al. 2019; default: 1)",
     )
     watch: dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="other validation examples by a name, such as {old: old/valid.tsv}, which each validation scores "
-        "too, and one before the first update: so it is seen what fine-tuning forgets",
+        description="further validation data by name, such as {old: old/valid.tsv}, scored before the first update "
+        "and at every validation, to see what fine-tuning forgets",
     )
     format: Literal["folders", "coco", "flickr", "kaldi", "librispeech", "npz", "webdataset", "squad"] | None = Field(
-        None, description="the layout of the data, where it is not recognised by itself"
+        None, description="the layout of the data, if it is not detected"
     )
     root: str | None = Field(
         None,
-        description="the folder that files of the data are in, where it is not that of the data; of COCO and Flickr "
-        "captions also a .tar or .npz that holds them",
+        description="folder of the files that the data name, if it is not that of the data; for COCO and Flickr "
+        "captions also a .tar or .npz with them",
     )
     alignment: int | str | bool | None = Field(
         None,
-        description="where gold word alignments stand, as 0-0 1-2 3p4: a column in .tsv, a key in .jsonl (default: "
-        "column 3 if source and target are columns 1 and 2, key alignment; false: nowhere)",
+        description="column (.tsv) or key (.jsonl) of gold word alignments, written as 0-0 1-2 3p4 (default: column 3 "
+        "if source and target are columns 1 and 2, key alignment; false: none)",
     )
     bad_lines: Literal["skip", "error"] = Field(
         "skip",
-        description="what to do with lines that cannot be used (blank, malformed, not UTF-8, too long, with a file "
-        "that can't be read): leave them out and say so, or stop",
+        description="what to do with bad lines (blank, malformed, not UTF-8, too long, with an unreadable file): skip "
+        "and report them, or stop",
     )
-    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be left out; more than that stops")
+    bad_limit: Fraction = Field(0.25, description="largest share of lines that may be skipped; more than that stops")
 
     @model_validator(mode="before")
     @classmethod

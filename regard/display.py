@@ -18,7 +18,7 @@ from rich.text import Text
 from regard.evaluation.exposure import Exposure
 from regard.evaluation.labels import ClassScore
 from regard.evaluation.metrics import Score
-from regard.training.trainer import Update, Watcher
+from regard.training.watcher import Update, Watcher
 
 QUIET_SECONDS = 10.0  # between plain lines, where there is no terminal to draw a live one in
 

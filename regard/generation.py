@@ -7,6 +7,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import islice, repeat
@@ -27,7 +28,7 @@ from regard.fingerprint import CONTENT, Fingerprint, content_of, defaults_of, se
 from regard.loading import CONFIG, token_files
 from regard.output import LineFile, Sink
 from regard.system import System, load
-from regard.tasks.results import Output, PairScore, Warn
+from regard.tasks.results import Output, PairScore, Warn, few_warnings
 from regard.training.checkpoint import WEIGHTS
 
 WINDOW = 1024  # lines that are sorted by length and worked on together
@@ -91,13 +92,16 @@ def generate_lines(
     columns = read_sources(file, system.task.sides.judged_form), _column(prefixes), _column(phrases)
     lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
 
-    def work(window: list[Line]) -> list[str]:
-        return _window(system, window, name, settings.model_dump(), form, warn, album)
+    live = file is None and output is None  # somebody may be typing
+    with nullcontext(warn) if live else few_warnings(warn) as tell:
 
-    _run(
-        "generating", file, output, made_from, lines, lambda line: line.content, work,
-        window=min(WINDOW, system.task.window), force=force, quiet=quiet, live=file is None and output is None,
-    )  # fmt: skip
+        def work(window: list[Line]) -> list[str]:
+            return _window(system, window, name, settings.model_dump(), form, tell, album)
+
+        _run(
+            "generating", file, output, made_from, lines, lambda line: line.content, work,
+            window=min(WINDOW, system.task.window), force=force, quiet=quiet, live=live,
+        )  # fmt: skip
     if album is not None:
         album.close()
 
@@ -219,31 +223,25 @@ def score_lines(
     def content(example: Example) -> bytes:
         return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")
 
-    def work(window: list[Example]) -> list[str]:
-        fitting = []
-        unfit = task.unfit_pairs([x.source for x in window], [x.target for x in window])
-        for i, (example, what) in enumerate(zip(window, unfit, strict=True)):
-            if what:
-                warn(f"{example.place} {what}; its line of output is empty")
-            else:
-                fitting.append(i)
-        scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
-        found = {i: _scored(pair, tokens, perplexity) for i, pair in zip(fitting, scored, strict=True)}
-        return [found.get(i, "") for i in range(len(window))]
-
     examples = task.checked(read_files(files, task.sides.judged_form))
-    _run(
-        "scoring",
-        path,
-        output,
-        made_from,
-        examples,
-        content,
-        work,
-        window=min(WINDOW, task.window),
-        force=force,
-        quiet=quiet,
-    )
+    with few_warnings(warn) as tell:
+
+        def work(window: list[Example]) -> list[str]:
+            fitting = []
+            unfit = task.unfit_pairs([x.source for x in window], [x.target for x in window])
+            for i, (example, what) in enumerate(zip(window, unfit, strict=True)):
+                if what:
+                    tell(f"{example.place} {what}; its line of output is empty")
+                else:
+                    fitting.append(i)
+            scored = system.score([window[i].source for i in fitting], [window[i].target for i in fitting])
+            found = {i: _scored(pair, tokens, perplexity) for i, pair in zip(fitting, scored, strict=True)}
+            return [found.get(i, "") for i in range(len(window))]
+
+        _run(
+            "scoring", path, output, made_from, examples, content, work,
+            window=min(WINDOW, task.window), force=force, quiet=quiet,
+        )  # fmt: skip
 
 
 def stream_lines(

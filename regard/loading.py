@@ -13,9 +13,9 @@ import torch
 
 from regard.artifacts import file_digest, read_mark
 from regard.config import merge, parse, read_yaml, resolve_paths
+from regard.data.marks import Marks
 from regard.data.modality import Modality
 from regard.data.sides import FILES, Sides
-from regard.data.tokens import Marks
 from regard.errors import ConfigError, DamagedError, ModelError
 from regard.models.build import build, count_parameters
 from regard.models.electra import ReplacedTokenModel

@@ -1,4 +1,4 @@
-"""Memory of the CPU that is retained while work lasts.
+"""Memory of the CPU: what is retained while work lasts, and what is not cached for good.
 
 glibc gives large blocks back to the system as soon as they are free, and the system clears them again, page by page,
 when the next tensor of that size is made. Where the same sizes come and go for hours that is time for nothing.
@@ -7,6 +7,7 @@ when the next tensor of that size is made. Where the same sizes come and go for 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of malloc.h
 _KEEP = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
 # glibc moves its thresholds up with what it sees freed, and these are the furthest that they go; there they stay then.
 _USUAL = {_MMAP_MAX: 65536, _MMAP_THRESHOLD: 32 * 2**20, _TRIM_THRESHOLD: 64 * 2**20}
+PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # how many are cached, by oneDNN and by torch
 _lock = Lock()
 _inside = 0
 
@@ -37,6 +39,17 @@ def retain_memory() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 _set(_USUAL)
+
+
+def bound_primitives() -> None:
+    """Let oneDNN cache few primitives, unless the environment says how many.
+
+    In bfloat16 it makes a primitive for each number of rows that it multiplies, of some megabytes. It caches 1,024 of
+    them, and torch as many again; the rows of packed batches differ, so that training came to hold 10 GB. Both read
+    their limit when they are first used, and making a primitive anew takes no time that could be measured.
+    """
+    for name in PRIMITIVES:
+        os.environ.setdefault(name, "64")
 
 
 def give_back() -> None:

@@ -79,12 +79,15 @@ class SideSettings(Section):
     kind: str = "text"
     column: int | str | list[int | str] | None = Field(
         None,
-        description="where it stands in a record: a column number from 1 in .tsv (or a name its first line holds), "
-        "a key in .jsonl; several columns of a text are read as one, with <sep> between (default: sources first, then "
-        "the target; in .jsonl, source and target)",
+        description="where it is in a record: in .tsv a column number from 1, or a name in the header; in .jsonl a "
+        "key; several columns of text are read as one, with <sep> between (default: sources first, then the target; "
+        "in .jsonl, source and target)",
     )
     batch_tokens: int | None = Field(
-        None, ge=1, le=10**8, description="most elements of this side in a batch (default: training.batch_tokens)"
+        None,
+        ge=1,
+        le=10**8,
+        description="maximum number of elements of this side in a batch (default: training.batch_tokens)",
     )
 
     @model_validator(mode="after")
@@ -98,25 +101,26 @@ class SideSettings(Section):
 
 
 class TokenSettings(Section):
-    """How text becomes numbers. Learnt from the training data and saved with the model."""
+    """The tokenizer. Learnt from the training data and saved with the model."""
 
     kind: Literal["unigram", "bpe", "char", "word", "byte", "imported"] = Field(
         "unigram",
-        description="unigram and bpe are SentencePiece subwords; imported is a vocabulary that came with a model of "
-        "another program (`regard import`), and is not learnt",
+        description="unigram and bpe are SentencePiece subwords; imported is the vocabulary of an imported model "
+        "(`regard import`), and is not learnt",
     )
-    size: int = Field(8000, ge=8, le=10**7, description="largest vocabulary (subwords and words)")
+    size: int = Field(8000, ge=8, le=10**7, description="maximum vocabulary size (subwords and words)")
     sampling: Fraction = Field(
         0.0,
-        description="draw subwords anew each time a sentence is trained on (0: never): for unigram how peaked the "
-        "draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. 2020, try 0.1)",
+        description="subword regularisation: draw subwords anew each time a sentence is trained on (0: never); for "
+        "unigram how peaked the draw is (Kudo 2018, try 0.2), for bpe how often a merge is dropped (Provilkov et al. "
+        "2020, try 0.1)",
     )
     sentinels: int = Field(
         0,
         ge=0,
         le=10000,
-        description="tokens that stand for missing spans, <extra_id_0> and so on, as span_corruption wants them (T5 "
-        "has 100)",
+        description="sentinel tokens for missing spans, <extra_id_0> and so on, which span_corruption needs (T5 has "
+        "100)",
     )
 
 
@@ -150,5 +154,5 @@ class TargetSettings(SideSettings):
         return None
 
     metrics: list[str] | None = Field(
-        None, description="what `regard evaluate` reports (default: all that are usual for this kind of target)"
+        None, description="metrics that `regard evaluate` reports (default: the usual ones for this kind of target)"
     )

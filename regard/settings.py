@@ -1,8 +1,8 @@
 """Every setting of Regard, typed, validated and documented, as one `Config`, and what of it may go together.
 
-Those of the network are in `model_settings.py` and `stem_settings.py`, those of data, training and search in
-`data_settings.py`, `training_settings.py` and `search_settings.py`, those of each kind of source and target with its
-class. `config.py` reads files of them."""
+Those of the network are in `model_settings.py`, `encoder_settings.py`, `decoder_settings.py` and `stem_settings.py`,
+those of data, training and search in `data_settings.py`, `training_settings.py` and `search_settings.py`, those of each
+kind of source and target with its class. `config.py` reads files of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.data_settings import Data
-from regard.model_settings import AwdLstmSettings, ModelSettings, RecurrentDecoderSettings
+from regard.decoder_settings import AwdLstmSettings, RecurrentDecoderSettings
+from regard.model_settings import ModelSettings
 from regard.registry import METRICS, MODALITIES, STEMS, TARGETS
 from regard.search_settings import Search
 from regard.section import Kind, Section, SideSettings, TargetSettings, TokenSettings
@@ -29,19 +30,19 @@ MIXED = "training.objective.mixup and cutmix are for one source of kind image an
 class Config(Section):
     """All settings of a run."""
 
-    preset: str | None = Field(None, description="start from a named model (see `regard models`)")
-    run: str = Field("runs/model", description="folder for the trained model and all that belongs to it")
+    preset: str | None = Field(None, description="preset to start from (see `regard models`)")
+    run: str = Field("runs/model", description="folder for the trained model, checkpoints and logs")
     data: Data = Field(default_factory=Data)
     source: Annotated[Source | list[Source], Kind(MODALITIES, "text", several=True)] = Field(
         {},  # type: ignore[assignment]  # validated, as all defaults are
-        description="what is given; of several sources, a list",
+        description="what the model reads; for several sources, a list",
     )
     target: Annotated[SerializeAsAny[TargetSettings], Kind(TARGETS, "text")] = Field(
         {},
-        description="what is wanted",  # type: ignore[assignment]
+        description="what the model predicts",  # type: ignore[assignment]
     )
     tokens: TokenSettings = Field(
-        default_factory=TokenSettings, description="one vocabulary for all text that has no tokens of its own"
+        default_factory=TokenSettings, description="the vocabulary of all text that has no tokens of its own"
     )
     model: ModelSettings = Field(default_factory=ModelSettings)
     start: Start = Field(default_factory=Start)
@@ -299,6 +300,8 @@ class Config(Section):
             yield f"training.objective.agreement goes with kind 'likelihood'; with '{objective.kind}' set it to 0"
         if not given and objective.kind == "minimum_risk":
             yield "training.objective.kind 'minimum_risk' compares outputs with targets, so it needs a source"
+        if not objective.ends:
+            yield from self._endless_clashes()
         if objective.language:
             yield "training.objective.language goes with another target.kind than text; set it to 0"
         if objective.mixup or objective.cutmix:
@@ -313,6 +316,22 @@ class Config(Section):
                 )
             if objective.kind != "likelihood" or objective.agreement:
                 yield "training.objective.doubly_stochastic goes with kind 'likelihood' and agreement 0; set it to 0"
+
+    def _endless_clashes(self) -> Iterator[str]:
+        """What has to hold where it is not learnt where outputs end."""
+        model, objective = self.model, self.training.objective
+        endless = "training.objective.ends false"
+        if not self.sources[0].given:
+            yield f"{endless} is for outputs of a source, and source.kind is none; set it to true"
+        elif model.ctc:
+            yield f"{endless} does not go with model.ctc, which learns where outputs end all the same; set it to true"
+        elif not self.target.text:
+            kind = self.target.kind
+            yield f"{endless} is for texts, and outputs of target.kind '{kind}' have one length; set it to true"
+        elif objective.kind not in ("likelihood", "scheduled_sampling"):
+            yield f"{endless} goes with kind likelihood or scheduled_sampling, not '{objective.kind}'; set it to true"
+        elif getattr(model.decoder, "hard", False):
+            yield f"{endless} does not go with decoder.hard, which is credited with ends too; set it to true"
 
     def _stream_clashes(self) -> Iterator[str]:
         """A stream is of texts alone; a recurrent decoder carries its state along it."""
@@ -370,6 +389,8 @@ class Config(Section):
             yield f"target.kind '{kind}' is for tokens that stay the same; set tokens.sampling to 0"
         if self.target.pool == "first" and model.decoder_only:
             yield "target.pooling first is for encoders: the first vector of a decoder has seen nothing; leave it out"
+        if not objective.ends:
+            yield f"training.objective.ends is for what writes text; target.kind is '{kind}', so set it to true"
         if self.target.vectors and objective.language:
             yield f"training.objective.language goes with a head, and target.kind '{kind}' has none; set it to 0"
         one_picture = [side.kind for side in self.sources] == ["image"]

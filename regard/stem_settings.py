@@ -11,13 +11,13 @@ from regard.section import Kind, Section, SideSettings
 
 Colours = Literal["centred", "imagenet"]
 COLOURS = (
-    "how bytes become numbers: from -1 to 1 (centred), or less the mean of ImageNet's colours and by their deviation "
-    "(imagenet), as torchvision's weights want it"
+    "normalisation of pixels: to -1 ... 1 (centred), or by the mean and deviation of ImageNet's colours (imagenet), "
+    "as torchvision's weights need it"
 )
 
 
 class StemSettings(Section):
-    """Settings of the first layer of an encoder, which makes vectors of a source's elements."""
+    """Settings of the first layer of an encoder, which turns a source's elements into vectors."""
 
     reads: ClassVar[tuple[str, ...]] = ()  # the kinds of source it can read
     of_ctc: ClassVar[bool] = False  # only CTC has a use for it
@@ -61,8 +61,8 @@ class TokenStemSettings(StemSettings):
         0,
         ge=0,
         le=100,
-        description="texts of a source that have a vector of their own, added to those of their tokens (BERT: 2); the "
-        "next begins behind each separator (default 0: none)",
+        description="segment embeddings, added to those of the tokens: how many texts of a source have their own "
+        "(BERT: 2); a text ends at each separator (default 0: none)",
     )
 
 
@@ -73,7 +73,9 @@ class SplitStemSettings(StemSettings):
     of_ctc = True
 
     kind: Literal["split"] = "split"
-    times: int = Field(2, ge=1, le=64, description="vectors for each token, so that CTC can write more than it reads")
+    times: int = Field(
+        2, ge=1, le=64, description="vectors for each token, so that CTC can write more tokens than it reads"
+    )
 
     def vectors(self, length: int) -> int:
         return length * self.times
@@ -86,11 +88,17 @@ class CharacterStemSettings(StemSettings):
 
     kind: Literal["characters"] = "characters"
     characters: int = Field(
-        50, ge=4, le=1000, description="bytes of a word in UTF-8, with marks before and after it; longer ones are cut"
+        50,
+        ge=4,
+        le=1000,
+        description="maximum length of a word in UTF-8 bytes, including one mark before and one "
+        "after it; longer ones are truncated",
     )
-    d_character: int = Field(16, ge=1, le=4096, description="width of a character's vector")
-    widths: list[int] = Field([1, 2, 3, 4, 5, 6, 7], description="characters that filters see, of each group of them")
-    filters: list[int] = Field([32, 32, 64, 128, 256, 512, 1024], description="how many filters each group has")
+    d_character: int = Field(16, ge=1, le=4096, description="width of character embeddings")
+    widths: list[int] = Field(
+        [1, 2, 3, 4, 5, 6, 7], description="widths of the filters in characters, one for each group of filters"
+    )
+    filters: list[int] = Field([32, 32, 64, 128, 256, 512, 1024], description="number of filters in each group")
     highways: int = Field(2, ge=0, le=100, description="highway layers over them (Srivastava et al. 2015)")
 
     @model_validator(mode="after")
@@ -109,18 +117,22 @@ class CharacterStemSettings(StemSettings):
 
 
 class ConvolutionStemSettings(StemSettings):
-    """Convolutions over an image, to a grid of vectors."""
+    """Convolutions over an image, which give a grid of vectors."""
 
     reads = ("image",)
 
     kind: Literal["convolution"] = "convolution"
-    halvings: int = Field(3, ge=1, le=12, description="how often sides are halved: 3 make 8 x 8 cells of 64 pixels")
-    channels: int = Field(32, ge=1, le=2**16, description="after the first convolution; doubled with each halving")
-    coordinates: bool = Field(True, description="tell each pixel where it is (Liu et al. 2018)")
+    halvings: int = Field(
+        3, ge=1, le=12, description="how often the sides are halved: 3 turn 64 pixels into 8 x 8 cells"
+    )
+    channels: int = Field(
+        32, ge=1, le=2**16, description="channels of the first convolution; doubled with each halving"
+    )
+    coordinates: bool = Field(True, description="add the coordinates of each pixel (CoordConv, Liu et al. 2018)")
     pooled: bool = Field(
         False,
-        description="halve by the largest of 3 x 3, behind a convolution of every pixel (Hassani et al. 2021), not by "
-        "a convolution of every other one: slower, better on small pictures",
+        description="halve by 3 x 3 max pooling after a convolution (Hassani et al. 2021), not by convolutions of "
+        "stride 2: slower, better on small images",
     )
 
     @model_validator(mode="after")
@@ -154,7 +166,7 @@ class LogMelSettings(StemSettings):
     kind: Literal["log_mel"] = "log_mel"
     mels: int = Field(80, ge=1, le=1024, description="bands of frequency, even on the mel scale")
     normalize: Literal["utterance", "global", "none"] = Field(
-        "utterance", description="centre and scale each band over the recording, or over all that was trained on"
+        "utterance", description="normalise each band over the recording (utterance) or over all training data (global)"
     )
 
 
@@ -162,8 +174,8 @@ class SubsamplingSettings(LogMelSettings):
     """Convolutions over log-mel frames, each of which halves time and bands."""
 
     kind: Literal["subsampling"] = "subsampling"  # type: ignore[assignment]
-    halvings: int = Field(2, ge=1, le=6, description="how often time is halved: 2 make a vector of 40 ms")
-    channels: int = Field(64, ge=1, le=4096, description="of each convolution")
+    halvings: int = Field(2, ge=1, le=6, description="how often time is halved: 2 give one vector per 40 ms")
+    channels: int = Field(64, ge=1, le=4096, description="channels of each convolution")
 
     def vectors(self, length: int) -> int:
         for _ in range(self.halvings):
@@ -172,10 +184,10 @@ class SubsamplingSettings(LogMelSettings):
 
 
 class PyramidSettings(LogMelSettings):
-    """LSTMs over log-mel frames, both ways, each of which but the first halves time (Chan et al. 2016)."""
+    """Bidirectional LSTMs over log-mel frames, each of which but the first halves time (Chan et al. 2016)."""
 
     kind: Literal["pyramid"] = "pyramid"  # type: ignore[assignment]
-    halvings: int = Field(2, ge=1, le=6, description="how many of them halve time: 3 make a vector of 80 ms")
+    halvings: int = Field(2, ge=1, le=6, description="how many LSTMs halve time: 3 give one vector per 80 ms")
 
     def check(self, d_model: int) -> str | None:
         return f"a pyramid reads both ways and so needs an even d_model, not {d_model}" if d_model % 2 else None
@@ -187,14 +199,14 @@ class PyramidSettings(LogMelSettings):
 
 
 class WhisperStemSettings(StemSettings):
-    """Two convolutions over log-mel frames of a recording that is filled up to 30 seconds (Radford et al. 2023)."""
+    """Two convolutions over log-mel frames of a recording that is padded to 30 seconds (Radford et al. 2023)."""
 
     reads = ("audio",)
 
     kind: Literal["whisper"] = "whisper"
     mels: int = Field(80, ge=1, le=1024, description="bands of frequency, even on the mel scale (128 in large-v3)")
     frames: int = Field(
-        3000, ge=2, le=10**6, description="hops of 10 ms that every recording is filled up to; two make a vector"
+        3000, ge=2, le=10**6, description="hops of 10 ms that every recording is padded to; two make a vector"
     )
 
     @property
@@ -220,19 +232,19 @@ class PatchStemSettings(StemSettings):
     reads = ("image",)
 
     kind: Literal["patches"] = "patches"
-    size: int = Field(16, ge=1, le=1024, description="pixels a side of a patch; must divide source.size")
-    class_token: bool = Field(True, description="a learnt vector before the patches, which stands for the whole")
+    size: int = Field(16, ge=1, le=1024, description="side of a patch, in pixels; must divide source.size")
+    class_token: bool = Field(True, description="a learnt vector before the patches, which stands for the whole image")
     positions: Literal["learned", "sine2d", "none"] = Field(
         "learned",
-        description="where a patch is: a learnt vector for each cell, or sines of its row and column; a Transformer "
-        "over them then needs positions: none",
+        description="position of a patch: a learnt vector for each cell, or sinusoids of row and column (sine2d); a "
+        "Transformer over them then needs positions: none",
     )
     grid: int | None = Field(
         None,
         ge=1,
         le=4096,
-        description="cells a side of the table of learned positions, which is interpolated for any other number "
-        "(default: what source.size has when training begins; from then on it is the model's)",
+        description="cells per side of the table of learned positions, which is interpolated to other sizes (default: "
+        "those of source.size when training begins; fixed from then on)",
     )
     colours: Colours = Field("centred", description=COLOURS)
 
@@ -266,17 +278,19 @@ class PatchStemSettings(StemSettings):
 
 
 class ResNetStemSettings(StemSettings):
-    """A residual network of convolutions over an image, to a grid of vectors (He et al. 2016)."""
+    """A residual network over an image, which gives a grid of vectors (He et al. 2016)."""
 
     reads = ("image",)
 
     kind: Literal["resnet"] = "resnet"
     depth: Literal[18, 34, 50] = Field(18, description="layers: 18 and 34 of basic blocks, 50 of bottlenecks")
     small: bool = Field(
-        False, description="begin with a 3 x 3 convolution of stride 1: 8 pixels a side make a cell, else 32"
+        False,
+        description="for small images: start with a 3 x 3 convolution of stride 1, so that a cell has 8 pixels "
+        "a side, not 32",
     )
     channels: int = Field(
-        64, ge=1, le=1024, description="after the first convolution, as published; doubled three times"
+        64, ge=1, le=1024, description="channels of the first convolution, as published; doubled three times"
     )
     colours: Colours = Field("imagenet", description=COLOURS)
 
@@ -285,17 +299,17 @@ class ResNetStemSettings(StemSettings):
 
 
 class FrameStemSettings(StemSettings):
-    """A stem for pictures over each frame of a video."""
+    """An image stem over each frame of a video."""
 
     reads = ("video",)
 
     kind: Literal["frames"] = "frames"
     picture: Annotated[SerializeAsAny[StemSettings], Kind(STEMS, "convolution")] = Field(
         {},  # type: ignore[assignment]  # validated, as all defaults are
-        description="what reads a frame",
+        description="the image stem that reads a frame",
     )
     pool: Literal["mean", "class", "none"] = Field(
-        "mean", description="a vector for each frame: the mean of its cells, or its class token; or all cells (none)"
+        "mean", description="one vector per frame, the mean of its cells or its class token; or all cells (none)"
     )
 
     @model_validator(mode="after")

@@ -43,7 +43,7 @@ from regard.tasks.choosing import Choice, Choosing, choose
 from regard.tasks.generating import TextGeneration
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
-from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns
+from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns, few_warnings
 from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 
@@ -152,7 +152,8 @@ class System:
         if not isinstance(self.task, LanguageModeling):
             raise ConfigError("last words are told by a language model (source.kind none)")
         corpus = CorpusFiles(0, "", cast(Any, files))
-        return self.task.last_words(self._examples(corpus, warn, strict=False), warn)
+        with few_warnings(warn) as tell:
+            return self.task.last_words(self._examples(corpus, warn, strict=False), tell)
 
     def explain(
         self, source: Field | Example, target: str | None = None, *, methods: Sequence[Method] = (),
@@ -291,7 +292,8 @@ class System:
         if files is not None:
             corpora = [CorpusFiles(0, "", cast(Any, files))]
         examples = chain.from_iterable(self._examples(corpus, warn, strict=strict) for corpus in corpora)
-        found = self.task.evaluate(examples, settings, warn, advance, scoring)
+        with few_warnings(warn) as tell:
+            found = self.task.evaluate(examples, settings, tell, advance, scoring)
         if len(corpora) > 1:
             found = replace(found, corpora=self._by_corpus(found, corpora, settings, scoring or Scoring()))
         targets = (text for several in found.references for text in several)

@@ -110,6 +110,10 @@ def allowed(rules: Limits, source: int) -> list[list[int]]:
         for tokens in product((A, B, C), repeat=length):
             grams = [tokens[i : i + size] for i in range(length - size + 1)] if size else []
             repeats = any(gram in grams[:i] for i, gram in enumerate(grams) if i + size > start)
-            if tokens[:start] == prefix and not repeats and not set(tokens[start:]) & set(rules.forbidden):
+            ended = (*tokens, EOS) if length < int(rules.longest[source]) else tokens  # there the end is forced
+            ends = range(start + 1, len(ended) + 1)
+            banned = any(ended[max(end - len(one), 0) : end] == one for one in rules.banned for end in ends)
+            free = not repeats and not banned and not set(tokens[start:]) & set(rules.forbidden)
+            if tokens[:start] == prefix and free:
                 found.append(list(tokens))
     return found

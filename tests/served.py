@@ -19,8 +19,9 @@ import torch
 import yaml
 
 from regard.config import merge, parse
-from regard.data.tokens import Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.system import System
+from regard.tasks.task import Task
 from tests.toy import WORDS, untrained
 
 TOKENS = Symbols("word", [*WORDS, *(word.upper() for word in WORDS)])
@@ -31,12 +32,22 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 PICTURES = merge(TEXT, {"source": {"kind": "image", "size": 16}, "model": {"encoder": {"kind": "stem"}}})
 PICTURES = merge(PICTURES, {"model": {"encoder": {"stem": {"kind": "convolution", "halvings": 2, "channels": 2}}}})
+PAINTING = merge(TEXT, {
+    "target": {"kind": "image", "size": 16, "halvings": 2, "codes": 24, "channels": 4, "code_width": 4},
+})  # fmt: skip
+
+
+def with_codebook(task: Task) -> Task:
+    """A task whose outputs are pictures gets codes of random weights."""
+    if task.target.pixels:
+        task.target.codebook = task.target._new().eval()  # type: ignore[attr-defined]
+    return task
 
 
 def save_model(folder: Path, settings: dict[str, Any], seed: int = 1) -> System:
     """A model of random weights."""
     torch.manual_seed(seed)
-    system = System(untrained(parse(settings), TOKENS), folder)
+    system = System(with_codebook(untrained(parse(settings), TOKENS)), folder)
     system.save(folder, force=True)
     return system
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import regard
 from regard.config import merge
-from regard.data.tokens import BOS
+from regard.data.marks import BOS
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings
 from regard.models.build import build

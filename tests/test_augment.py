@@ -283,7 +283,7 @@ def test_training_on_altered_and_mixed_pictures_resumes_to_the_bit(folder: Path)
 
 def test_the_loss_of_a_mixture_is_the_mixture_of_losses(folder: Path) -> None:
     """Written out for each picture, from the pictures and shares that the same draws give."""
-    from regard.data.batches import Batch
+    from regard.data.batch import Batch
     from regard.data.targets.label import Label, LabelSettings
 
     system = regard.train(config(folder, "run"))

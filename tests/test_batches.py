@@ -14,15 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.bundle import parts_of
-from regard.data.batches import Batch, Batches, Pairs, Position, make_batch, pack, permute
+from regard.data.batch import Batch, make_batch
+from regard.data.batches import Batches, Position, pack, permute
 from regard.data.examples import Example
+from regard.data.layouts import Pairs
 from regard.data.lines import BadLine
+from regard.data.marks import BOS, EOS
 from regard.data.modality import Modality
 from regard.data.scan import Report
 from regard.data.side import Array, Field
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, item_bytes, usable, write_examples
-from regard.data.tokens import BOS, EOS, Bytes, Tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.symbols import Bytes
+from regard.data.tokens import Tokenizer
 from regard.data_settings import Data
 from regard.errors import DataError
 from regard.fingerprint import Fingerprint

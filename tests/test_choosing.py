@@ -12,7 +12,8 @@ import torch
 
 from regard.config import parse
 from regard.data.candidates import Question, read_questions, read_solved
-from regard.data.tokens import Tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.system import System
 from regard.tasks.choosing import Choice, Choosing, choice_accuracy

@@ -18,13 +18,13 @@ from PIL import Image
 import regard
 from regard.config import parse
 from regard.data.examples import Example, SourceLine
+from regard.data.marks import MARKS
 from regard.data.targets.image import ImageTarget
-from regard.data.tokens import MARKS
 from regard.errors import ConfigError, DamagedError, DataError, ModelError, OutputError
 from regard.fingerprint import Fingerprint
 from regard.generation import Album
 from regard.nn.codebook import Codebook, Quantizer, learn_codebook, to_bytes, to_colours
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 from tests.conftest import gpu, whole
 from tests.test_cli import good, refused
 from tests.toy import sides_of

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from regard.bundle import Source
 from regard.config import merge, parse
-from regard.data.tokens import Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models.build import build
 from regard.models.ctc import JointStepper
@@ -41,6 +42,7 @@ from tests.conftest import (
     LONGEST,
     TARGET_VOCABULARY,
     Pair,
+    crossed,
     draw,
     every_model,
     gpu,
@@ -69,7 +71,7 @@ class Asked:
 
     @property
     def limits(self) -> Limits:
-        rules: dict[str, Any] = {"no_repeat": 2} if self.kind == "exact" else {}
+        rules: dict[str, Any] = {"no_repeat": 2, "banned": ((4, 5), (3, 7, 4))} if self.kind == "exact" else {}
         if self.kind == "early":
             rules = {"at_limit": ("scored", "forced", "cut")[self.number % 3], "repetition": 1.3, "opening": (4,)}
         longest, shortest = torch.tensor([self.longest]), min(self.number % 4, self.longest)
@@ -410,8 +412,7 @@ def recorded_kinds(engine: ContinuousEngine) -> set[str]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
-@pytest.mark.parametrize("records", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "records"), crossed([*MODELS], [False, True]))
 @pytest.mark.parametrize("seed", range(10) if FULL else [1])
 def test_requests_of_all_settings_get_what_they_get_alone(
     name: str, seed: int, records: bool, device: str, tmp_path: Path
@@ -463,7 +464,7 @@ def test_only_who_wants_to_hear_of_each_token_does() -> None:
 def test_the_beginning_of_requests_is_recorded_too(kernel: None) -> None:
     """From sources that are filled up, which the kernels can read so."""
     model = system()
-    works = [Work(TEXTS[i], model.search_settings(beam=1 + i % 2, max_length=3)) for i in range(3)]
+    works = [Work(TEXTS[i], model.search_settings(beam=1 + i, max_length=2)) for i in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
         expected = [alone(model, work) for work in works]
@@ -607,11 +608,12 @@ def test_a_listener_may_cancel_others_while_it_hears() -> None:
     assert third.outputs is None
 
 
-@pytest.mark.parametrize("search", LOOKING_BACK, ids=str)
-@pytest.mark.parametrize("budget", [40, 10**4])
-@pytest.mark.parametrize("name", ["transformer", "recurrent"])
-def test_a_long_request_keeps_no_short_one_waiting(name: str, search: dict[str, Any], budget: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "search"), crossed([*product(["transformer", "recurrent"], [40, 10**4])], LOOKING_BACK), ids=str
+)
+def test_a_long_request_keeps_no_short_one_waiting(batch: tuple[str, int], search: dict[str, Any]) -> None:
     """Whether it shares the batch or is too large for that. Both get what they get alone."""
+    name, budget = batch
     model = system(name, search={"max_length": 60, "max_ratio": 30.0})
     long = Work("alpha beta", model.search_settings(**search, min_length=50))
     short = Work("alpha beta", model.search_settings(beam=1, max_length=3))

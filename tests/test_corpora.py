@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 
 import regard
 from regard.config import missing_files
-from regard.data.batches import Batches, Pairs, Position, apportion
+from regard.data.batches import Batches, Position, apportion
 from regard.data.examples import Example, read_examples
+from regard.data.layouts import Pairs
 from regard.data.scan import Report, scan_each
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, write_examples
-from regard.data.tokens import Bytes, Prefixed, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer, train_tokenizer
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokenizers.symbols import Bytes
 from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint
 from regard.runs import Stopped

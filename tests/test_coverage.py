@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.model import EncoderDecoder
 from regard.nn.attention import Attention, capture
 from regard.nn.coverage import looking

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import regard
 from regard.config import parse
-from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
+from regard.data.marks import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.errors import ConfigError
 from regard.models.build import build
 from regard.models.ctc import CTCHead, CTCModel, JointStepper, occupancy
@@ -380,7 +380,7 @@ def test_joint_beam_search_finds_the_best_of_both() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_the_loss_of_both_is_weighed(weight: float) -> None:
-    from regard.data.batches import Batch
+    from regard.data.batch import Batch
     from regard.training.objectives import Likelihood
 
     given = settings(("audio-subsampling-lstm", "gru-additive-output"), ctc=True)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.tokens import EOS, MASK, PAD
+from regard.data.marks import EOS, MASK, PAD
 from regard.models.ctc import CTCHead
 from regard.nn.ctc_loss import MOST, ctc_loss, ctc_loss_, takes
 from regard.ragged import Ragged

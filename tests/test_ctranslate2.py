@@ -19,10 +19,14 @@ pytest.importorskip("ctranslate2")
 import regard
 from regard import artifacts
 from regard.config import parse
-from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, SEP, UNK, Bytes, Subwords, Symbols, Tokenizer
+from regard.data.marks import BOS, EOS, MARKS, MASK, PAD, SEP, UNK
+from regard.data.tokenizers.subwords import Subwords
+from regard.data.tokenizers.symbols import Bytes, Symbols
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, ModelError, OutputError
 from regard.exchange import ctranslate2 as exchange
-from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Written, best, judge, load_engine, names
+from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, load_engine, names
+from regard.exchange.ct2_hypotheses import Written, best, judge
 from regard.exchange.ctranslate2 import export, exported, open_engine
 from regard.loading import together
 from regard.search_settings import Search
@@ -137,7 +141,7 @@ def assert_scored(system: System, lines: Sequence[str], found: Sequence[Sequence
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[System, System]:
     """A system that has learnt a little, and the same with CTranslate2 as its engine."""
     folder = tmp_path_factory.mktemp("engine")
-    write_corpus(folder)
+    write_corpus(folder, 1200)
     part = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 64}
     settings = {"model": {"d_model": 32, "encoder": part, "decoder": part}, "search": {"max_source": 60}}
     system = regard.train(toy_config(folder, **settings, training={"steps": 80, "validate_every": 80}))

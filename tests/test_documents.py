@@ -83,6 +83,15 @@ def test_untouched_parts_join_to_the_input(text: str, form: str, longest: int) -
     assert document.join(document.sentences) == text
 
 
+@pytest.mark.parametrize("form", ["text", "html", "markdown", "subtitles", "docx", "odt"])
+def test_what_is_sent_while_it_is_written_is_what_stands_in_the_document(form: str) -> None:
+    text = "<w:r><w:t>" * (form == "docx") + "one. Two" + "</w:t></w:r>" * (form == "docx")
+    units = split(text, form).units  # type: ignore[arg-type]
+    assert [unit.text for unit in units] == ["one.", "Two"]
+    assert all(not unit.grows or unit.put("a & <b>") == "a & <b>" for unit in units)
+    assert all(unit.grows for unit in units) == (form in ("text", "markdown", "subtitles"))
+
+
 def test_blanks_lines_and_paragraphs_stay() -> None:
     document = plain("  One.  Two.\n\n\n* * *\n\tThree\r\n")
     assert document.sentences == ["One.", "Two.", "Three"]

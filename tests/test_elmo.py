@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard
 from regard.config import merge, parse, resolve_paths
-from regard.data.batches import BothWays
+from regard.data.layouts import BothWays
 from regard.data.modalities.words import Words, WordsSettings
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings

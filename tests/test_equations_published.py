@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from regard.data.modalities.sounds import mel_filters
-from regard.model_settings import ModelSettings, TransformerDecoderSettings
+from regard.decoder_settings import TransformerDecoderSettings
+from regard.model_settings import ModelSettings
 from regard.models.build import build, build_decoder
 from regard.models.encoders import Memory
 from regard.models.stems import Elements, Embedding

@@ -10,10 +10,11 @@ import torch
 
 from regard.bundle import Bundle, parts_of
 from regard.config import parse
-from regard.data.batches import Batch, Room
+from regard.data.batch import Batch, Room
+from regard.data.marks import MARKS
 from regard.data.sides import SHARED, Sides
 from regard.data.targets.label import Label
-from regard.data.tokens import MARKS, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.nn.graphs import signature
 from regard.ragged import Ragged

@@ -336,8 +336,7 @@ def test_json_keeps_sound_time_frames_and_gold() -> None:
         assert before.canvas is not None
         assert after.canvas is not None
         np.testing.assert_array_equal(after.canvas.pixels, before.canvas.pixels)
-        blank = np.zeros((1, 1, 3), np.uint8)
-        assert replace(after.canvas, pixels=blank) == replace(before.canvas, pixels=blank)
+        assert {**vars(after.canvas), "pixels": None} == {**vars(before.canvas), "pixels": None}
         assert after.gold == before.gold
         assert after.to_json() == data
     canvas = heard().to_json()["canvas"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from regard.config import parse
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
 from regard.explain.page import page
 from regard.explain.plots import heat_map
 from regard.explain.trace import Explanation

@@ -21,7 +21,7 @@ from regard.data.modality import Canvas
 from regard.data.side import Field, Item
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
-from regard.data.tokens import train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
 from regard.evaluation.alignment import Alignment, TimeErrors, median_place
 from regard.loading import new_task
 from regard.ragged import Ragged

@@ -151,6 +151,20 @@ def test_light_on_a_picture_word_by_word_and_layer_by_layer(browser: Browser, tm
         assert page.locator("figcaption b").inner_text() == "1,2"
 
 
+def test_a_picture_that_was_written_is_shown(browser: Browser, tmp_path: Path) -> None:
+    pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    one = Explanation(["a", "dog"], ["1,1", "</s>"], [0, 1], [0, -1], [-0.25, -0.5], [], None, drawn=pixels)
+    again = Explanation.from_json(one.to_json()).drawn
+    assert again is not None
+    assert np.array_equal(again, pixels)
+    with opened(browser, saved(tmp_path, one, sentence())) as page:
+        picture = page.get_by_role("img", name="the picture that the model wrote for a dog")
+        assert picture.evaluate("x => [x.naturalWidth, x.naturalHeight]") == [8, 8]
+        assert picture.evaluate("x => x.clientHeight") > 100
+        page.get_by_role("navigation").get_by_role("radio").nth(1).check(force=True)
+        picture.wait_for(state="detached")
+
+
 def test_a_sound_plays_with_a_cursor_and_frames_are_shown_large(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path, heard(), filmed(2))) as page:
         words = page.get_by_role("listbox", name="target, attending").get_by_role("option")
@@ -270,6 +284,15 @@ def test_right_to_left_and_without_spaces(browser: Browser, tmp_path: Path) -> N
         other = page.get_by_role("listbox", name="source, attended to")
         assert other.evaluate("x => getComputedStyle(x).direction") == "ltr"
         assert page.locator(".source").inner_text() == "猫 は 寝る"
+
+
+def test_bytes_of_a_word_are_its_letters(browser: Browser, tmp_path: Path) -> None:
+    pieces = ["▁", "<0xE7>", "<0x8C>", "<0xAB>", "▁<0xE7>", "</s>"]
+    one = replace(explanation(pieces, pieces), source_word=[0, 0, 0, 0, 1, -1], target_word=[0, 0, 0, 0, 1, -1])
+    with opened(browser, saved(tmp_path, one)) as page:
+        choose(page, "Tokens", "words")
+        words = page.get_by_role("listbox", name="target, attending").get_by_role("option").all_inner_texts()
+        assert [word.strip() for word in words] == ["猫", "<0xE7>", "</s>"], "half a character stays as it is"
 
 
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path) -> None:

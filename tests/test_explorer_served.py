@@ -22,8 +22,8 @@ from regard.system import System
 from tests.browser import launched, opened, scroll_width, until
 from tests.conftest import FULL, whole
 from tests.scripts import node, run_module
-from tests.served import PICTURES, TEXT, Running, running, save_model
-from tests.test_explorer import NAMELESS, choose, token
+from tests.served import PAINTING, PICTURES, TEXT, Running, running, save_model
+from tests.test_explorer import NAMELESS, axe, choose, token
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -49,12 +49,14 @@ def system(folder: Path) -> System:
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, folder: Path, system: System) -> Iterator[Running]:
-    """Two models of text, and where all is tested one of pictures."""
-    save_model(folder / "two", TEXT, seed=2)
-    names = ["one", "two"]
+    """A model of text; where all is tested also another one, one that reads pictures, and two that write them."""
+    names = ["one"]
     if FULL:
+        save_model(folder / "two", TEXT, seed=2)
         save_model(folder / "pictures", PICTURES)
-        names.append("pictures")
+        save_model(folder / "painting", PAINTING)
+        save_model(folder / "other", PAINTING, seed=2)
+        names += ["two", "pictures", "painting", "other"]
     with running(folder, models=[{"folder": str(folder / name), "device": "cpu"} for name in names]) as found:
         yield found
 
@@ -133,6 +135,7 @@ def test_another_token_is_chosen_and_the_rest_changes(page: Page, system: System
     assert output(page) != before
     assert page.locator(".written .forced").count() == 2
     assert "Without that:" in part(page, "Output").inner_text()
+    assert "edit its weights" in part(page, "Attention").inner_text()
     with answered(page, "inspect"):
         page.get_by_role("button", name="Reset").click()
     page.get_by_text("begins as you chose").wait_for(state="detached")
@@ -160,6 +163,24 @@ def test_the_beam_is_a_tree_that_can_be_walked(page: Page, system: System) -> No
     forced = json.loads(told.value.request.post_data or "")["forced"]
     others = [node for node in tree.nodes if node.step == 2 and node.state != "best"]
     assert forced in [[tree.nodes[node.parent or 0].token, node.token] for node in others]
+
+
+def test_long_tokens_are_cut_off_where_their_box_ends(page: Page) -> None:
+    texts = ["Donaudampfschifffahrt", "猫は寝る彼女は知っている", "WWWWWWWWWWWW", "short"]
+    nodes = [{"id": 0, "step": 0, "parent": None, "text": "<s>"}]
+    nodes += [{"id": i, "step": 1, "parent": 0, "text": text} for i, text in enumerate(texts, 1)]
+    rest = {"token": 1, "log_prob": -1, "score": -1, "state": "open"}
+    found = page.evaluate(
+        """async (nodes) => { const { treeView } = await import("/web/tree.js"), view = treeView(() => {});
+        document.querySelector("main").append(view.element);
+        view.show({ width: 4, nodes });
+        return [...view.element.querySelectorAll(".node")].map((node) => [node.textContent,
+          ...["text", "rect"].map((name) => node.querySelector(name).getBoundingClientRect().width)]); }""",
+        [{**node, **rest} for node in nodes],
+    )
+    assert all(width < room for _, width, room in found)
+    assert {text for text, *_ in found} >= {"<s>", "short"}
+    assert sum(text.endswith("…") for text, *_ in found) == 3
 
 
 def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -> None:
@@ -193,6 +214,7 @@ def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -
     assert "100% gamma" in page.locator("#tip").inner_text()
 
 
+@whole
 def test_other_methods_explain_the_same_output(page: Page) -> None:
     write(page)
     before = output(page)
@@ -204,6 +226,7 @@ def test_other_methods_explain_the_same_output(page: Page) -> None:
     assert page.get_by_role("button", name="Switch head").is_hidden(), "it is no layer of the network"
 
 
+@whole
 def test_a_link_to_what_was_changed(page: Page, browser: Browser) -> None:
     write(page)
     page.locator(".written .token").nth(0).click()
@@ -219,6 +242,7 @@ def test_a_link_to_what_was_changed(page: Page, browser: Browser) -> None:
         assert other.locator("textarea:visible").input_value() == SENTENCE
 
 
+@whole
 def test_two_models_side_by_side(page: Page) -> None:
     page.get_by_role("group", name="View").get_by_text("Compare").click()
     page.locator("textarea:visible").fill(SENTENCE)
@@ -298,6 +322,7 @@ def test_refusals_are_told(page: Page) -> None:
     told = page.locator(".told.error")
     told.wait_for()
     assert "tokens" in told.inner_text()
+    assert not part(page, "Output").is_visible(), "there is none"
 
 
 @pytest.mark.parametrize(
@@ -315,6 +340,7 @@ def test_a_link_may_say_anything(browser: Browser, server: Running, said: str) -
         assert page.locator(".told").first.inner_text() == ""
 
 
+@whole
 def test_what_is_asked_for_counts_and_not_what_was(browser: Browser, server: Running) -> None:
     """A link to a forced output is followed while another sentence is typed, and another model chosen."""
     with opened(browser, str(server.client.base_url)) as page:
@@ -349,6 +375,7 @@ def test_a_sentence_that_is_refused_does_not_end_a_document(page: Page) -> None:
     assert "<b>gamma</b>" in [row.get_by_role("cell").nth(1).inner_text() for row in rows.all()]
 
 
+@whole
 def test_served_pages_are_named_and_narrow(page: Page) -> None:
     write(page)
     page.locator(".written .token").nth(0).click()
@@ -361,6 +388,36 @@ def test_served_pages_are_named_and_narrow(page: Page) -> None:
         assert scroll_width(page) <= 360, view
 
 
+@whole
+@pytest.mark.skipif(axe() is None, reason="axe-core is not installed (AXE=PATH/axe.min.js names it)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_view(scheme: str, browser: Browser, server: Running) -> None:
+    with opened(browser, str(server.client.base_url), color_scheme=scheme) as page:
+
+        def check(view: str) -> None:
+            found = page.evaluate("async () => (await axe.run()).violations.map((x) => [x.id, x.nodes[0].html])")
+            assert found == [], view
+
+        page.get_by_role("textbox", name="Text").wait_for()
+        page.evaluate(f"{axe()};0")
+        write(page)
+        page.locator(".written .token").nth(1).click()
+        page.get_by_role("button", name="Leave out each word").click()
+        page.locator(".source-word.weighed").nth(2).wait_for()
+        check("explore")
+        choose(page, "View", "Compare")
+        page.locator("textarea:visible").fill(SENTENCE)
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("region", name="Attention of model 2").wait_for()
+        check("compare")
+        choose(page, "View", "Document")
+        page.get_by_role("textbox", name="Document").fill(SENTENCE)
+        page.get_by_role("button", name="Translate").click()
+        page.get_by_role("button", name="Correct", exact=True).click()
+        check("document")
+
+
+@whole
 def test_what_is_spoken_becomes_a_wav_file(page: Page) -> None:
     """The browser's microphone is one that beeps."""
     found = page.evaluate("""async () => { const { record, base64 } = await import("/web/sound.js");
@@ -371,6 +428,20 @@ def test_what_is_spoken_becomes_a_wav_file(page: Page) -> None:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)
         samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
     assert len(samples) > 1600
+
+
+def test_a_recording_that_was_chosen_can_be_played(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(32000))
+    page.evaluate("""async () => { const { composer } = await import("/web/compose.js");
+        const input = composer(() => {});
+        input.show(["audio"]);
+        document.querySelector(".compose").replaceChildren(input.element); }""")
+    page.get_by_label("Choose a recording").last.set_input_files(path)
+    player = page.get_by_label("the recording that was chosen")
+    assert player.evaluate("x => x.clientWidth") > 200
 
 
 @node
@@ -461,3 +532,36 @@ def test_a_picture_is_dropped(page: Page, tmp_path: Path) -> None:
         page.get_by_label("Choose a picture").last.set_input_files(tmp_path / "a.png")
     page.locator("canvas.main:visible").wait_for()
     assert page.locator(".written .token").count() > 0
+
+
+@whole
+def test_a_picture_is_written(page: Page) -> None:
+    page.get_by_role("combobox", name="Model").select_option("painting")
+    write(page)
+    drawn = page.locator("img.drawn:visible")
+    before = drawn.get_attribute("src")
+    page.locator(".written .token").nth(1).click()
+    others = page.get_by_role("group", name="Alternatives").get_by_role("button")
+    assert len(set(others.all_inner_texts())) == others.count() > 3
+    with answered(page, "inspect"):
+        others.nth(2).click()
+    page.get_by_text("begins as you chose (2 tokens)").wait_for()
+    assert drawn.get_attribute("src") != before
+    assert page.locator("p img").get_attribute("src") == before, "what it was without that"
+    assert page.locator(".written .differs").count() > 0
+    page.get_by_role("button", name="Leave out each word").click()
+    page.locator(".variants tbody img").nth(2).wait_for()
+
+
+@whole
+def test_of_two_models_nothing_is_left_that_another_wrote(page: Page) -> None:
+    page.get_by_role("group", name="View").get_by_text("Compare").click()
+    page.get_by_role("combobox", name="Model 1").select_option("painting")
+    page.get_by_role("combobox", name="Model 2").select_option("other")
+    page.locator("textarea:visible").fill(SENTENCE)
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("The pictures differ.").wait_for()
+    assert page.locator("img.drawn:visible").count() == 2
+    page.get_by_role("combobox", name="Model 1").select_option("pictures")
+    page.get_by_text("These models read different kinds of input.").wait_for()
+    assert page.locator("img.drawn:visible, .written:visible").count() == 0

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from regard.config import parse
-from regard.data.batches import Batch, Room
+from regard.data.batch import Batch, Room
+from regard.data.marks import MARKS
 from regard.data.modalities.audio import SoundAugmentation
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import MARKS, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.models.speech import LogMelStem, SubsamplingStem
 from regard.models.stems import Elements

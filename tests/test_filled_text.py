@@ -17,10 +17,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.config import parse
-from regard.data.batches import Batch, Batches, Position, Room
+from regard.data.batch import Batch, Room
+from regard.data.batches import Batches, Position
+from regard.data.marks import MARKS
 from regard.data.sides import SHARED, Sides
 from regard.data.store import ExampleStore, HeldStore
-from regard.data.tokens import MARKS, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.nn.graphs import Graphs, Recording, cloned, signature, tensors
 from regard.training.objectives import make_objective

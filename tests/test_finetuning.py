@@ -28,8 +28,8 @@ from regard.ragged import Ragged
 from regard.training.checkpoint import OPTIMIZER, WEIGHTS, checkpoints, load_tensors, weights
 from regard.training.lora import ADAPTER, Adapters, adaptable
 from regard.training.parts import Pace, depths, paces
-from regard.training.trainer import Watcher
 from regard.training.update import make_optimizer
+from regard.training.watcher import Watcher
 from regard.training_settings import LoraSettings, Training
 from tests import equations as eq
 from tests.conftest import whole

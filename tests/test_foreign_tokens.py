@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from regard.data.foreign import BYTE_OF, FileTokens, PieceTokens, Published, marks_from_json, marks_to_json
 from regard.data.forms import Formed, TextForm
+from regard.data.marks import NATIVE, Frame, Marks, marks_from_json, marks_to_json
 from regard.data.modalities.text import Text, TextSettings
-from regard.data.tokens import NATIVE, Frame, Marks, Prefixed, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer, train_tokenizer
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokenizers.published import BYTE_OF, FileTokens, PieceTokens, Published
 from regard.errors import ConfigError, ModelError
+from regard.exchange.huggingface.given import Given
 from regard.exchange.huggingface.native import tokenizer_of
-from regard.exchange.huggingface.tokens import Given, read_tokenizers
+from regard.exchange.huggingface.tokens import read_tokenizers
 from tests import published
 from tests.conftest import whole
 
@@ -170,9 +173,12 @@ def test_frames_are_where_each_vocabulary_has_them(tmp_path: Path) -> None:
 
 
 def test_marks_are_saved_as_data() -> None:
-    for marks in (NATIVE, Marks({5: "a"}, end=5, first=(5, 5), counted=1, source=Frame((5,), (5, 5), ()))):
+    some = Marks({5: "a"}, end=5, first=(5, 5), counted=1, source=Frame((5,), (5, 5), ()), banned=((5, 6), (7, 8, 9)))
+    assert "banned" not in marks_to_json(NATIVE), "a file from before there were any is the same vocabulary"
+    for marks in (NATIVE, some):
         assert marks_from_json(json.loads(json.dumps(marks_to_json(marks)))) == marks
     odd: list[dict[str, Any]] = [{"end": "x"}, {"first": [None]}, {"names": []}, {"source": 3}, {"pad": 0.5}]
+    odd += [{"banned": 3}, {"banned": [3]}, {"banned": [[3]]}, {"banned": [[3, "x"]]}]
     for damage in odd:
         with pytest.raises((ValueError, TypeError, AttributeError)):
             marks_from_json({**marks_to_json(NATIVE), **damage})

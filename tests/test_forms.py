@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 import regard
 from regard.data.examples import Example
 from regard.data.forms import Casing, Formed, Normalization, TextForm, formed
-from regard.data.tokens import Prefixed, clean, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokens import clean
 from regard.errors import ConfigError, ModelError
 from regard.exchange.onnx_runner import Runner
 from tests.conftest import FULL

@@ -1,6 +1,6 @@
 """Hostile files and settings: whatever is read, an error is one of Regard's own.
 
-A few thousand cases run with the tests; `python -m tests.test_fuzz 100000` runs as many as you like, from a seed that
+Two thousand cases run with the tests; `python -m tests.test_fuzz 100000` runs as many as you like, from a seed that
 may follow.
 """
 
@@ -28,13 +28,13 @@ from regard.data.modalities.pixels import check_picture, read_picture
 from regard.data.scan import scan
 from regard.data.sides import Sides
 from regard.data.target import Target
-from regard.data.tokens import load_tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer, train_tokenizer
 from regard.data_settings import Data
 from regard.errors import RegardError
 from regard.presets import PRESETS
 from tests.toy import sides_of
 
-CASES = 3200
+CASES = 2000
 Case = Callable[[Random, Path], None]
 
 TEXTS = [

@@ -141,7 +141,7 @@ def test_a_loop_is_its_steps(name: str) -> None:
     assert any("recurrence" in name for name in whole[1])
 
 
-@pytest.mark.parametrize("name", SOFT if FULL else SOFT[::2])
+@pytest.mark.parametrize("name", SOFT if FULL else SOFT[::4])
 def test_a_recording_is_its_loop(name: str) -> None:
     """With rows, steps and places that nobody looks at; the first time as it is, then recorded, then replayed."""
     model, decoder = model_of(name)

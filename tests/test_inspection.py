@@ -17,7 +17,7 @@ import torch
 
 from regard.config import merge, parse
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
 from regard.errors import ConfigError, DataError
 from regard.inspection.counterfactual import without_each_word
 from regard.inspection.doubt import Doubt, coverage_gap, repetition
@@ -29,7 +29,7 @@ from regard.search.tree import BeamTree, TreeObserver
 from regard.system import System
 from regard.tasks.task import attention_kind
 from tests.chain import BOS, EOS, Steps, limits, random_chain
-from tests.conftest import redrawn
+from tests.conftest import crossed, redrawn
 from tests.toy import WORDS, toy_settings
 
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "d_ff": 16}
@@ -266,16 +266,18 @@ def test_a_tree_has_what_a_search_on_a_table_weighed_up(seed: int, width: int) -
         assert not [node for node in tree.nodes if node.state == "pruned" and node.token != EOS]
 
 
-@ALL
 @pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"beam": 1},
-        {"beam": 4, "groups": 2, "nbest": 4},
-        {"length_penalty": "gnmt"},
-        {"length_penalty": "average", "at_limit": "cut", "prefix_scored": False, "repetition_penalty": 1.2},
-    ],
+    ("name", "more"),
+    crossed(
+        [name for name in MODELS if name != "shared"],
+        [
+            {},
+            {"beam": 1},
+            {"beam": 4, "groups": 2, "nbest": 4},
+            {"length_penalty": "gnmt"},
+            {"length_penalty": "average", "at_limit": "cut", "prefix_scored": False, "repetition_penalty": 1.2},
+        ],
+    ),
     ids=str,
 )
 def test_the_tree_of_a_search_leads_to_its_outputs(name: str, more: dict[str, Any], picture: str) -> None:

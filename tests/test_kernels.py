@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.batches import Room, make_batch
+from regard.data.batch import Room, make_batch
 from regard.models.stems import Embedding
 from regard.nn import kernels
 from regard.nn.attention import MultiHeadAttention, attend, capture, takes_filled

@@ -18,7 +18,7 @@ from torch import Tensor
 import regard
 from regard.config import merge, parse, resolve_paths
 from regard.data.examples import Example
-from regard.data.tokens import BOS, EOS, MARKS, MASK
+from regard.data.marks import BOS, EOS, MARKS, MASK
 from regard.errors import ConfigError, DataError
 from regard.nn.attention import capture
 from regard.ragged import Ragged

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.bundle import Bundle, Source
 from regard.errors import ConfigError, DataError
 from regard.models.build import build
-from regard.models.model import EncoderDecoder, State
+from regard.models.model import EncoderDecoder
 from regard.nn.attention import Attention, MultiHeadAttention, capture
 from regard.nn.graphs import cloned
 from regard.ragged import Ragged
@@ -42,16 +42,20 @@ from tests.conftest import (
     WORD_ENCODERS,
     Pair,
     batch_of,
+    check_rows_alone,
+    check_stepping,
     draw,
     each_of,
     elements,
     every_model,
     every_model_of_texts,
+    fifth,
     read_by,
     rows_of,
+    same,
     settings,
     sources,
-    third,
+    step,
     tiny,
     whole,
 )
@@ -84,10 +88,6 @@ SLOW = [
 a_few_models, a_few_of_texts = each_of(FEW + OTHERS + SLOW if FULL else FEW[3::2] + OTHERS), each_of(FEW)
 
 
-def same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> None:
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
 def attentions(model: nn.Module) -> set[str]:
     return {name for name, part in model.named_modules() if isinstance(part, Attention | MultiHeadAttention)}
 
@@ -108,12 +108,6 @@ def encoded_lengths(model: EncoderDecoder, source: Source, name: str) -> list[in
     return [length for lengths in own for length in lengths] if shared else own[int(name.split(".")[2])]
 
 
-def step(model: EncoderDecoder, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-    """Logits of one step in float64; `model.step` itself gives log-probabilities in float32."""
-    output, after = model.decoder.step(tokens, state)
-    return model.head(output), after
-
-
 def test_the_models_under_test_are_all_there() -> None:
     assert {encoder for encoder, _ in PAIRS} == set(ENCODERS)
     assert {decoder for _, decoder in PAIRS} == set(DECODERS)
@@ -127,25 +121,17 @@ def test_the_models_under_test_are_all_there() -> None:
     assert len(IMAGE_ENCODERS) == len(ENCODERS) + len(VIT)
     for more in (IMAGE_ENCODERS, AUDIO_ENCODERS, SEVERAL):
         assert {kind[decoder] for encoder, decoder in MORE_PAIRS if encoder in more} == set(kind.values())
-    thirds = [third(number) for number in range(3)]
-    assert sorted(pair for pairs in thirds for pair in pairs) == sorted(PAIRS + MORE_PAIRS)
-    for pairs in thirds:
-        assert {encoder for encoder, _ in pairs} >= {*ENCODERS, *SEVERAL}
+    fifths = [fifth(number) for number in range(5)]
+    assert sorted(pair for pairs in fifths for pair in pairs) == sorted(PAIRS + MORE_PAIRS)
+    for pairs in fifths:
+        assert {encoder for encoder, _ in pairs} >= set(ENCODERS)
+        assert len({encoder for encoder, _ in pairs} & set(SEVERAL)) >= 4
         assert {kind[decoder] for _, decoder in pairs} == set(kind.values())
 
 
 @every_model
 def test_stepping_equals_the_full_pass(pair: Pair) -> None:
-    model, (source, target) = tiny(pair), batch_of(pair[0])
-    full = rows_of(model(source, target))
-    state = state32 = model.start(source)
-    for t, tokens in enumerate(target.padded().T):
-        logits, state = step(model, tokens, state)
-        log_probs, state32 = model.step(tokens, state32)
-        for row, expected in enumerate(full):
-            if t < len(expected):
-                same(logits[row], expected[t])
-                same(log_probs[row], expected[t].log_softmax(-1).float(), 1e-5)
+    check_stepping(tiny(pair), *batch_of(pair[0]))
 
 
 @every_model
@@ -178,11 +164,7 @@ def test_stepping_equals_the_full_pass_in_a_beam(pair: Pair, fixed: bool) -> Non
 
 @every_model
 def test_a_batch_of_one_equals_a_batch_of_many(pair: Pair) -> None:
-    model, (source, target) = tiny(pair), batch_of(pair[0])
-    together = rows_of(model(source, target))
-    for row, expected in enumerate(together):
-        one = torch.tensor([row])
-        same(model(source.select(one), target.select(one)).values, expected)
+    check_rows_alone(tiny(pair), *batch_of(pair[0]))
 
 
 @every_model
@@ -302,7 +284,7 @@ def test_every_element_of_every_source_matters(pair: Pair) -> None:
             assert (after - before).abs().max() > 1e-6, (number, place)
 
 
-@each_of(PAIRS if FULL else [pair for pair in third(1) if pair in PAIRS])
+@each_of(PAIRS if FULL else [pair for pair in fifth(1) if pair in PAIRS])
 def test_the_order_and_number_of_source_tokens_matter(pair: Pair) -> None:
     model, target = tiny(pair), draw([3], TARGET_VOCABULARY, seed=10)
     before = model(Ragged.of([[1, 2, 3, 4]]), target).values

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-import regard
 from regard.serving.glossary import Glossary
 from regard.serving.languages import detect, name_of
 from regard.serving.libretranslate import Downloads
@@ -20,21 +19,11 @@ from regard.serving.messages import Refused
 from regard.serving.settings import ServerSettings
 from regard.serving.translating import Translated, Translating, translate, translate_streaming
 from tests.serving import ThreadService, served
-from tests.toy import toy_config, write_corpus
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("toy")
-    write_corpus(place, 600)
-    quick = {"steps": 100, "validate_every": 100, "save_every": 1000}
-    regard.train(toy_config(place, training=quick))
-    return place / "run"
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
-    with served([{"folder": str(folder), "name": "toy", "languages": ["en:de"]}]) as address:
+def url(learnt: Path) -> Iterator[str]:
+    with served([{"folder": str(learnt), "name": "toy", "languages": ["en:de"]}]) as address:
         yield address
 
 
@@ -174,15 +163,19 @@ def test_what_its_page_asks_for(url: str) -> None:
 # What it is made of
 
 
-def test_sentences_are_translated_with_what_is_known_of_each(folder: Path) -> None:
+def test_sentences_are_translated_with_what_is_known_of_each(learnt: Path) -> None:
     async def ask() -> tuple[Translated, list[str | Translated], Translated]:
-        settings = {"models": [{"folder": str(folder), "languages": ["en:de"]}], "limits": {"inputs": 2, "queue": 3}}
+        settings = {"models": [{"folder": str(learnt), "languages": ["en:de"]}], "limits": {"inputs": 2, "queue": 3}}
         service = ThreadService(ServerSettings.model_validate(settings))
         await service.start()
         try:
             text = " alpha beta\n\neta\nalpha beta\ntheta zeta  eta "
             whole = await translate(service, text)
             streamed = [part async for part in translate_streaming(service, text)]
+            page = "<p>alpha <i>beta</i> &amp; eta</p> <p>eta</p><p>&lt;</p>"
+            pages = [part async for part in translate_streaming(service, page, Translating(form="html"))]
+            assert "".join(part for part in pages if isinstance(part, str)) == pages[-1].text  # type: ignore[union-attr]
+            assert len(pages) == 4, "each sentence, what stands after the last, and all of it"
             fixed = await translate(service, "alpha beta", Translating(glossary={"beta": "THETA", "bet": "ETA"}))
         finally:
             await service.end()

@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from regard.config import merge, parse
-from regard.data.batches import make_batch
+from regard.data.batch import make_batch
 from regard.data.examples import Example
+from regard.data.marks import BOS, EOS, SEP
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import BOS, EOS, SEP, Symbols, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.symbols import Symbols
 from regard.errors import DataError
 from regard.loading import new_task
 from regard.models.model import DecoderOnly, EncoderDecoder
 from regard.system import System
-from regard.tasks import generating
+from regard.tasks import searching
 from regard.tasks.generating import TextGeneration
 from regard.training.objectives import MinimumRisk, make_objective
 from regard.training_settings import ObjectiveSettings
@@ -232,7 +234,7 @@ def test_samples_of_a_line_do_not_depend_on_its_batch(monkeypatch: pytest.Monkey
     """In float64, so that sums in another order do not tell."""
     made = system(BOTH, {"search": {"max_source": 8, "max_length": 8}})
     made.task.model.double()
-    monkeypatch.setattr(generating, "for_decoding", lambda model, precision: model)  # of which there is none in float64
+    monkeypatch.setattr(searching, "for_decoding", lambda model, precision: model)  # of which there is none in float64
     texts = [words(1 + i % 4) for i in range(6)]
     for options in ({"sample": True, "nbest": 2, "top_p": 0.9}, {"mbr": 4, "nbest": 2}):
         settings: dict[str, Any] = {"temperature": 1.5, **options}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import pytest
 import torch
 
 from regard import memory
-from regard.memory import give_back, retain_memory
+from regard.memory import PRIMITIVES, bound_primitives, give_back, retain_memory
 from regard.nn.linear import Packed
+from regard.runs.training import prepare
 from tests.conftest import whole
+from tests.toy import toy_config, write_corpus
 
 glibc = pytest.mark.skipif(memory._glibc() is None, reason="the C library is not glibc")
 
@@ -74,6 +77,45 @@ def test_without_glibc_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     with retain_memory():
         give_back()
         assert torch.ones(3).sum() == 3
+
+
+@whole
+@pytest.mark.skipif(not Packed.available(torch.bfloat16), reason="this CPU does not multiply in bfloat16")
+def test_bfloat16_over_many_numbers_of_rows_takes_little_memory() -> None:
+    """As packed batches have them, forward and backward."""
+    words = (
+        "from tests.test_memory import *\n"
+        "if bound:\n"
+        "    memory.bound_primitives()\n"
+        "layer = torch.nn.Linear(128, 1024)\n"
+        "for rows in range(2000, 2250):\n"
+        "    with torch.autocast('cpu', torch.bfloat16):\n"
+        "        layer(torch.ones(rows, 128)).sum().backward()\n"
+        "    before = held() if rows == 2050 else before if rows > 2050 else 0\n"
+        "print(held() - before)\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if name not in PRIMITIVES}
+    grown = []
+    for bound in (True, False):
+        command = [sys.executable, "-c", f"bound = {bound}\n{words}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean)
+        grown.append(float(done.stdout))
+    assert grown[0] < 100
+    assert grown[1] > 2 * grown[0] + 100
+
+
+def test_training_in_bfloat16_on_a_cpu_bounds_what_onednn_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path)
+    for precision, expected in (("float32", [None, None]), ("bfloat16", ["64", "64"])):
+        for name in PRIMITIVES:
+            monkeypatch.delenv(name, raising=False)
+        prepare(toy_config(tmp_path, run=precision, training={"precision": precision, "device": "cpu"}))
+        assert [os.environ.get(name) for name in PRIMITIVES] == expected
+    monkeypatch.setenv(PRIMITIVES[0], "7")
+    bound_primitives()
+    assert os.environ[PRIMITIVES[0]] == "7"  # the user's
 
 
 @whole

@@ -20,8 +20,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image as Picture
 
-from regard.data.batches import Batches, Masked, Pairs, Position
+from regard.data.batches import Batches, Position
 from regard.data.examples import Example, read_files
+from regard.data.layouts import Masked, Pairs
+from regard.data.marks import BOS, EOS, MARKS, MASK, SEP, Frame
 from regard.data.modalities.image import Box, Image
 from regard.data.modalities.none import Nothing
 from regard.data.modalities.pixels import check_picture
@@ -30,7 +32,9 @@ from regard.data.modalities.text import Text, TextSettings
 from regard.data.scan import Report
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, Store, write_examples
-from regard.data.tokens import BOS, EOS, MARKS, MASK, SEP, Bytes, Frame, Symbols, Tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.symbols import Bytes, Symbols
+from regard.data.tokens import Tokenizer
 from regard.data_settings import Data
 from regard.errors import ConfigError, DataError
 from regard.fingerprint import Fingerprint

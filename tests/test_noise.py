@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.batches import BothWays, Denoised, Masked
+from regard.data.layouts import BothWays, Denoised, Masked
 from regard.data.modalities.words import Words, WordsSettings
 from regard.data.noise import (
     Corruption,
@@ -24,7 +24,9 @@ from regard.data.noise import (
     permuted,
     word_spans,
 )
-from regard.data.tokens import Bytes, Symbols, Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer, train_tokenizer
+from regard.data.tokenizers.symbols import Bytes, Symbols
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DataError, ModelError
 from regard.training_settings import DenoisingSettings, SpanCorruptionSettings
 from tests.conftest import FULL
@@ -283,7 +285,8 @@ def test_a_denoised_batch_has_the_marks_of_pairs() -> None:
 def test_the_sentinels_of_an_imported_vocabulary_of_t5(tmp_path: Path) -> None:
     """`<extra_id_0>` is the last of its ids, and the others stand before it; there is no mask."""
     pytest.importorskip("tokenizers")
-    from regard.exchange.huggingface.tokens import Given, read_tokenizers
+    from regard.exchange.huggingface.given import Given
+    from regard.exchange.huggingface.tokens import read_tokenizers
 
     folder = unigram(tmp_path / "t5", old=True)
     settings = {"model_type": "t5", "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}

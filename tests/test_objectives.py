@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from regard.data.batches import IGNORED, Batch, make_batch
-from regard.data.tokens import BOS, EOS, MASK, PAD, SEP, UNK
+from regard.data.batch import IGNORED, Batch, make_batch
+from regard.data.marks import BOS, EOS, MASK, PAD, SEP, UNK
 from regard.models.model import EncoderDecoder, Head
 from regard.nn.attention import attention_weights, capture
 from regard.nn.hard import HardAttention, choices
@@ -35,8 +35,7 @@ from regard.training.objectives import (
     sentence_bleu,
 )
 from regard.training_settings import ObjectiveSettings as Settings
-from tests.conftest import TARGET_VOCABULARY, batch, draw, tiny
-from tests.test_laws import same
+from tests.conftest import TARGET_VOCABULARY, batch, draw, same, tiny
 
 CPU = torch.device("cpu")
 TRANSFORMER = ("transformer-pre-sinusoidal", "transformer-pre-sinusoidal")

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.config import parse
-from regard.data.tokens import Subwords, Symbols
+from regard.data.tokenizers.subwords import Subwords
+from regard.data.tokenizers.symbols import Symbols
 from regard.errors import ConfigError, MissingExtraError, ModelError, OutputError
 from regard.loading import together
 from regard.models.model import AutoregressiveModel
@@ -273,17 +274,20 @@ def test_an_installed_regard_runs_a_folder_that_is_named(made: tuple[System, Pat
     assert done.stderr == "runner: input 1 is empty; its output is empty\n"
 
 
-def test_subwords_and_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+def test_subwords_a_prompt_that_is_too_long_and_search_that_the_runner_lacks(tmp_path: Path) -> None:
     lines = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(8)]
-    model = system({"kind": "none"}, {"kind": "lstm"}, "none", tokenizer=Subwords.train(lines, "unigram", 300))
-    onnx.export(model, tmp_path / "made", lines=2)
+    subwords = Subwords.train(lines, "unigram", 300)
+    model = system({"kind": "none"}, {"kind": "lstm"}, "none", tokenizer=subwords, search={"beam": 3, "groups": 3})
+    report = onnx.export(model, tmp_path / "made", lines=2)
+    assert report.left_out == ["search.groups"]
+    assert str(report).endswith("; the runner does without search.groups")
     prompts = ["a b", " ".join(WORDS * 3), "h"]
     long = len(model.task.target.encode(prompts[1]))
     what = (
         f"input 1 has a prompt of {long} tokens, more than the 10 that search.max_length=10 allows; its output is empty"
     )
     with pytest.warns(UserWarning, match=what):
-        wanted = model.generate(prompts)
+        wanted = model.generate(prompts, groups=1)
     assert wanted[1] == ""
     done = run_bare(tmp_path / "made" / "runner.pyz", prompts)
     assert done.stdout.splitlines() == wanted
@@ -401,13 +405,6 @@ def test_an_export_that_writes_something_else_is_thrown_away(made: tuple[System,
     with patch.object(onnx, "trace", graphs), pytest.raises(ModelError, match="does not write what the model writes"):
         onnx.export(other, tmp_path / "made")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_of_search_that_the_runner_lacks_are_told(tmp_path: Path) -> None:
-    model = system({"kind": "none"}, {"kind": "rnn"}, "none", search={"beam": 3, "groups": 3})
-    report = onnx.export(model, tmp_path / "made", lines=2)
-    assert report.left_out == ["search.groups"]
-    assert str(report).endswith("; the runner does without search.groups")
 
 
 def agree(task: Any, ours: list[int], theirs: list[int], apart: float = 1.0) -> bool:

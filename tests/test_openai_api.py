@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,16 @@ from PIL import Image
 
 import regard
 from regard.config import parse
-from regard.data.tokens import Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.serving.messages import TokenInfo
 from regard.serving.openai_texts import Ending, spelled
 from regard.serving.transcripts import Segment, TimedWord, segments, subrip, webvtt
 from regard.system import System
 from tests.serving import served
 from tests.test_transcribe import TONES, settings, sing
-from tests.toy import WORDS, toy_config, untrained, write_corpus
+from tests.toy import WORDS, untrained
 
 LSTM = {"kind": "lstm", "layers": 1}
-
-
-def make_translator(place: Path) -> None:
-    write_corpus(place, 600)
-    regard.train(toy_config(place, run="demo", training={"steps": 100, "validate_every": 100, "save_every": 1000}))
 
 
 def make_recogniser(place: Path) -> None:
@@ -60,9 +56,9 @@ def make_untrained(place: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(learnt: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
-    make_translator(place)
+    shutil.copytree(learnt, place / "demo")
     make_recogniser(place)
     make_untrained(place)
     return place

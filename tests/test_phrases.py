@@ -14,7 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokens import Prefixed, Symbols, Tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokenizers.symbols import Symbols
+from regard.data.tokens import Tokenizer
 from regard.data.words import Phrase, WordEdges, bounded
 from regard.errors import ConfigError
 from regard.search.beam import beam_search
@@ -136,7 +139,8 @@ def of(kind: str, make: Callable[[Path], Path]) -> Make:
 
     def read(folder: Path) -> Tokenizer:
         pytest.importorskip("transformers")
-        from regard.exchange.huggingface.tokens import Given, read_tokenizers
+        from regard.exchange.huggingface.given import Given
+        from regard.exchange.huggingface.tokens import read_tokenizers
 
         given = Given.read(make(folder / "there"), {"model_type": kind, "decoder_start_token_id": 0})
         return read_tokenizers(given, 400, 400)["tokens"].for_target

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.config import merge, parse, resolve_paths
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.errors import ConfigError
 from regard.model_settings import ModelSettings
 from regard.models.build import build

@@ -17,7 +17,7 @@ from torch import Tensor
 import regard
 from regard.errors import ConfigError, ModelError
 from regard.models.vision import resampled
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 from tests.conftest import images
 
 D, HEADS, LAYERS, FF, PATCH, SIDE = 16, 2, 2, 24, 4, 16
@@ -49,9 +49,21 @@ def timm() -> Weights:
     return drawn(shapes)
 
 
+def renamed(w: Weights, outside: dict[str, str], inside: dict[str, str], block: str) -> Weights:
+    """The same weights under other names: of what stands outside of blocks, what stands inside them, and a block."""
+    found = {}
+    for name, tensor in w.items():
+        for old, new in ({} if name.startswith("blocks") else outside).items():
+            name = re.sub(f"^{re.escape(old)}", new, name)
+        for old, new in inside.items():
+            name = name.replace(old, new)
+        found[re.sub(r"^blocks\.(\d+)", block, name)] = tensor
+    return found
+
+
 def torchvision(w: Weights) -> Weights:
     """The same weights under the names of torchvision."""
-    renamed = {
+    outside = {
         "cls_token": "class_token", "pos_embed": "encoder.pos_embedding", "patch_embed.proj.": "conv_proj.",
         "head.": "heads.head.", "norm.": "encoder.ln.",
     }  # fmt: skip
@@ -59,19 +71,12 @@ def torchvision(w: Weights) -> Weights:
         "norm1": "ln_1", "norm2": "ln_2", "attn.qkv.": "self_attention.in_proj_",
         "attn.proj": "self_attention.out_proj", "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.3",
     }  # fmt: skip
-    found = {}
-    for name, tensor in w.items():
-        for old, new in ({} if name.startswith("blocks") else renamed).items():
-            name = re.sub(f"^{re.escape(old)}", new, name)
-        for old, new in inside.items():
-            name = name.replace(old, new)
-        found[re.sub(r"^blocks\.(\d+)", r"encoder.layers.encoder_layer_\1", name)] = tensor
-    return found
+    return renamed(w, outside, inside, r"encoder.layers.encoder_layer_\1")
 
 
 def hugging_face(w: Weights) -> Weights:
     """The same weights under the names of Hugging Face, where queries, keys and values lie apart."""
-    renamed = {
+    outside = {
         "cls_token": "vit.embeddings.cls_token", "pos_embed": "vit.embeddings.position_embeddings",
         "patch_embed.proj.": "vit.embeddings.patch_embeddings.projection.", "head.": "classifier.",
         "norm.": "vit.layernorm.",
@@ -81,12 +86,7 @@ def hugging_face(w: Weights) -> Weights:
         "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense",
     }  # fmt: skip
     found = {}
-    for name, tensor in w.items():
-        for old, new in ({} if name.startswith("blocks") else renamed).items():
-            name = re.sub(f"^{re.escape(old)}", new, name)
-        for old, new in inside.items():
-            name = name.replace(old, new)
-        name = re.sub(r"^blocks\.(\d+)", r"vit.encoder.layer.\1", name)
+    for name, tensor in renamed(w, outside, inside, r"vit.encoder.layer.\1").items():
         if "attn.qkv" in name:
             for part, third in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
                 found[name.replace("attn.qkv", f"attention.attention.{part}")] = third.clone()

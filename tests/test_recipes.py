@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from regard.config import load, parse
-from regard.data.tokens import train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
 from regard.system import System
 from tests.toy import untrained
 
@@ -37,7 +37,13 @@ def test_commands_and_actions_of_scan_are_told_apart(tasks: dict[str, Any], tmp_
     one = "IN: jump twice OUT: I_JUMP I_JUMP\n"
     (tmp_path / "tasks_train_simple.txt").write_text(one * 19 + "IN: run OUT: I_RUN\n")
     (tmp_path / "tasks_test_simple.txt").write_text("IN: walk left OUT: I_TURN_LEFT I_WALK\n")
+    lengths = {"shorter": 24, "longer": 25, "longest": 48}
+    of_length = {name: [name, " ".join(["I_RUN"] * count)] for name, count in lengths.items()}
+    (tmp_path / "tasks.txt").write_text("".join(f"IN: {name} OUT: {said}\n" for name, said in of_length.values()))
     tasks["scan"](tmp_path, tmp_path / "made")
+    assert rows(tmp_path / "made" / "length_24-train.tsv") == [of_length["shorter"]]
+    assert rows(tmp_path / "made" / "length_24-test.tsv") == [of_length["longer"], of_length["longest"]]
+    assert rows(tmp_path / "made" / "length_26-test.tsv") == [of_length["longest"]]
     assert rows(tmp_path / "made" / "simple-train.tsv") == [["jump twice", "I_JUMP I_JUMP"]] * 19
     assert rows(tmp_path / "made" / "simple-valid.tsv") == [["run", "I_RUN"]]
     assert rows(tmp_path / "made" / "simple-test.tsv") == [["walk left", "I_TURN_LEFT I_WALK"]]
@@ -149,22 +155,45 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     with pytest.raises(SystemExit, match="Train one recipe in many ways"):
         grid["main"](["grid.yaml"])
     (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
-    with pytest.raises(SystemExit, match="should have config, columns, rows and score, and may have seeds"):
+    with pytest.raises(SystemExit, match="rows and score, and may have seeds, together, given_length and first"):
         grid["Grid"](tmp_path / "grid.yaml", tmp_path)
 
 
 def test_with_lengths_given_an_output_is_as_long_as_its_reference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grid: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = {"kind": "gru"}
-    config = parse({"tokens": {"kind": "word"}, "model": {"d_model": 16, "encoder": part, "decoder": part}})
-    system = System(untrained(config, train_tokenizer(["a b c d"] * 3, "word", 300)), Path())
-    folder = str(system.save(tmp_path / "model"))
+    part, pairs = {"kind": "gru"}, str(tmp_path / "pairs.tsv")
+    given = {
+        "data": {"test": pairs},
+        "tokens": {"kind": "word"},
+        "model": {"d_model": 16, "encoder": part, "decoder": part},
+    }
+    system = System(untrained(parse(given), train_tokenizer(["a b c d"] * 3, "word", 300)), Path())
+    (tmp_path / "plain" / "pairs").mkdir(parents=True)
+    run = system.save(tmp_path / "plain" / "pairs" / "1")
     texts = ["a b", "c d a", "d"]
     outputs = [system.generate([text], beam=1, min_length=n, max_length=n)[0] for n, text in enumerate(texts, 2)]
     assert [len(output.split()) for output in outputs] == [2, 3, 4]
     lines = [f"{text}\t{output}\n" for text, output in zip(texts, [*outputs[:2], "a b c d"], strict=True)]
     (tmp_path / "pairs.tsv").write_text("".join(lines))
-    runpy.run_path(str(RECIPES / "given_length.py"))["main"](folder, str(tmp_path / "pairs.tsv"))
+    main = runpy.run_path(str(RECIPES / "given_length.py"))["main"]
     right = 2 + (outputs[2] == "a b c d")
-    assert capsys.readouterr().out.splitlines()[-1] == f"exact match {100 * right / 3:.2f}"
+    for arguments in ((str(run), pairs), (str(run),)):
+        main(*arguments)
+        assert capsys.readouterr().out.splitlines()[-1] == f"exact match {100 * right / 3:.2f}"
+
+    monkeypatch.syspath_prepend(RECIPES)
+    table = {
+        "config": "one.yaml",
+        "score": "exact",
+        "given_length": True,
+        "columns": {"pairs": []},
+        "rows": {"plain": []},
+    }
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(table))
+    (run / "scores.json").write_text(json.dumps({"test": {"exact": {"score": 25.0}}}))
+    made = grid["Grid"](tmp_path / "grid.yaml", tmp_path)
+    made.tell()
+    made.write()
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[2:] == ["| plain | 25.00 |", f"| plain, lengths given | {100 * right / 3:.2f} |"]

@@ -24,7 +24,7 @@ from regard.fingerprint import Fingerprint
 from regard.output import LineFile
 from regard.runs import Stopped
 from regard.settings import Config
-from regard.training.trainer import Update, Watcher
+from regard.training.watcher import Update, Watcher
 from tests.conftest import FULL
 from tests.kill_points import SMALL, tree
 from tests.toy import toy_config, write_corpus
@@ -38,8 +38,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize("job", ["train", "generate", "compare"] if FULL else ["train"])
 def test_a_kill_before_any_call_that_changes_files_loses_nothing(job: str) -> None:
     """The job is run again after each kill: the same bits, the same log, the same lines, and nothing left over. A file
-    takes three calls, so that every eighth call comes to each of them; with `FULL` all are tried."""
-    command = [sys.executable, "-m", "tests.kill_points", job, "1" if FULL else "8"]
+    takes three calls, so that every sixteenth call comes to each of them; with `FULL` all are tried."""
+    command = [sys.executable, "-m", "tests.kill_points", job, "1" if FULL else "16"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -87,6 +87,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"width": 3, "nbest": 3, "penalty": "average"},
     {"width": 4, "nbest": 2, "penalty": "gnmt", "alpha": 0.6, "rules": {"shortest": 2, "no_repeat": 1}},
     {"width": 2, "stop": "exact", "penalty": "average", "rules": {"no_repeat": 2}},
+    {"width": 2, "penalty": "average", "rules": {"banned": ((4, 5), (6, 4, 4), (5, 5))}},
     {"width": 2, "prefix": [[i % 5 + 3] if i % 2 and i * 5 % 7 else [] for i in range(11)]},
     {"width": 3, "stop": "early", "rules": {"repetition": 1.3, "at_limit": "cut", "opening": (4,)}},
     {"width": 1, "rules": {"repetition": 1.5, "at_limit": "forced", "before": (5,)}},

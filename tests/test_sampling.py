@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from regard.search.beam import beam_search
 from regard.search.limits import Hypothesis, Limits
-from regard.search.sample import choose, filter_epsilon, filter_top, line_keys, sample, uniforms
+from regard.search.sample import choose, filter_epsilon, filter_top, filter_typical, line_keys, sample, uniforms
 from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, markov, random_chain
 
 
@@ -60,7 +60,13 @@ def test_samples_carry_the_models_own_log_probability_best_first() -> None:
 
 @pytest.mark.parametrize(
     "rules",
-    [{"shortest": 2}, {"no_repeat": 1}, {"no_repeat": 2, "shortest": 2}, {"forbidden": (BOS, A), "shortest": 1}],
+    [
+        {"shortest": 2},
+        {"no_repeat": 1},
+        {"no_repeat": 2, "shortest": 2},
+        {"forbidden": (BOS, A), "shortest": 1},
+        {"banned": ((A, A), (B, C, A))},
+    ],
     ids=str,
 )
 def test_samples_keep_the_limits_and_reach_all_they_allow(rules: dict[str, Any]) -> None:
@@ -279,7 +285,49 @@ def test_epsilon_keeps_what_is_probable_enough_and_the_likeliest(weights: list[i
         assert float(found[token]) == pytest.approx(math.log(probs[token]))
 
 
-def test_epsilon_comes_after_the_temperature_and_before_top_k_and_top_p() -> None:
+@given(
+    weights=st.lists(st.integers(0, 1000), min_size=1, max_size=12, unique=True).filter(any),
+    share=st.floats(0.01, 1.0),
+)
+def test_typical_p_keeps_what_is_nearest_to_the_entropy(weights: list[int], share: float) -> None:
+    """Meister et al. 2023, equation 11."""
+    probs = [weight / sum(weights) for weight in weights]
+    entropy = -sum(p * math.log(p) for p in probs if p)
+    far = {i: abs(-math.log(p) - entropy) for i, p in enumerate(probs) if p}
+    assume(all(abs(far[i] - far[j]) > 1e-9 for i in far for j in far if i != j))
+    expected, held = set(), 0.0
+    for token in sorted(far, key=lambda i: far[i]):
+        assume(abs(held - share) > 1e-9)
+        if held < share:
+            expected.add(token)
+        held += probs[token]
+    found = filter_typical(torch.tensor(probs, dtype=torch.float64).log(), share)
+    assert set(found.isfinite().nonzero().flatten().tolist()) == expected
+    for token in expected:  # what is kept is left as it was
+        assert float(found[token]) == pytest.approx(math.log(probs[token]))
+
+
+def test_typical_p_may_leave_out_the_likeliest_and_comes_after_top_p() -> None:
+    chain = markov({BOS: {A: 0.6, B: 0.2, C: 0.15, EOS: 0.05}, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
+    # -log p is 0.511, 1.609, 1.897 and 2.996, and H is 1.063. Of A and B alone it is 0.288 and 1.386, and H is 0.562.
+    ways: list[tuple[dict[str, Any], set[int]]] = [
+        ({"typical_p": 0.19}, {B}),
+        ({"typical_p": 0.7}, {A, B}),
+        ({"typical_p": 0.7, "top_p": 0.7}, {A}),
+    ]
+    for options, expected in ways:
+        (hypotheses,) = draw(chain, limits([2]), count=300, **options)
+        assert {x.tokens[0] if x.tokens else EOS for x in hypotheses} == expected, options
+
+
+def test_limits_that_leave_no_way_on_close_under_every_filter() -> None:
+    chain = random_chain(1, seed=7)
+    rules = limits([2], shortest=5, forbidden=(BOS, A, B, C))
+    (found,) = draw(chain, rules, count=3, typical_p=0.5, top_p=0.9, top_k=2)
+    assert [x.tokens for x in found] == [[]] * 3
+
+
+def test_epsilon_comes_last() -> None:
     first = {A: 0.5, B: 0.3, C: 0.15, EOS: 0.05}
     chain = markov({BOS: first, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
     ways: list[tuple[dict[str, Any], set[int]]] = [
@@ -289,7 +337,8 @@ def test_epsilon_comes_after_the_temperature_and_before_top_k_and_top_p() -> Non
         ({"epsilon": 0.2, "temperature": 0.5}, {A, B}),  # 0.685, 0.247, 0.062, 0.007
         ({"epsilon": 0.1, "temperature": 0.5}, {A, B}),
         ({"epsilon": 0.1, "temperature": 2.0}, {A, B, C, EOS}),  # 0.378, 0.293, 0.207, 0.120
-        ({"epsilon": 0.2, "top_p": 0.61}, {A}),  # of what is left A holds 0.625; of all, A and B would be kept
+        ({"epsilon": 0.2, "top_p": 0.61}, {A, B}),
+        ({"epsilon": 0.36, "top_p": 0.61}, {A, B}),  # of what is left B holds 0.375; of all 0.3
     ]
     for options, expected in ways:
         (hypotheses,) = draw(chain, limits([2]), count=300, **options)

@@ -64,6 +64,8 @@ def test_a_full_beam_finds_the_nbest_of_an_enumeration(penalty: str, alpha: floa
         {"no_repeat": 1},
         {"no_repeat": 2},
         {"no_repeat": 3},
+        {"banned": ((A, B), (C, A, C), (B, EOS))},
+        {"banned": ((A, B), (C, A, C)), "prefix": [[A], [C, A], []]},
         {"no_repeat": 1, "shortest": 2, "forbidden": (BOS, C)},
     ],
     ids=str,

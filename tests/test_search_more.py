@@ -58,7 +58,7 @@ PREFIXES = [[A, B], [], [C], [B, B, A, B], [A]]
 
 @pytest.mark.parametrize(
     "rules",
-    [{}, {"shortest": 3}, {"forbidden": (BOS, B)}, {"no_repeat": 1}, {"no_repeat": 2}, {"no_repeat": 2, "shortest": 4}],
+    [{}, {"shortest": 3}, {"forbidden": (BOS, B)}, {"no_repeat": 1}, {"no_repeat": 2}, {"banned": ((A, A), (B, A, C))}],
     ids=str,
 )
 def test_a_full_beam_finds_the_best_that_start_with_the_prefix(rules: dict[str, Any]) -> None:

@@ -156,7 +156,38 @@ def test_a_stream_joins_to_the_whole(server: Running, search: dict[str, Any]) ->
     ]
     assert text == server.post("/v1/generate", {**body, "stream": False}).json()["outputs"][0][0]["text"]
     if search.get("beam") == 1 or "sample" in search:
-        assert len(deltas) > 2
+        assert len(deltas) > 1  # the first token at once; those that are written within `PACE` come together
+
+
+def near(given: Any) -> Any:
+    """What equals `given` but for the rounding of its numbers, which depends on what shares a batch."""
+    if isinstance(given, dict):
+        return {name: near(value) for name, value in given.items()}
+    if isinstance(given, list):
+        return [near(value) for value in given]
+    return pytest.approx(given, abs=1e-4) if isinstance(given, float) else given
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"input": "\n alpha beta. Gamma\n\ndelta ", "split": True},
+        {"input": "<h1>alpha &amp; beta</h1><p>gamma <b>delta</b></p> ", "format": "html"},
+        {"input": " ", "split": True},
+    ],
+)  # fmt: skip
+def test_a_text_streams_sentence_by_sentence(server: Running, given: dict[str, Any]) -> None:
+    whole = server.post("/v1/generate", given).json()
+    with server.client.stream("POST", "/v1/generate", json={**given, "stream": True}) as response:
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events[-1] == "[DONE]"
+    *deltas, last = map(json.loads, events[:-1])
+    assert last == near({name: whole[name] for name in ("outputs", "usage", "sentences")})
+    assert "".join(delta["delta"] for delta in deltas) == deltas[-1]["text"] == whole["outputs"][0][0]["text"]
+    assert len(deltas) >= len(whole["sentences"][0])
+    refused = server.post("/v1/generate", {**given, "stream": True, "search": {"beam": 1000}})
+    assert refused.status_code == 422 or not whole["sentences"][0]
+    assert server.post("/v1/generate", {**given, "stream": True, "input": ["a", "b"]}).status_code == 422
 
 
 def test_scores_embeddings_explanations(server: Running, system: System) -> None:
@@ -463,7 +494,7 @@ def strict(tmp_path: Path) -> Iterator[Running]:
 
     save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
     keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
-    limits = {"queue": 2, "inputs": 2, "per_minute": 120, "burst": 40, "body_timeout": 0.5}
+    limits = {"queue": 2, "inputs": 2, "per_minute": 12, "burst": 40, "body_timeout": 0.5}
     with running(
         tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
     ) as found:
@@ -522,10 +553,10 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert strict.post("/v1/generate", {"input": "alpha"}).status_code == 200
 
     # Too many requests of one caller
-    answers = [strict.client.get("/v1/models") for _ in range(60)]
-    assert {response.status_code for response in answers} == {200, 429}
-    told(answers[-1], 429, "rate_limited")
-    assert int(answers[-1].headers["retry-after"]) >= 1
+    answers = (strict.client.get("/v1/models") for _ in range(1000))
+    refused = next(answer for answer in answers if answer.status_code != 200)
+    told(refused, 429, "rate_limited")
+    assert int(refused.headers["retry-after"]) >= 1
 
     # The end: what was asked is answered, nothing else is
     asking, results = ended_while_it_works(strict, WHILE, admin)

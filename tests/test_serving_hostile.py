@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     save_model(folder / "pictures", PICTURES)
     save_model(folder / "lm", merge(TEXT, {"source": {"kind": "none"}, "model": {"encoder": {"kind": "none"}}}))
     models = [{"folder": "toy", "languages": ["en:de"]}, {"folder": "pictures"}, {"folder": "lm"}]
-    limits = {"connections": CONNECTIONS, "header_timeout": SECONDS, "timeout": 20}
+    limits = {"connections": CONNECTIONS, "header_timeout": SECONDS, "send_timeout": SECONDS, "timeout": 20}
     with running(folder, models=models, limits=limits) as found:
         yield found
 
@@ -113,6 +114,47 @@ def test_headers_without_end_are_refused(server: Running, part: bytes) -> None:
             pass
         assert answer[:12] in (b"", b"HTTP/1.1 400")
     assert server.client.get("/health").status_code == 200
+
+
+LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def unreading(server: Running) -> socket.socket:
+    """A connection that has asked for some 20 MB, far more than the kernel buffers, with little room of its own."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**14)
+    line.connect((server.client.base_url.host, server.client.base_url.port))
+    line.sendall(400 * LARGE)
+    return line
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_an_answer_has_to_be_read_in_time(server: Running, read: int) -> None:
+    """Not at all, or a byte now and then: the connection is reset, although there is more to send."""
+    begun = time.monotonic()
+    with unreading(server) as line:
+        poll = select.poll()
+        poll.register(line, 0)  # it tells of errors alone
+        while not poll.poll(100):
+            if read:
+                line.recv(read)
+            assert time.monotonic() - begun < SECONDS + 20.0
+    assert server.client.get("/health").status_code == 200
+
+
+def test_an_answer_that_is_read_steadily_comes_to_its_end(server: Running) -> None:
+    """However long that takes: time counts for each answer."""
+    begun, missing = time.monotonic(), 400
+    with unreading(server) as line:
+        line.settimeout(10.0)
+        rest = b""
+        while missing:
+            part = line.recv(2**18)
+            assert part, "closed before the end"
+            missing -= (rest + part).count(b"HTTP/1.1 200")
+            rest = part[-len(b"HTTP/1.1 200") + 1 :]
+            if time.monotonic() - begun < SECONDS + 1.0:
+                time.sleep(0.01)
 
 
 # Requests that are long

@@ -17,7 +17,8 @@ from PIL import Image
 from regard.config import parse
 from regard.data.forms import Casing, TextForm, formed
 from regard.data.modalities.sounds import wav
-from regard.data.tokens import Bytes, Subwords
+from regard.data.tokenizers.subwords import Subwords
+from regard.data.tokenizers.symbols import Bytes
 from regard.errors import ConfigError, DataError, OutputError
 from regard.search_settings import Search
 from regard.serving.access import Access, new_key, read_keys

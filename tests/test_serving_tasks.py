@@ -19,6 +19,7 @@ from PIL import Image
 
 from regard.config import merge, parse
 from regard.data.sides import Sides
+from regard.explain.trace import Explanation
 from regard.loading import new_task
 from regard.serving.engine import new_engine
 from regard.serving.limits import Limits
@@ -27,7 +28,7 @@ from regard.serving.wire import ASK, TELL, Channel, Start, frame
 from regard.serving.worker import Worker, describe_model
 from regard.system import System
 from tests.conftest import redrawn
-from tests.served import PICTURES, TEXT, TOKENS, TRANSFORMER
+from tests.served import PAINTING, PICTURES, TEXT, TOKENS, TRANSFORMER, with_codebook
 
 NONE = {"kind": "none"}
 HEAD = merge(TEXT, {"model": {"decoder": NONE}})
@@ -41,6 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "labels": merge(HEAD, {"target": {"kind": "label"}}),
     "numbers": merge(HEAD, {"target": {"kind": "number"}}),
     "picture": PICTURES,
+    "text to picture": PAINTING,
     "picture and text": {
         **TEXT, "source": [{"kind": "image", "size": 16}, "text"],
         "model": {**TEXT["model"], "encoder": [CONVOLUTION, TRANSFORMER]},
@@ -53,7 +55,7 @@ def untrained(settings: dict[str, Any]) -> System:
     sides.use(dict.fromkeys(sides.vocabularies, TOKENS))
     if sides.target.settings.kind == "label":
         sides.target.labels = ["low", "high"]  # type: ignore[attr-defined]
-    system = System(new_task(sides, torch.device("cpu")), Path("model"))
+    system = System(with_codebook(new_task(sides, torch.device("cpu"))), Path("model"))
     redrawn(system.model).float()
     return system
 
@@ -62,10 +64,10 @@ Asking = Callable[..., list[Any]]
 
 
 @contextmanager
-def at_work(system: System, folder: Path) -> Iterator[Asking]:
+def at_work(system: System, folder: Path, limits: Limits | None = None) -> Iterator[Asking]:
     """A worker in a thread, and how it is asked."""
     ours, theirs = socket.socketpair()
-    start = Start(served=Served(folder="model"), limits=Limits(), folder=str(folder), modules=[])
+    start = Start(served=Served(folder="model"), limits=limits or Limits(), folder=str(folder), modules=[])
     worker = Worker(system, Channel(theirs), start, new_engine(system.task, budget=4000))
 
     def run() -> None:
@@ -149,3 +151,55 @@ def test_a_worker_answers_for_every_task(kind: str, tmp_path: Path) -> None:
                 (reply,) = ask(do, **what)
                 assert reply.say in ("found", "answer") or reply.status == 422, (do, wrong[:10], reply)
     assert not list((tmp_path / "uploads").iterdir())
+
+
+def test_a_picture_that_was_written_comes_as_a_file(tmp_path: Path) -> None:
+    """Each output; but no more of them than an answer may have pixels."""
+    system = untrained(KINDS["text to picture"])
+    request = {"inputs": ["alpha", "beta gamma"], "search": {"beam": 2, "nbest": 2}}
+    with at_work(system, tmp_path) as ask:
+        replies = ask("generate", request=request, stream=False)
+        for reply in replies:
+            texts = [output.text for output in reply.outputs]
+            assert len(set(texts)) == 2
+            files = [Image.open(io.BytesIO(output.picture)) for output in reply.outputs]
+            assert all(file.format == "PNG" for file in files)
+            assert np.array_equal([np.asarray(x) for x in files], system.task.target.pictures(texts))
+        best = system.outputs(["alpha"], beam=2)[0][0].text
+        (answer,) = ask("inspect", source="alpha", forced=[], alternatives=3, tree=False, edits=None, search={})
+        found = json.loads(answer.content)
+        (drawn,) = system.task.target.pictures([best])
+        again = Explanation.from_json(found["explanation"]).drawn
+        assert again is not None
+        assert np.array_equal(again, drawn)
+        others = [one["text"] for one in found["outputs"][0]["tokens"][0]["alternatives"]]
+        assert len(set(others)) == 3
+        assert all(map(str.isdigit, others))
+    few = Limits(pixels=3 * 16 * 16)
+    with at_work(system, tmp_path, few) as ask:
+        (reply,) = ask("generate", request=request, stream=False)
+        assert (reply.status, reply.message) == (413, "4 pictures of 256 pixels have more than 768, the limit here")
+        assert ask("generate", request={**request, "inputs": ["alpha"]}, stream=False)[0].say == "found"
+
+
+def test_a_target_is_no_path(tmp_path: Path) -> None:
+    """A text-to-picture model reads its targets from files; those of the server are nobody's to read."""
+    system = untrained(KINDS["text to picture"])
+    path = str(tmp_path / "secret.png")
+    Image.new("RGB", (16, 16)).save(path)
+    assert system.score(["alpha"], [path])
+    codes = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
+    with at_work(system, tmp_path) as ask:
+        for target in (path, "", codes):
+            for do, what in (
+                ("score", {"sources": ["alpha"], "targets": [target]}),
+                ("explain", {"source": "alpha", "target": target, "method": "attention", "search": {}}),
+                ("generate", {"request": {"inputs": ["alpha"], "prefixes": [target[:9] or target]}, "stream": False}),
+                ("generate", {"request": {"inputs": ["alpha"], "phrases": [[target[:9]]]}, "stream": False}),
+            ):
+                (reply,) = ask(do, **what)
+                if target == path:
+                    assert reply.say == "failed", do
+                    assert "not the path of a picture" in reply.message
+                elif target:
+                    assert reply.say in ("answer", "found"), (do, reply)

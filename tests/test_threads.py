@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regard.config import parse
-from regard.data.tokens import Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.models.decoding import for_decoding
 from regard.nn.attention import capture
 from regard.nn.graphs import Graphs

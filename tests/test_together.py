@@ -15,8 +15,8 @@ from regard.artifacts import mark, read_mark
 from regard.cli import app
 from regard.compare import Budget, compare
 from regard.config import merge, parse
-from regard.data.batches import Masked
-from regard.data.tokens import NATIVE
+from regard.data.layouts import Masked
+from regard.data.marks import NATIVE
 from regard.errors import ConfigError, DataError, OutputError
 from regard.exchange.huggingface.exporting import export
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
@@ -24,7 +24,7 @@ from regard.presets import PRESETS
 from regard.settings import Config
 from regard.tasks.replaced import ReplacedTokenDetection
 from regard.training.objectives import make_objective
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 from tests.toy import WORDS
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 8}

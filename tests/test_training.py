@@ -24,8 +24,8 @@ from regard.tasks.task import Task
 from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
-from regard.training.trainer import Update, Watcher
 from regard.training.update import Updater, learning_rate, make_optimizer
+from regard.training.watcher import Update, Watcher
 from regard.training_settings import Training
 from tests.conftest import FULL, crossed, whole
 from tests.toy import WORDS, toy_config, toy_pairs, toy_settings, write_corpus
@@ -69,17 +69,17 @@ def final(folder: Path) -> dict[str, Tensor]:
 )
 def test_a_stopped_run_resumes_exactly(folder: Path, name: str, tokens: dict[str, Any]) -> None:
     """Weights, optimiser, schedule, data position and dropout's randomness: the last weights are the same bits."""
-    training = {"steps": 30, "validate_every": 15, "save_every": 10, "accumulate": 2}
+    training = {"steps": 20, "validate_every": 10, "save_every": 6, "accumulate": 2}
     config = toy_config(folder, model=ENCODER_DECODERS[name], tokens=tokens, training=training)
     regard.train(config)
     whole, log = final(folder), (folder / "run" / "log.jsonl").read_text()
     shutil.rmtree(folder / "run")
-    for step in (7, 18):  # neither is where checkpoints are due
+    for step in (5, 14):  # neither is where checkpoints are due
         with pytest.raises(Stopped):
             regard.train(config, StopAt(step))
     watcher = StopAt(0)
     regard.train(config, watcher)
-    assert "resuming from update 18" in watcher.messages
+    assert "resuming from update 14" in watcher.messages
     cut = final(folder)
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert records((folder / "run" / "log.jsonl").read_text()) == records(log)
@@ -157,9 +157,9 @@ def valid_examples(folder: Path, task: Task) -> Encoded:
 
 def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
     watcher = StopAt(-1)
-    regard.train(toy_config(folder, training={"steps": 100, "keep_last": 3, "average": 3}), watcher)
+    regard.train(toy_config(folder, training={"steps": 20, "save_every": 5, "keep_last": 3, "average": 3}), watcher)
     found = checkpoints(folder / "run" / "checkpoints")
-    assert [path.name for path in found] == ["00000050", "00000075", "00000100"]
+    assert [path.name for path in found] == ["00000010", "00000015", "00000020"]
     assert any("mean of the latest 3 checkpoints" in message for message in watcher.messages)
     files = [path / "model.safetensors" for path in found]
     mean, parts = average(files), [load_tensors(file) for file in files]
@@ -360,32 +360,35 @@ def test_bad_lines_are_told(folder: Path) -> None:
         file.write("\tX\n")
     watcher = StopAt(-1)
     regard.train(toy_config(folder, training={"steps": 2}), watcher)
-    assert any("left out 2 of 1,202 lines: 2 blank" in m and "train.tsv:1201" in m for m in watcher.messages)
-    assert any("valid.tsv:61 has an empty source" in m for m in watcher.messages)
-    with pytest.raises(DataError, match=r"cannot be used: 2 blank; .*\n.*train\.tsv:1201 has an empty source"):
+    assert any("left out 2 of 402 lines: 2 blank" in m and "train.tsv:401" in m for m in watcher.messages)
+    assert any("valid.tsv:41 has an empty source" in m for m in watcher.messages)
+    with pytest.raises(DataError, match=r"cannot be used: 2 blank; .*\n.*train\.tsv:401 has an empty source"):
         regard.train(toy_config(folder, run="other", data={"bad_lines": "error"}))
     assert not (folder / "other").exists(), "it is said before anything is written"
 
 
-@pytest.mark.parametrize("tokens", [{"kind": "unigram", "size": 400}, {"kind": "word"}])
 @pytest.mark.parametrize(
-    ("added", "message"),
-    [
-        (b"\n", "is blank"),
-        (b"alpha\n", "has 1 column, so no column 2 for the target"),
-        (b"alpha\tALPH\xc4\n", "is not UTF-8"),
-        (b"alpha\t \n", "has an empty target"),
-    ],
+    ("tokens", "line"),
+    crossed(
+        [{"kind": "unigram", "size": 400}, {"kind": "word"}],
+        [
+            (b"\n", "is blank"),
+            (b"alpha\n", "has 1 column, so no column 2 for the target"),
+            (b"alpha\tALPH\xc4\n", "is not UTF-8"),
+            (b"alpha\t \n", "has an empty target"),
+        ],
+    ),
 )
-def test_any_bad_line_is_told_for_what_it_is(folder: Path, tokens: dict[str, Any], added: bytes, message: str) -> None:
+def test_any_bad_line_is_told_for_what_it_is(folder: Path, tokens: dict[str, Any], line: tuple[bytes, str]) -> None:
     """And not as a vocabulary that is too small, with whatever tokens."""
+    added, message = line
     with (folder / "train.tsv").open("ab") as file:
         file.write(added)
-    with pytest.raises(DataError, match=rf"train\.tsv:1201 {message}"):
+    with pytest.raises(DataError, match=rf"train\.tsv:401 {message}"):
         regard.train(toy_config(folder, tokens=tokens, data={"bad_lines": "error"}))
     watcher = StopAt(-1)
     regard.train(toy_config(folder, tokens=tokens, training={"steps": 1}), watcher)
-    assert any("left out 1 of 1,201 lines" in text and message in text for text in watcher.messages)
+    assert any("left out 1 of 401 lines" in text and message in text for text in watcher.messages)
 
 
 def test_a_label_that_training_never_saw_is_told(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from regard.data.synthetic import scenes
 from regard.errors import ConfigError, ModelError
 from regard.fingerprint import Fingerprint, defaults_of, settings_of
 from regard.training.checkpoint import WEIGHTS, load_tensors, save_tensors
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 from regard.upgrade import upgraded, upgraded_names
 from tests.toy import toy_config, write_corpus
 

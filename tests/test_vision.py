@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.config import parse
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.modalities.image import Image, ImageSettings
 from regard.data.sides import Sides
 from regard.data.targets.label import Label

@@ -20,9 +20,9 @@ from regard.tasks.task import Task
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
-def write_corpus(folder: Path, count: int = 1200) -> None:
+def write_corpus(folder: Path, count: int = 400) -> None:
     draw = random.Random(0)
-    for split, size in (("train", count), ("valid", max(count // 20, 2)), ("test", max(count // 20, 2))):
+    for split, size in (("train", count), ("valid", max(count // 10, 2)), ("test", max(count // 10, 2))):
         lines = []
         for _ in range(size):
             words = [draw.choice(WORDS) for _ in range(draw.randint(2, 6))]

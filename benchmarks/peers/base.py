@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.race import Role, UnavailableError, Work
 from benchmarks.workload import SMOOTHING, Padded, Shape, Tokens, Window, pad
-from regard.data.tokens import PAD
+from regard.data.marks import PAD
 from regard.errors import TrainingError
 from regard.search.limits import Hypothesis
 from regard.search_settings import Search

@@ -18,10 +18,12 @@ from benchmarks.peers.base import Step, stepper
 from benchmarks.race import Role
 from benchmarks.workload import spaced
 from regard.config import parse
-from regard.data.batches import Index, Room, pack
+from regard.data.batch import Room
+from regard.data.batches import Index, pack
+from regard.data.marks import MARKS, PAD
 from regard.data.modalities.sounds import mel_filters, window_of
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import MARKS, PAD, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.nn.positions import Sinusoidal
 from regard.nn.spectrogram import FLOOR

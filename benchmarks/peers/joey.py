@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.peers.base import Batches, Load, Peer, Step, need, quiet, stepper
 from benchmarks.workload import DROPOUT, SMOOTHING, Shape, Tokens, pad
-from regard.data.tokens import BOS, EOS
+from regard.data.marks import BOS, EOS
 
 UNKNOWN, FILL = 0, 1  # JoeyNMT's own; <s> and </s> have Regard's ids in it
 SPECIAL = ("<unk>", "<pad>", "<s>", "</s>")

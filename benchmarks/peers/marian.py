@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.peers.base import Batches, Decode, Job, Load, Peer, Step, need, padded_batches, quiet, smoothed, stepper
 from benchmarks.race import UnavailableError
 from benchmarks.workload import DROPOUT, LONGEST, Padded, Shape, Tokens, pad
-from regard.data.tokens import BOS, EOS, PAD
+from regard.data.marks import BOS, EOS, PAD
 from regard.nn.positions import Sinusoidal
 from regard.search.limits import Hypothesis
 from regard.tasks.generating import TextGeneration

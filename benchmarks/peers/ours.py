@@ -16,9 +16,10 @@ from benchmarks.peers.base import Batches, Decode, Job, Load, Peer, Step
 from benchmarks.race import Role
 from benchmarks.workload import DROPOUT, SMOOTHING, Shape, Tokens
 from regard.config import parse
-from regard.data.batches import Batch
+from regard.data.batch import Batch
+from regard.data.marks import BOS, MARKS, MASK, PAD, SEP, UNK
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import BOS, MARKS, MASK, PAD, SEP, UNK, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.memory import retain_memory
 from regard.models.model import EncoderDecoder

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from benchmarks.peers.base import Step, need, quiet, stepper
 from benchmarks.race import Role, UnavailableError
 from regard.config import parse
-from regard.data.batches import IGNORED, Batch, Layout, Room, pack
+from regard.data.batch import IGNORED, Batch, Room
+from regard.data.batches import pack
+from regard.data.layouts import Layout
+from regard.data.marks import BOS, EOS, MARKS, MASK, PAD
 from regard.data.sides import SHARED, Sides
-from regard.data.tokens import BOS, EOS, MARKS, MASK, PAD, Symbols
+from regard.data.tokenizers.symbols import Symbols
 from regard.loading import new_task
 from regard.ragged import Ragged
 from regard.tasks.task import Task

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from regard.cli import making, using
+# isort: off
+# Commands are listed in the order of these imports.
+from regard.cli import making, using, explaining, exchanging, choosing, serving
+
+# isort: on
 from regard.cli.shared import app, brought_forward
 from regard.errors import OutputError, RegardError
 
-# isort: split
-from regard.cli import choosing, serving  # commands are listed in the order of these imports
-
-__all__ = ["app", "choosing", "making", "run", "say_what", "serving", "using"]
+__all__ = ["app", "choosing", "exchanging", "explaining", "making", "run", "say_what", "serving", "using"]
 
 
 def run(arguments: Sequence[str]) -> int:

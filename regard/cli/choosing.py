@@ -12,46 +12,48 @@ from regard.cli.options import Device, Force, Json, ModelFolder
 from regard.cli.shared import app, dash, report_json, warn, writing
 
 
-@app.command(short_help="Choose between candidates by how probable the model finds them.")
+@app.command(short_help="Choose between candidates by their likelihood.")
 def choose(
     model: ModelFolder,
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A question a line: .jsonl (context, candidates, gold), or .tsv (one column each)."
+            metavar="FILE", help="One question per line: .jsonl (context, candidates, gold), or .tsv (one column each)."
         ),
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the choices here (-: standard output).")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file (-: standard output).")] = None,
     by: Annotated[
         Literal["sum", "token", "byte", "prior"],
-        typer.Option(help="What decides: log p, its mean by token or by byte, or log p less that after --null."),
+        typer.Option(help="Rank by log p, its mean per token or per byte, or log p less that after --null."),
     ] = "sum",
     null: Annotated[
-        str, typer.Option(metavar="TEXT", help="Of --by prior: the context that says nothing.")
+        str, typer.Option(metavar="TEXT", help="With --by prior: the context without information.")
     ] = "Answer:",
     gold: Annotated[
         bool, typer.Option("--gold", help="In .tsv, the second column is the number of the right candidate, from 0.")
     ] = False,
     shots: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Solved examples, in the same form or with an answer each.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Solved examples for few-shot prompting, in the same form or with an answer each."
+        ),
     ] = None,
-    count: Annotated[int, typer.Option(min=0, help="Put so many of them before each question.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Number of solved examples before each question.")] = 0,
     template: Annotated[
-        str, typer.Option(metavar="TEXT", help="How a context and its answer stand together.")
+        str, typer.Option(metavar="TEXT", help="How context and answer are joined.")
     ] = "{context} {answer}",
     separator: Annotated[
-        str, typer.Option(metavar="TEXT", help="Between solved examples (\\n is a new line).")
+        str, typer.Option(metavar="TEXT", help="Text between solved examples (\\n is a new line).")
     ] = "\\n",
-    seed: Annotated[int, typer.Option(min=0, help="Of which examples are drawn.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the solved examples.")] = 1,
     as_json: Json = False,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Choose the candidate that is most probable after its context, a line each: its number, from 0, and its text.
+    """Choose the candidate that is most probable after its context. Each output line has its number, from 0, and its
+    text.
 
-    Where a file says which candidates are right, standard error tells how many were chosen.
+    If the file says which candidates are right, the accuracy goes to standard error.
     """
     output = dash(output)
     check_model(model)
@@ -62,14 +64,16 @@ def choose(
     from regard.artifacts import write_text
     from regard.data.candidates import read_questions, read_solved
     from regard.tasks.choosing import Choosing, choice_accuracy
+    from regard.tasks.results import few_warnings
 
     questions = list(read_questions(file, gold=gold))
     solved = [] if shots is None else read_solved(shots, gold=gold)
     how = Choosing(by, null, template, solved, count, separator.replace("\\n", "\n"), seed)
     system = regard.load(model, device=device)
-    choices = system.choose(
-        questions, on_problem=lambda i, what: warn(f"{questions[i].place} {what}; nothing is chosen"), **vars(how)
-    )
+    with few_warnings(warn) as tell:
+        choices = system.choose(
+            questions, on_problem=lambda i, what: tell(f"{questions[i].place} {what}; nothing is chosen"), **vars(how)
+        )
     score = choice_accuracy(choices, questions, how)
     if as_json:
         rows = [

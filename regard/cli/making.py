@@ -16,47 +16,50 @@ from regard.cli.shared import app, files_of, report_json, say, talk, train_shown
 from regard.errors import ConfigError, ModelError, OutputError
 
 
-@app.command(short_help="Write a config, for your own data or a corpus to try things on.")
+@app.command(short_help="Write a config for your own data or a synthetic corpus.")
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and corpus).")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the config (and the corpus).")],
     preset: Annotated[
-        str | None, typer.Option(help="Model to start from; see `regard models` (transformer-tiny, or the demo's).")
+        str | None, typer.Option(help="Preset of the model; see `regard models` (transformer-tiny, or the demo's).")
     ] = None,
     train: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Your training data: a .tsv or .jsonl file, or twice, a text file a side."),
+        typer.Option(
+            metavar="FILE",
+            help="Your training data: a .tsv or .jsonl file, or two parallel text files (--train twice).",
+        ),
     ] = None,
     valid: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same way.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Your validation data, in the same form.")
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="Also make a corpus: phrasebook, text, tags, scenes or spoken.")
+        str | None, typer.Option(help="Make a synthetic corpus: phrasebook, text, tags, scenes or spoken.")
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="What to do on the corpus: scenes for caption, classify, vqa, video or paint; spoken for transcribe, "
-            "commands or translate (the first of them)."
+            help="Task of the corpus: scenes for caption, classify, vqa, video or paint; spoken for transcribe, "
+            "commands or translate (default: the first of them)."
         ),
     ] = None,
     language: Language = "de",
-    pairs: Annotated[int | None, typer.Option(min=1, help="Training examples of the corpus.")] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Number of training examples in the corpus.")] = None,
     words: Annotated[
-        str | None, typer.Option(help="Shortest and longest sentence of the corpus (5-16, spoken 3-10).")
+        str | None, typer.Option(help="Shortest and longest sentence of the corpus, in words (5-16, spoken 3-10).")
     ] = None,
     text: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --corpus spoken: say the lines of this UTF-8 file. An eighth of them, drawn by --seed, is for "
-            "valid and another for test; with more --pairs than lines, lines recur in other voices. For --task "
+            help="With --corpus spoken: say the lines of this UTF-8 file. --seed draws an eighth of them for "
+            "validation and another for test; with more --pairs than lines, lines recur in other voices. For --task "
             "translate: text, tab, translation.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the corpus.")] = 1,
     force: Force = False,
 ) -> None:
-    """Write a commented config for your own data, or with a corpus that Regard makes by itself."""
+    """Write a commented config for your own data, or with a synthetic corpus."""
     from regard.artifacts import write_text
     from regard.config import commented, merge
 
@@ -110,16 +113,16 @@ def new(
     say(f"next: {first}regard train {path}")
 
 
-@app.command(short_help="Train a model; the same command resumes an interrupted run.")
+@app.command(short_help="Train a model; rerun the command to resume.")
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; `regard new` writes one.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config; `regard new` writes one.")],
     overrides: Overrides = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as other commands have it.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Like NAME=VALUE, as in other commands.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model. To resume after an interruption, repeat the command."""
+    """Train a model. To resume after an interruption, rerun the command."""
     from regard.config import load
 
     loaded = load(config, [*(overrides or []), *(settings or [])])
@@ -142,15 +145,18 @@ def train(
     say(f"next: regard {'generate' if system.task.generates else 'evaluate'} {system.folder} FILE")
 
 
-@app.command(short_help="Train several models under the same budget, and compare them.")
+@app.command(short_help="Train several models under the same budget and compare them.")
 def compare(
     configs: Annotated[
         list[Path] | None, typer.Argument(metavar="CONFIG", help="Configs of the models, on the same data.")
     ] = None,
     lecture: Annotated[
-        bool, typer.Option("--lecture", help="The standing experiment: from the last state to the Transformer.")
+        bool,
+        typer.Option(
+            "--lecture", help="The standing experiment with ten models, from the last encoder state to the Transformer."
+        ),
     ] = False,
-    folder: Annotated[Path, typer.Option(help="Where runs are kept; the same command resumes there.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder of the runs; rerun the command to resume there.")] = Path(
         "runs/compare"
     ),
     tokens: Annotated[int, typer.Option(help="Budget: target tokens to train on.")] = 0,
@@ -159,7 +165,9 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Train each model with seeds 1 to this.")] = 3,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="With --lecture: some of its models; a wrong name lists all."),
+        typer.Option(
+            metavar="MODEL", help="With --lecture: only this model; may be repeated, and a wrong name lists all."
+        ),
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Markdown page to write, with figures beside it (FOLDER/compare.md).")
@@ -170,7 +178,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train several models on the same data under the same budget, and show what each gives for it."""
+    """Train several models on the same data under the same budget, and write a page with scores, tests and figures."""
     from regard.config import load
 
     if lecture == bool(configs):
@@ -223,7 +231,7 @@ def compare(
 def average(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
-    last: Annotated[int, typer.Option(min=1, help="How many latest checkpoints.")] = 5,
+    last: Annotated[int, typer.Option(min=1, help="Number of latest checkpoints.")] = 5,
     force: Force = False,
 ) -> None:
     """Average the weights of the latest checkpoints into a new model."""
@@ -248,16 +256,16 @@ def average(
     say(f"wrote {output}: the mean of {', '.join(path.name for path in found)}")
 
 
-@app.command(short_help="Put an adapter of LoRA into the model that it was trained on.")
+@app.command(short_help="Merge a LoRA adapter into the model that it was trained on.")
 def merge(
-    base: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the adapter belongs to.")],
+    base: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the adapter was trained on.")],
     adapter: Annotated[
         Path, typer.Argument(metavar="ADAPTER", help="adapter.safetensors, or the folder of the run that wrote it.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model with the adapter in it.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
     force: Force = False,
 ) -> None:
-    """Put an adapter of LoRA (training.lora) into the model that its run began from (start.model)."""
+    """Merge a LoRA adapter (training.lora) into the model that its run started from (start.model)."""
     file = adapter / "adapter.safetensors" if adapter.is_dir() else adapter
     check_output(output, force=force, folder=True)
     check_model(base)
@@ -275,9 +283,10 @@ def merge(
 
 @app.command()
 def models(
-    as_json: Json = False, vocabulary: Annotated[int, typer.Option(help="Vocabulary to count parameters with.")] = 8000
+    as_json: Json = False,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size to count parameters with.")] = 8000,
 ) -> None:
-    """The models there are, with their papers."""
+    """List the presets: published models, with their papers."""
     from regard.config import parse
     from regard.data.sides import Sides
     from regard.display import model_table, show
@@ -296,15 +305,15 @@ def models(
     show(model_table(rows))
 
 
-@app.command(short_help="Make a corpus, train, translate, score, draw attention.")
+@app.command(short_help="Demo: make a corpus, train, decode, score, draw attention.")
 def demo(
     run: Annotated[Path | None, typer.Option(help="Folder for the model (runs/demo, captions or speech).")] = None,
-    captions: Annotated[bool, typer.Option("--captions", help="Pictures to captions instead of translation.")] = False,
-    speech: Annotated[bool, typer.Option("--speech", help="Speech to text instead of translation.")] = False,
+    captions: Annotated[bool, typer.Option("--captions", help="Caption images instead of translating.")] = False,
+    speech: Annotated[bool, typer.Option("--speech", help="Transcribe speech instead of translating.")] = False,
     language: Language = "de",
     overrides: Overrides = None,
 ) -> None:
-    """Make a corpus, train the default model, translate, score, and draw its attention."""
+    """Make a corpus, train the default model, decode, score, and draw its attention."""
     if captions and speech:
         raise ConfigError("--captions and --speech are two demos; give one of them")
     run = run or Path("runs/captions" if captions else "runs/speech" if speech else "runs/demo")

@@ -9,11 +9,13 @@ import typer
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 Language = Annotated[Literal["de", "tr"], typer.Option(help="Target language of the corpus.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as training.steps=500.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Settings to change, such as training.steps=500.")
+]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write here (-: standard output); the same command resumes.")
+    Path | None, typer.Option("--output", "-o", help="Output file (-: standard output); rerun the command to resume.")
 ]
 Settings = Annotated[
     list[str] | None,

@@ -16,36 +16,41 @@ from regard.errors import ConfigError
 @app.command(short_help="Serve models over HTTP.")
 def serve(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL", help="Folder of a trained model, or NAME=FOLDER; several.")
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Folder of a trained model, or NAME=FOLDER; may be repeated."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of the server, as YAML.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1: this machine alone).")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen at (8000; 0: any that is free).")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Server settings, as YAML.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1: only this machine).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen at (8000; 0: any free port).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
     engine: Annotated[
         Literal["regard", "ctranslate2"] | None,
-        typer.Option(help="What computes; ctranslate2 also takes a folder of an export."),
+        typer.Option(help="Decoding engine; ctranslate2 also takes an exported folder."),
     ] = None,
     quantization: Quantization = None,
     precision: Annotated[
-        Literal["float32", "bfloat16", "int8"] | None, typer.Option(help="To decode in, with engine regard.")
+        Literal["float32", "bfloat16", "int8"] | None, typer.Option(help="Precision of decoding, with engine regard.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each model's process.")] = None,
     languages: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=en:de", help="From which language to which a model translates; several times."),
+        typer.Option(metavar="NAME=en:de", help="Languages that a model translates, from:to; may be repeated."),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="API keys (their hashes), one of which a request has to bring.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File of API key hashes; every request then needs one of these keys."),
     ] = None,
     new_key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Make a key, add its hash to --keys FILE, print it and leave.")
+        str | None,
+        typer.Option(metavar="NAME", help="Make an API key, add its hash to --keys FILE, print it and exit."),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="With --new-key: the key may reload models.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="With --new-key: an admin key, which may reload models.")
+    ] = False,
 ) -> None:
-    """Serve models over HTTP, each in a process of its own, until Ctrl-C or SIGTERM; SIGHUP reads their folders anew.
+    """Serve models over HTTP, each in its own process, until Ctrl-C or SIGTERM. SIGHUP reloads all models.
 
-    Requests that come together are worked on together. What was asked before the end is answered.
+    Requests are batched continuously. Accepted requests are answered before the server exits.
     """
     if new_key is not None:
         from regard.serving.access import new_key as make_key

@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # markup would take the name of a section, such as [search], for a tag, and drop it
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
-    help="Models that turn one thing into another: train them, use them, see what they attend to.",
+    help="Train, use and explain sequence-to-sequence models, language models and classifiers.",
 )
 
 
@@ -42,13 +42,17 @@ brought_in: list[str] = []  # modules of the user's that were imported, for proc
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Import a module of yours that registers parts; see the docs."),
+        typer.Option(
+            "--import", metavar="MODULE", help="Import your own module that registers parts (see docs/extending.md)."
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress: results, warnings and errors.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also where in the code an error was met.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, only results, warnings and errors.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show a traceback with errors.")] = False,
 ) -> None:
     talk.quiet = quiet
     for module in modules or []:

@@ -1,12 +1,10 @@
-"""Commands that use a model: generate, score, evaluate, explain, space, import, export."""
+"""Commands that use a model: generate, score, evaluate."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,18 +12,7 @@ import typer
 
 from regard.cli.checks import check_input, check_model, check_output
 from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Output, Quantization, Settings
-from regard.cli.shared import (
-    app,
-    dash,
-    files_of,
-    report_json,
-    say,
-    search_settings,
-    source_settings,
-    talk,
-    warn,
-    writing,
-)
+from regard.cli.shared import app, dash, files_of, report_json, search_settings, source_settings, talk, warn, writing
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,51 +23,58 @@ if TYPE_CHECKING:
 Engine = Literal["regard", "ctranslate2"]
 
 
-@app.command(short_help="Write the output for each line of a file. Also as `translate`.")
+@app.command(short_help="Decode each line of a file. Also as `translate`.")
 def generate(
     model: ModelFolder,
     file: Annotated[
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A text a line (- or nothing: standard input); of a .tsv or .jsonl file, its source column.",
+            help="One input per line (- or nothing: standard input); of a .tsv or .jsonl file, its source column.",
         ),
     ] = None,
     output: Output = None,
     beam: Beam = None,
-    nbest: Annotated[int | None, typer.Option(help="Outputs for each line, separated by tabs.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Of sampling.")] = None,
+    nbest: Annotated[int | None, typer.Option(help="Outputs per line, separated by tabs.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling: total probability kept.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="MODEL", help="Another model to write with; may be given several times."),
+        typer.Option("--with", metavar="MODEL", help="Add this model to an ensemble; may be repeated."),
     ] = None,
-    prefixes: Annotated[Path | None, typer.Option(metavar="FILE", help="How each output begins, a line each.")] = None,
+    prefixes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Forced beginning of each output, one per line.")
+    ] = None,
     phrases: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What each output must hold, a line each, separated by tabs.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Phrases that each output must contain: a line per input, separated by tabs."
+        ),
     ] = None,
     pictures: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where outputs are pictures: draw them here, and name each in its line."),
+        typer.Option(
+            metavar="FOLDER", help="For text to image: write the images here; each output line names its image."
+        ),
     ] = None,
     settings: Settings = None,
     scores: Annotated[bool, typer.Option("--scores", help="Add the score after each output.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Add the word alignment (Pharaoh) after each output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with all of it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object per line, with all details.")] = False,
     engine: Annotated[
-        Engine, typer.Option(help="What computes; ctranslate2 also takes a folder of an export.")
+        Engine, typer.Option(help="Decoding engine; ctranslate2 also takes an exported folder.")
     ] = "regard",
     quantization: Quantization = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Write the output for each line of a file, a line each, in order. Also as `translate`.
+    """Decode each line of a file, one output line per input line, in order. Also as `translate`.
 
-    A line is a text to translate, the path of a picture, how a language model's output begins (an empty line: from
-    nothing), or a text with <mask> where a token is to be filled in: whatever the model was trained on.
+    An input line is what the model was trained on: a text to translate, the path of an image or a recording, a language
+    model's prompt (an empty line: from nothing), or a text with <mask> for missing tokens.
     """
     file, output = dash(file), dash(output)
     given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -135,18 +129,22 @@ def score(
     model: ModelFolder,
     pairs: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (a language model: one)."),
+        typer.Argument(metavar="DATA", help="One .tsv or .jsonl file, or two text files (for a language model: one)."),
     ],
     output: Output = None,
     perplexity: Annotated[bool, typer.Option("--perplexity", help="Add the perplexity of each line.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add log p of each token.")] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="One long text: a language model reads each line after all before it.")
+        bool,
+        typer.Option(
+            "--stream",
+            help="Read the file as one long text, with the language model's state carried from line to line.",
+        ),
     ] = False,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Write log p(target given source) of each pair, a line each; of a language model, log p(text)."""
+    """Write log p(target given source) of each pair, one per line; for a language model, log p(text)."""
     if stream and len(pairs) != 1:
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
     output = dash(output)
@@ -171,28 +169,36 @@ def score(
 def evaluate(
     model: ModelFolder,
     data: Annotated[
-        list[Path] | None, typer.Argument(metavar="DATA", help="Pairs as for score (the config's test or valid data).")
+        list[Path] | None,
+        typer.Argument(
+            metavar="DATA", help="Pairs as for score (default: the config's test data, or its validation data)."
+        ),
     ] = None,
     references: Annotated[
         list[Path] | None,
-        typer.Option("--reference", metavar="FILE", help="Further references, a line each; may come several times."),
+        typer.Option("--reference", metavar="FILE", help="Further references, one per line; may be repeated."),
     ] = None,
     tokenize: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Tokenizer of BLEU, as in sacrebleu: 13a, none, char, zh, …")
+        str | None, typer.Option(metavar="NAME", help="BLEU tokenizer, as in sacrebleu: 13a, none, char, zh, …")
     ] = None,
     confidence: Annotated[
         bool, typer.Option("--confidence", help="95 % confidence intervals, by bootstrap resampling.")
     ] = False,
     judge: Annotated[
         Path | None,
-        typer.Option(metavar="MODEL", help="Of pictures: a captioner, whose captions are held against the texts."),
+        typer.Option(
+            metavar="MODEL", help="For text to image: a captioner, whose captions are compared with the texts."
+        ),
     ] = None,
     last_word: Annotated[
-        bool, typer.Option("--last-word", help="Of a language model: how well it tells the last word of each text.")
+        bool,
+        typer.Option(
+            "--last-word", help="For a language model: accuracy and perplexity of the last word of each text."
+        ),
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
     as_json: Json = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, a line each.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, one per line.")] = None,
     beam: Beam = None,
     settings: Annotated[
         list[str] | None,
@@ -203,7 +209,8 @@ def evaluate(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """BLEU, chrF, TER, exact match, perplexity, and AER where there are gold alignments; with signatures."""
+    """Score a model's outputs: BLEU, chrF, TER, exact match, perplexity, and AER if there are gold alignments. Each
+    score has a signature."""
     check_model(model)
     if judge is not None:
         check_model(judge)
@@ -268,165 +275,3 @@ def evaluate(
 def _scores_of_each(result: Evaluation) -> dict[str, Any]:
     """The scores of each corpus, as plain data."""
     return {name: {x: score.to_json() for x, score in own.items()} for name, own in result.corpora.items()}
-
-
-@app.command(short_help="Draw what the model attends to, as a page or a picture.")
-def explain(
-    model: ModelFolder,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT", help="What to explain; several sources are separated by a tab."),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Explain this output of the (one) text, not the model's own.")
-    ] = None,
-    examples: Annotated[
-        Path | None,
-        typer.Option(help="Explain the first examples of this file, with what it says of which words belong where."),
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o", help=".html, .png, .svg, .pdf or .json.")] = Path(
-        "attention.html"
-    ),
-    source: Annotated[int | None, typer.Option(help="Of several sources, show only this one (from 1).")] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option(help="Which attention a picture shows, or rollout through an encoder's; a wrong name lists all."),
-    ] = None,
-    head: Annotated[int | None, typer.Option(help="Which head a picture shows, from 0 (their mean).")] = None,
-    grid: Annotated[
-        bool, typer.Option("--grid", help="A picture with each head of the layer beside the others.")
-    ] = False,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="Also what each token depends on by gradient or by erasure, and how faithful."),
-    ] = None,
-    off: Annotated[
-        list[str] | None, typer.Option("--off", metavar="LAYER:HEAD", help="With this head switched off.")
-    ] = None,
-    beam: Beam = None,
-    device: Device = "auto",
-    force: Force = False,
-) -> None:
-    """Draw what the model attends to: a page for any number of texts, or a picture for one."""
-    texts = texts or []
-    if bool(texts) == (examples is not None):
-        raise ConfigError("give either texts to explain or --examples FILE")
-    if target is not None and len(texts) != 1:
-        raise ConfigError(f"--target goes with one text, not {len(texts)}")
-    check_model(model)
-    if examples is not None:
-        check_input(examples, folders=True)
-    check_output(output, force=force)
-    import regard
-    from regard.data.examples import read_files
-    from regard.explain.trace import save
-    from regard.nn.edits import Edits
-
-    system = regard.load(model, device=device)
-    how: dict[str, Any] = {"methods": methods or [], "edits": Edits.off(off or [])}
-    how |= {} if beam is None else {"beam": beam}
-    form = system.task.sides.judged_form
-    explained = [system.explain(form.line(text, f"text {i}"), target, **how) for i, text in enumerate(texts, 1)]
-    if examples is not None:
-        written = system.config.target.written  # what is predicted is the model's own
-        some = islice(read_files(str(examples), form), count)
-        explained = [system.explain(x, x.target if written else None, **how) for x in some]
-    for faithful in (x.faithfulness for x in explained if x.faithfulness):
-        ranked = sorted(faithful.items(), key=lambda one: -one[1])
-        say("faithfulness: " + ", ".join(f"{name} {value:.2f}" for name, value in ranked))
-    if source is not None:
-        explained = [x.part(source) for x in explained]
-    check_output(output, force=force)  # again: it may be there by now
-    with writing(output):
-        save(explained, output, layer=layer, head=head, grid=grid)
-    say(f"wrote {output}")
-
-
-@app.command(short_help="Draw sentences where the encoder puts them.")
-def space(
-    model: ModelFolder,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A text a line (several sources separated by tabs); after a tab, its group."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help=".png, .svg, .pdf or .json.")] = Path("space.png"),
-    device: Device = "auto",
-    force: Force = False,
-) -> None:
-    """Draw sentences where the encoder puts them: its sentence embeddings, projected to the plane."""
-    check_model(model)
-    check_input(file)
-    check_output(output, force=force)
-    import regard
-    from regard.data.lines import read_lines
-    from regard.explain.space import space_plot
-
-    system = regard.load(model, device=device)
-    count = len(system.config.sources)
-    cells = [line.split("\t") for _, line in read_lines(file) if line.strip()]
-    groups = [row[count] if len(row) > count else "" for row in cells]
-    vectors = system.sentence_embeddings([tuple(row[:count]) if count > 1 else row[0] for row in cells])
-    texts = [" | ".join(row[:count]) for row in cells]
-    check_output(output, force=force)  # again: it may be there by now
-    with writing(output):
-        space_plot(vectors, texts, groups if any(groups) else None, output)
-    say(f"wrote {output}")
-
-
-@app.command("import", short_help="Make a model folder of one that Hugging Face's transformers wrote.")
-def import_(
-    place: Annotated[
-        str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Make a model folder of one that Hugging Face's transformers wrote, with its own tokens.
-
-    Marian, BART, mBART, T5, GPT-2, BERT, RoBERTa, DistilBERT and others like them; what one needs and Regard lacks is
-    said by name. Nothing in the folder is run. A name is downloaded, if no folder has it. Also a folder of JoeyNMT, and
-    a checkpoint (.pt) of a Transformer of fairseq or OpenNMT-py, with the lists of its tokens beside it.
-    """
-    check_output(output, force=force, folder=True)
-    import regard
-
-    with writing(output):
-        system = regard.import_model(place, output, force=force, warn=warn)
-    if as_json:
-        report_json({"model": str(output), "parameters": system.parameters()})
-    else:
-        say(str(system))
-
-
-@app.command(short_help="Write a model for CTranslate2, ONNX or transformers, and check it there.")
-def export(
-    model: ModelFolder,
-    to: Annotated[Literal["ctranslate2", "onnx", "huggingface"], typer.Option(help="What for.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the export.")],
-    quantization: Quantization = None,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Write a model in the form of another program, and check that it writes the same there.
-
-    CTranslate2 takes Transformers with encoder and decoder; ONNX takes every model that writes text, and its folder
-    carries a runner that needs no torch (python FOLDER/runner.pyz < input.txt). For huggingface a model has to have the
-    form of one that transformers knows, as one that was imported has.
-    """
-    if to != "ctranslate2" and quantization is not None:
-        raise ConfigError("--quantization goes with --to ctranslate2; ONNX graphs are in float32")
-    check_model(model)
-    check_output(output, force=force, folder=True)
-    import regard
-
-    system = regard.load(model, device="cpu")
-    with writing(output):
-        report = regard.export(system, output, to=to, quantization=quantization, force=force)
-    if as_json:
-        report_json({"format": to, **asdict(report)})
-    else:
-        say(str(report))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.tasks.task import Task
 from regard.training.objectives import Objective, make_objective
 from regard.training_settings import Training

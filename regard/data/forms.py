@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from regard.data.tokens import Prefixed, Tokenizer, clean
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokens import Tokenizer, clean
 from regard.errors import ModelError
 
 Normalization = Literal["nfc", "nfd", "nfkc", "nfkd", "jamo", "none"]

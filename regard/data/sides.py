@@ -17,7 +17,9 @@ from regard.data.modality import Modality
 from regard.data.side import Field
 from regard.data.target import CODEBOOK, LABELS, Target
 from regard.data.targets.text import TextTarget
-from regard.data.tokens import Prefixed, Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer, train_tokenizer
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError
 from regard.registry import MODALITIES, TARGETS
 from regard.section import TokenSettings
@@ -150,13 +152,15 @@ class Sides:
         self.target.learn(examples(), seed=self.config.training.seed, say=say)
 
     def _check_prefixes(self, given: Tokenizer) -> None:
-        """Refuse tokens to start from that lack a prefix."""
-        known = given.prefixes if isinstance(given, Prefixed) else []
-        if lacking := [prefix for prefix in self.config.data.prefixes if prefix not in known]:
-            raise ConfigError(
-                f"data.corpora has the prefix {lacking[0]}, which the tokens of the model to start from do not have"
-                f"{' (they have ' + ', '.join(known) + ')' if known else ''}; leave it out, or train without start"
-            )
+        """Refuse tokens to start from in which a prefix is not one token."""
+        for prefix in self.config.data.prefixes:
+            ids, more = given.encode(prefix), given.encode(f"{prefix} a")
+            if len(ids) != 1 or more[:1] != ids or ids[0] in (given.marks.unknown, *given.marks.framing):
+                known = f" (it has {', '.join(given.prefixes)})" if isinstance(given, Prefixed) else ""
+                raise ConfigError(
+                    f"data.corpora has the prefix {prefix}, which is no single token of the model to start from{known}"
+                    "; leave it out, or train without start"
+                )
 
     def _texts_of(self, names: Iterable[str], examples: Iterator[Example]) -> Iterator[str]:
         """The texts of some sides, in the form that the model reads and writes, without prefixes."""

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.batches import Batch, Batches, Position, Room, permute
+from regard.data.batch import Batch, Room
+from regard.data.batches import Batches, Position, permute
 from regard.data.store import Store
 from regard.ragged import Ragged, Slices
 

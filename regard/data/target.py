@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from regard.data.lines import BLANKS
+from regard.data.marks import NATIVE, Marks
 from regard.data.side import Field, Item, Side
-from regard.data.tokens import NATIVE, Marks, Tokenizer
+from regard.data.tokens import Tokenizer
 from regard.data.words import Phrase, WordEdges
 from regard.errors import ConfigError
 from regard.evaluation.bootstrap import interval, is_resampled, statistics
@@ -56,6 +57,7 @@ class Target(Side):
     tokenizer: Tokenizer | None = None
     fixed_length: int | None = None  # of all outputs that are written, where they are of one length
     paired = False  # its numbers depend on the source (`numbers`)
+    pixels = 0  # of the picture that each output is; 0: outputs are no pictures
     comparable = True  # a source has one right output, or few; False: many, which no reference stands for
 
     @property
@@ -106,6 +108,14 @@ class Target(Side):
     def pieces(self, values: Sequence[Any]) -> list[str]:
         """Each number as it should be shown."""
         return [self.decode([value]) for value in values]
+
+    def check_output(self, text: str) -> None:
+        """Refuse a text that could not be an output, where another would be read otherwise, such as the path of a file;
+        whoever sends it must not read files with it."""
+
+    def candidate(self, value: Any, before: Any = None) -> str:
+        """A number as it should be shown among others that might stand in one place, after the number there."""
+        return self.pieces([value] if before is None else [before, value])[-1]
 
     def words(self, values: Sequence[Any]) -> list[int]:
         """The number of the word that each belongs to; -1 for marks."""

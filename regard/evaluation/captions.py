@@ -105,7 +105,7 @@ class CaptionBleu4(CaptionBleu):
 
 
 @register("rouge_l")
-class RougeL(Metric):
+class CaptionRougeL(Metric):
     """ROUGE-L (Lin 2004): of the longest common subsequence, best precision P and best recall R over the references
     make `(1 + β²) P R / (R + β² P)`, β = 1.2; the mean over outputs."""
 

@@ -45,8 +45,8 @@ def import_model(
     """Write the model of Hugging Face's `transformers` in a folder, or of a name on its Hub, as a model folder of
     Regard, and load it; or that of JoeyNMT or eole in a folder, or of fairseq or OpenNMT-py in a checkpoint.
 
-    What it needs and Regard lacks is an error that names it; `warn` hears of what its way to generate asks for beyond
-    that. `force` replaces an earlier model there, nothing else.
+    What it needs and Regard lacks is an error that names it; `warn` is called with the settings of generation that
+    Regard lacks. `force` replaces an earlier model there, nothing else.
     """
     from regard.exchange import toolkits
     from regard.exchange.huggingface import importing

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 import regard
 from regard.artifacts import new_folder, write_text
 from regard.config import dump
+from regard.data.marks import Frame
 from regard.data.modalities.text import Text
-from regard.data.tokens import Frame
+from regard.encoder_settings import TransformerEncoderSettings
 from regard.errors import ConfigError, OutputError
 from regard.exchange.ct2_engine import EXPORT, CTranslate2Engine, Elsewhere, ct2, load_engine, names
-from regard.exchange.parity import Report, compare
+from regard.exchange.parity import Report, check_rules, compare
 from regard.fingerprint import content_of
 from regard.loading import CONFIG, token_files
-from regard.model_settings import TransformerEncoderSettings, TransformerSettings
 from regard.models.stems import Embedding
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.blocks import FeedForward
@@ -39,6 +39,7 @@ from regard.search.ensemble import Ensemble
 from regard.system import System, load
 from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
+from regard.transformer_settings import TransformerSettings
 
 KIND = "CTranslate2 export"
 QUANTIZATIONS = (
@@ -199,8 +200,7 @@ def _frame(system: System) -> Frame:
     """The marks around a source, if CTranslate2 has them."""
     task, source = system.task, system.task.source
     assert isinstance(source, Text), "exported models read text"
-    if len(task.first) > 1:
-        raise ConfigError("outputs of this model begin with several marks, and CTranslate2 begins with one")
+    check_rules(task)
     begin, frame, marks = task.target.marks.begin, source.frame, source.tokenizer.marks
     begins, ends = (() if begin is None else (begin,)), (marks.end,)
     if frame.before not in ((), begins) or frame.after not in ((), ends):

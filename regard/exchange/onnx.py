@@ -34,7 +34,7 @@ from regard.data.side import Item
 from regard.errors import ConfigError, require
 from regard.exchange.onnx_runner import RUNNER, SETTINGS, Runner
 from regard.exchange.onnx_trace import GrowingCache, Padded, exportable, quiet
-from regard.exchange.parity import PLAIN, Report, compare
+from regard.exchange.parity import PLAIN, Report, check_rules, compare
 from regard.loading import CONFIG
 from regard.models.model import AutoregressiveModel, DecoderOnly, EncoderDecoder, State
 from regard.models.recurrent import RecurrentDecoder, RecurrentState, View
@@ -50,7 +50,9 @@ ENCODER, STEP, PROGRAM = "encoder.onnx", "step.onnx", "runner.pyz"
 MASKS = ("mask", "real")  # tensors of a state that hold truths
 SIZES = {"rows": 6, "sources": 3, "source": 5, "past": 4}  # of what is traced; in use they may be any
 MODULES = (
-    "errors", "artifacts", "data/__init__", "data/tokens", "data/foreign", "data/forms", "data/words",
+    "errors", "artifacts", "data/__init__", "data/marks", "data/words", "data/tokens", "data/forms",
+    "data/tokenizers/__init__", "data/tokenizers/kinds", "data/tokenizers/subwords", "data/tokenizers/symbols",
+    "data/tokenizers/prefixed", "data/tokenizers/published",
     "data/readers/__init__", "data/readers/archives", "data/readers/members", "data/modalities/__init__",
     "data/modalities/pixels", "exchange/__init__", "exchange/onnx_runner",
 )  # fmt: skip
@@ -82,12 +84,7 @@ def export(system: System, folder: str | Path, *, lines: int = 16, force: bool =
     if task.source.export() is None:
         kinds = " and ".join(side.kind for side in system.config.sources)
         raise ConfigError(f"models whose source is {kinds} cannot be exported to ONNX")
-    if len(task.first) > 1:
-        raise ConfigError("outputs of this model begin with several marks, and the runner of ONNX exports with one")
-    if task.target.marks.opening:
-        raise ConfigError(
-            "this model has tokens that may not come first, which the runner of ONNX exports cannot keep to"
-        )
+    check_rules(task)
     for part in system.config.model.encoders:
         if segments := getattr(part.stem, "segments", 0):
             raise ConfigError(

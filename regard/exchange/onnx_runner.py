@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from regard.data.forms import TextForm, formed
 from regard.data.modalities.pixels import read_picture
-from regard.data.tokens import Tokenizer, load_tokenizer
+from regard.data.tokenizers.kinds import load_tokenizer
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, DataError, MissingExtraError, ModelError, RegardError, require
 
 RUNNER = "runner.json"

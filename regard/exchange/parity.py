@@ -20,6 +20,7 @@ from regard.search.limits import Hypothesis
 from regard.search_settings import Search
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Tokens
+from regard.tasks.task import Task
 
 TOLERANCE = 1e-3  # of `log p` of a token
 ROUNDING = 1e-5  # of an attention weight
@@ -28,6 +29,19 @@ PLAIN = {
     "nbest": 1, "sample": False, "mbr": 0, "contrastive": 0.0, "groups": 1, "coverage": 0.0, "repetition_penalty": 1.0,
     "prefix_scored": True,
 }  # fmt: skip
+
+
+def check_rules(task: Task) -> None:
+    """Refuse a model whose outputs keep rules that neither ONNX exports nor CTranslate2 can."""
+    if len(task.first) > 1:
+        raise ConfigError(
+            "outputs of this model begin with several special tokens; those of ONNX and CTranslate2 exports with one"
+        )
+    if task.target.marks.opening or task.target.marks.banned:
+        raise ConfigError(
+            "outputs of this model may not begin with some tokens, or hold some sequences of tokens "
+            "(begin_suppress_tokens, bad_words_ids), which ONNX and CTranslate2 exports cannot keep to"
+        )
 
 
 Decode = Callable[[Sequence[Item], Search, Sequence[Tokens]], list[list[Hypothesis]]]

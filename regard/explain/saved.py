@@ -39,6 +39,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "target_word": x.target_word, "inputs": x.inputs, "best": x.best,
         "log_probs": [round(log_prob, 5) for log_prob in x.log_probs], "layers": layers,
         **_some(given=x.given, places=x.places, candidates=candidates, parts=parts, canvas=_canvas(x.canvas),
+                drawn=None if x.drawn is None else _address(PNG, png(x.drawn)),
                 gold=[list(link) for link in x.gold],
                 faithfulness={name: round(value, 5) for name, value in x.faithfulness.items()}),
     }  # fmt: skip
@@ -54,6 +55,7 @@ def from_json(data: dict[str, Any]) -> Explanation:
             for x in data["layers"]
         ],
         canvas=_read_canvas(data, len(data["source"])),
+        drawn=_from_png(data["drawn"]) if "drawn" in data else None,
         candidates=[[(str(piece), float(share)) for piece, share in row] for row in data.get("candidates", [])],
         parts=[
             Part(x["name"], x["start"], x["end"], _read_canvas(x, x["end"] - x["start"])) for x in data.get("parts", [])
@@ -72,10 +74,10 @@ def _some(**values: Any) -> dict[str, Any]:
 def _canvas(canvas: Canvas | None) -> dict[str, Any] | None:
     if canvas is None:
         return None
-    sound = canvas.sound and WAV + base64.b64encode(canvas.sound).decode("ascii")
+    sound = canvas.sound and _address(WAV, canvas.sound)
     return {
-        "pixels": _to_png(canvas.pixels), "rows": canvas.rows, "columns": canvas.columns, "kind": canvas.kind,
-        **_some(seconds=canvas.seconds, frames=canvas.frames, sound=sound),
+        "pixels": _address(PNG, png(canvas.pixels)), "rows": canvas.rows, "columns": canvas.columns,
+        "kind": canvas.kind, **_some(seconds=canvas.seconds, frames=canvas.frames, sound=sound),
     }  # fmt: skip
 
 
@@ -93,13 +95,18 @@ def _read_canvas(data: dict[str, Any], pieces: int) -> Canvas | None:
     )  # fmt: skip
 
 
-def _to_png(pixels: NDArray[np.uint8]) -> str:
+def _address(kind: str, content: bytes) -> str:
+    return kind + base64.b64encode(content).decode("ascii")
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """A picture `(height, width, 3)` as a PNG file."""
     require("PIL")
     from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    return PNG + base64.b64encode(file.getvalue()).decode("ascii")
+    return file.getvalue()
 
 
 def _from_png(address: str) -> NDArray[np.uint8]:

@@ -59,7 +59,8 @@ class Explanation:
 
     A decoder alone reads what was `given` (a source and `<sep>`; `<s>` and a prompt, which are then the source) before
     what it has written. A target that is not written but predicted of a text has `places`: a tag that of its word, a
-    filled blank that of its `<mask>`, a label or a number of the whole none.
+    filled blank that of its `<mask>`, a label or a number of the whole none. A target that is a picture is also
+    `drawn`.
     """
 
     source: list[str]
@@ -77,6 +78,7 @@ class Explanation:
     candidates: list[list[tuple[str, float]]] = field(default_factory=list)  # likeliest first, for each target piece
     parts: list[Part] = field(default_factory=list)  # of several sources
     gold: list[Link] = field(default_factory=list)
+    drawn: NDArray[np.uint8] | None = None  # the picture that the target is, `(height, width, 3)`
     faithfulness: dict[str, float] = field(default_factory=dict)  # by layer: what leaving out its favourites costs
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import IGNORED, Batch
+from regard.data.batch import IGNORED, Batch
 from regard.data.side import Item
 from regard.errors import ConfigError
 from regard.evaluation.alignment import Weights

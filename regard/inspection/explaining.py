@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.data.modality import Modality
+from regard.data.modality import Modality, Picture
 from regard.data.side import Field, Item
+from regard.data.target import Target
 from regard.errors import DataError
 from regard.evaluation.alignment import Link
 from regard.explain.trace import Explanation, Layer, Part
@@ -22,8 +23,15 @@ def explained(task: Task, field: Field, item: Item, target: Tokens, gold: Sequen
     layers = [Layer(name, attention_kind(name), matrix, attention_part(name)) for name, matrix in attended.items()]
     return Explanation(
         **pieces, layers=layers, best=task.best_layer, canvas=task.source.canvas(item),
-        parts=_parts(task.source, item), gold=list(gold),
+        parts=_parts(task.source, item), gold=list(gold), drawn=_drawn(task.target, target),
     )  # fmt: skip
+
+
+def _drawn(target: Target, tokens: Tokens) -> Picture | None:
+    """The picture that a target is, if it is one and all of it is there."""
+    if not target.pixels or len(tokens) != target.fixed_length:
+        return None
+    return target.pictures([target.decode(tokens)])[0]
 
 
 def _parts(source: Modality, item: Item) -> list[Part]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from regard.data.batches import IGNORED
+from regard.data.batch import IGNORED
 from regard.data.side import Item
 from regard.models.ctc import IMPOSSIBLE
 from regard.tasks.generating import TextGeneration
@@ -84,9 +84,5 @@ def shown_pieces(task: TextGeneration, tokens: Tokens) -> list[str]:
 
 def piece_after(task: TextGeneration, before: int | None, token: int) -> str:
     """A token as it should be shown after the one before it, if there is one."""
-    marks = task.target.marks
-    return (
-        marks.names[token]
-        if token in marks.names
-        else task.target.pieces([*([] if before is None else [before]), token])[-1]
-    )
+    names = task.target.marks.names
+    return names[token] if token in names else task.target.candidate(token, before)

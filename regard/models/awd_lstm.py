@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.model_settings import AwdLstmSettings
+from regard.decoder_settings import AwdLstmSettings
 from regard.models.encoders import Memory
 from regard.models.stems import Embedding
 from regard.nn.mogrifier import MogrifierLSTM, Pair

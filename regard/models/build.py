@@ -12,16 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.data.tokens import NATIVE, Marks
+from regard.data.marks import NATIVE, Marks
+from regard.decoder_settings import AwdLstmSettings, RecurrentDecoderSettings, TransformerDecoderSettings
+from regard.encoder_settings import EncoderSettings, TransformerEncoderSettings
 from regard.errors import ConfigError
-from regard.model_settings import (
-    AwdLstmSettings,
-    EncoderSettings,
-    ModelSettings,
-    RecurrentDecoderSettings,
-    TransformerDecoderSettings,
-    TransformerEncoderSettings,
-)
+from regard.model_settings import ModelSettings
 from regard.models.awd_lstm import AwdLstmDecoder
 from regard.models.ctc import CTCHead, CTCModel
 from regard.models.electra import NarrowStem, ReplacedTokenModel

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.data.tokens import NATIVE, Marks
+from regard.data.marks import NATIVE, Marks
 from regard.errors import ConfigError
 from regard.models.encoders import Memory
 from regard.models.model import AutoregressiveModel, EncoderDecoder, State

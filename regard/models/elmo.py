@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from regard.model_settings import ElmoSettings
+from regard.encoder_settings import ElmoSettings
 from regard.models.encoders import Body, Memory
 from regard.models.model import Head
 from regard.models.stems import Elements, Stem, VectorStem

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.bundle import Bundle
-from regard.model_settings import RecurrentEncoderSettings, TransformerEncoderSettings, TransformerSettings
+from regard.encoder_settings import RecurrentEncoderSettings, TransformerEncoderSettings
 from regard.models.stems import Stem
-from regard.nn.blocks import EncoderBlock, make_norm, run_blocks
+from regard.nn.blocks import Block, EncoderBlock, StochasticDepth, make_norm, run_blocks
 from regard.nn.deferred import autocast_dtype
 from regard.nn.dropout import Dropout
 from regard.nn.graphs import Graphs, Looped
@@ -33,8 +33,9 @@ from regard.nn.positions import (
 from regard.nn.recurrence import Recurrence, lstm_layer
 from regard.ragged import Ragged, bucket, gathered
 from regard.registry import BODIES, Family, register
+from regard.transformer_settings import TransformerSettings
 
-B = TypeVar("B", bound=nn.Module)
+B = TypeVar("B", bound=Block)
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class TransformerEncoder(Body):
         parts = transformer_parts(settings, width, dropout, longest, EncoderBlock)
         self.positions, self.embedding_norm = parts.positions, parts.embedding_norm
         self.blocks: Sequence[EncoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
-        self.final = parts.final
+        self.final, self.depth = parts.final, parts.depth
         self.project = None if width == d_model else nn.Linear(width, d_model)
         self.packed = stem.fills > 0
 
@@ -199,7 +200,7 @@ class TransformerEncoder(Body):
     def forward(self, source: Ragged) -> Memory:
         x = self.stem(source, self.positions, self.embedding_norm)
         seen = self.blocks[0].self_attention.spans(x)
-        x = run_blocks(self.blocks, x, seen, final=self.final)
+        x = run_blocks(self.blocks, x, seen, final=self.final, depth=self.depth)
         return Memory(x if self.project is None else x.like(self.project(x.values)))
 
 
@@ -275,6 +276,7 @@ class Parts(NamedTuple, Generic[B]):
     embedding_norm: nn.Module | None  # over both, before the first block
     blocks: list[B]
     final: nn.Module  # the last norm, which pre-norm needs because it leaves the residual stream unnormed
+    depth: StochasticDepth
 
 
 def transformer_parts(
@@ -302,7 +304,8 @@ def transformer_parts(
         make_norm(part.normalize, d_model, part.norm_epsilon) if wanted else None
         for wanted in (part.embedding_norm, part.norm == "pre")
     )
-    return Parts(absolute, first, blocks, final or nn.Identity())
+    depth = StochasticDepth(part.stochastic_depth, part.layers, blocks[0].sublayers)
+    return Parts(absolute, first, blocks, final or nn.Identity(), depth)
 
 
 def make_positions(

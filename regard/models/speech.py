@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.model_settings import ConformerSettings
+from regard.encoder_settings import ConformerSettings
 from regard.models.encoders import Body, Memory, make_positions
 from regard.models.stems import Elements, Stem
 from regard.nn.attention import MultiHeadAttention

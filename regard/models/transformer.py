@@ -169,6 +169,7 @@ class TransformerDecoder(nn.Module):
         self.bounded = self.packed = True
         self.embedding, self.scale = embedding, scale  # of the output, where it has one
         self.positions, self.embedding_norm, self.final = parts.positions, parts.embedding_norm, parts.final
+        self.depth = parts.depth
         self.blocks: Sequence[DecoderBlock] = nn.ModuleList(parts.blocks)  # type: ignore[assignment]
 
     def _scaled(self, x: Tensor) -> Tensor:
@@ -189,7 +190,7 @@ class TransformerDecoder(nn.Module):
         source = None if memory is None else memory.states
         first = self.blocks[0]
         seen, across = first.self_attention.spans(x), None if source is None else first.cross_attention.spans(x, source)
-        x = run_blocks(self.blocks, x, source, seen, across, final=self.final)
+        x = run_blocks(self.blocks, x, source, seen, across, final=self.final, depth=self.depth)
         return x.like(self._scaled(x.values))
 
     def start(self, memory: Memory) -> TransformerState:

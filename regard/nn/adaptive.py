@@ -51,7 +51,8 @@ class AdaptiveHead(nn.Module):
         )
         for parameter in self.parameters():
             nn.init.xavier_uniform_(parameter)
-        self.register_buffer("order", torch.arange(vocabulary, dtype=torch.float32))
+        # Not on the meta device, where this imports torch's compiler (see `count_parameters`).
+        self.register_buffer("order", torch.arange(vocabulary, dtype=torch.float32, device="cpu"))
 
     @torch.no_grad()
     def rank(self, counts: Tensor) -> None:

@@ -92,10 +92,43 @@ def sublayers(x: Tensor, pending: Tensor | None, *each: Sublayer) -> tuple[Tenso
     return x, pending
 
 
+class StochasticDepth(nn.Module):
+    """Huang et al. 2016: while training, the sublayers of block `l` of `L` are each left out of a sequence with
+    probability `p l / L` (their eq. 4 for `p = 1 - p_L`). What stays is divided by the probability that it stays, so
+    that nothing changes in use (eq. 5)."""
+
+    def __init__(self, p: float, layers: int, sublayers: int) -> None:
+        super().__init__()
+        self.p, self.layers, self.sublayers = p, layers, sublayers
+
+    def forward(self, x: Ragged) -> Sequence[Tensor | None]:
+        """For each block `(sublayers, total, 1)`, what each position's sublayers are multiplied by; None: by 1."""
+        if not self.training or self.p == 0.0:
+            return [None] * self.layers
+        rate = torch.arange(1, self.layers + 1, device=x.values.device)[:, None] * (self.p / self.layers)
+        drawn = torch.rand(x.rows, self.layers, self.sublayers, device=x.values.device)
+        factors = (drawn >= rate) / (1.0 - rate)  # (rows, layers, sublayers)
+        return x.spread(factors).permute(1, 2, 0).unsqueeze(-1).unbind()
+
+
+def thinned(f: Callable[[Tensor], Tensor], kept: Tensor | None, number: int) -> Callable[[Tensor], Tensor]:
+    """Sublayer `number` of a block, under what `StochasticDepth` gave for that."""
+    if kept is None:
+        return f
+    factor = kept[number]  # (total, 1), in float32
+
+    def thin(x: Tensor) -> Tensor:
+        y = f(x)
+        return (y * factor).to(y.dtype)
+
+    return thin
+
+
 class Block(nn.Module):
     """A block of a stack, which subclasses define in `run`; it can be compiled, for training alone."""
 
     run: Callable[..., Any]
+    sublayers = 0  # how many stochastic depth can leave out
     compiled: Callable[..., Any] | None = None
 
     def compile_for_training(self) -> None:
@@ -114,6 +147,8 @@ class Block(nn.Module):
 class EncoderBlock(Block):
     """Self-attention, then feed-forward."""
 
+    sublayers = 2
+
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: str, activation: str, dropout: float,
         normalize: str = "layer", gated: bool = False, relative: Relative | None = None, epsilon: float = 1e-5,
@@ -127,14 +162,19 @@ class EncoderBlock(Block):
         self.around_attention = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
-    def run(self, x: Ragged, pending: Tensor | None, seen: Spans | None = None) -> tuple[Ragged, Tensor | None]:
-        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `seen` is what
-        `self_attention.spans` gave for the rows."""
+    def run(
+        self, x: Ragged, pending: Tensor | None, kept: Tensor | None, seen: Spans | None = None
+    ) -> tuple[Ragged, Tensor | None]:
+        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `kept` is of `StochasticDepth`,
+        `seen` what `self_attention.spans` gave for the rows."""
 
         def attend(y: Tensor) -> Tensor:
             return self.self_attention(x.like(y), seen=seen).values
 
-        within = (self.around_attention, attend), (self.around_feed_forward, self.feed_forward)
+        within = (
+            (self.around_attention, thinned(attend, kept, 0)),
+            (self.around_feed_forward, thinned(self.feed_forward, kept, 1)),
+        )
         values, pending = sublayers(x.values, pending, *within)
         return x.like(values), pending
 
@@ -151,7 +191,7 @@ class DecoderBlock(Block):
         epsilon: float = 1e-5, d_head: int | None = None, bias: bool = True, scaled: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.cross = cross
+        self.cross, self.sublayers = cross, 2 + cross
         self.self_attention = MultiHeadAttention(
             d_model, heads, causal=True, relative=relative, d_head=d_head, bias=bias, scaled=scaled
         )
@@ -164,11 +204,11 @@ class DecoderBlock(Block):
         self.around_feed_forward = Residual(d_model, norm, dropout, normalize=normalize, epsilon=epsilon)
 
     def run(
-        self, x: Ragged, pending: Tensor | None, memory: Ragged | None, seen: Spans | None = None,
-        across: Spans | None = None,
+        self, x: Ragged, pending: Tensor | None, kept: Tensor | None, memory: Ragged | None,
+        seen: Spans | None = None, across: Spans | None = None,
     ) -> tuple[Ragged, Tensor | None]:  # fmt: skip
-        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `seen` and `across` are what
-        `spans` of both attentions gave, for the target and for target and source."""
+        """`pending`, here and in what is returned, is yet to be added (`sublayers`); `kept` is of `StochasticDepth`,
+        `seen` and `across` what `spans` of both attentions gave, for the target and for target and source."""
 
         def attend(y: Tensor) -> Tensor:
             return self.self_attention(x.like(y), seen=seen).values
@@ -176,10 +216,11 @@ class DecoderBlock(Block):
         def attend_source(y: Tensor) -> Tensor:
             return self.cross_attention(x.like(y), memory, across).values
 
-        within: list[Sublayer] = [(self.around_self, attend)]
+        within: list[Sublayer] = [(self.around_self, thinned(attend, kept, 0))]
         if self.cross:
-            within.append((self.around_cross, attend_source))
-        values, pending = sublayers(x.values, pending, *within, (self.around_feed_forward, self.feed_forward))
+            within.append((self.around_cross, thinned(attend_source, kept, 1)))
+        within.append((self.around_feed_forward, thinned(self.feed_forward, kept, len(within))))
+        values, pending = sublayers(x.values, pending, *within)
         return x.like(values), pending
 
     def step(
@@ -205,13 +246,14 @@ class DecoderBlock(Block):
 
 
 def run_blocks(
-    blocks: Sequence[EncoderBlock | DecoderBlock], x: Ragged, *given: Any, final: nn.Module | None = None
-) -> Ragged:
+    blocks: Sequence[EncoderBlock | DecoderBlock], x: Ragged, *given: Any, final: nn.Module | None = None,
+    depth: StochasticDepth | None = None,
+) -> Ragged:  # fmt: skip
     """A stack of blocks, one after the other, then the `final` norm, if there is one; `given` is what each block takes
-    besides."""
+    besides. With stochastic `depth` some of their sublayers are left out in training."""
     pending = None
-    for block in blocks:
-        x, pending = block(x, pending, *given)
+    for block, kept in zip(blocks, [None] * len(blocks) if depth is None else depth(x), strict=True):
+        x, pending = block(x, pending, kept, *given)
     if pending is None:
         return x if final is None else x.like(final(x.values))
     dropout = blocks[-1].around_feed_forward.dropout

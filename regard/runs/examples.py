@@ -22,7 +22,7 @@ from regard.fingerprint import CONTENT, Fingerprint
 from regard.loading import vocabulary
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 
 CACHE = "cache"
 COUNTED = 4096  # targets whose tokens are counted at once

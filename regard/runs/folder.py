@@ -15,16 +15,16 @@ from regard.data.examples import data_content
 from regard.data.scan import scan_each
 from regard.data.sides import Sides
 from regard.data_settings import SPLITS
+from regard.encoder_settings import EncoderSettings
 from regard.errors import OutputError
 from regard.fingerprint import CONTENT, Fingerprint, defaults_of, settings_of
 from regard.loading import CONFIG, token_files
-from regard.model_settings import EncoderSettings
 from regard.runs.examples import watched_data
 from regard.runs.tokens import with_tokens
 from regard.settings import Config
 from regard.tasks.task import longest_sequence
 from regard.training.checkpoint import WEIGHTS, checkpoints
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 
 RUN = "run"  # the kind of folder
 # What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,10 +12,17 @@ from regard.models.encoders import Body
 from regard.models.published import clash, encoder_weights, layout_of, put, read_published
 from regard.nn.statistics import statistics
 from regard.runs.tokens import reads_text
+from regard.settings import Config
 from regard.system import load
 from regard.tasks.task import Task
 from regard.training.lora import Adapters
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
+
+# Settings of a part by which the same weights compute something else, in tensors of the same shapes.
+COMPUTED = (
+    "heads", "norm", "normalize", "positions", "activation", "norm_epsilon", "first_position", "scale_scores",
+    "bucket_distance",
+)  # fmt: skip
 
 
 def start_from(task: Task, watcher: Watcher) -> set[str]:
@@ -24,7 +32,8 @@ def start_from(task: Task, watcher: Watcher) -> set[str]:
         folder: str | None = getattr(task.config.start, part)
         if folder is None:
             continue
-        found = _every_name(load(folder, device="cpu").task.model)
+        trained = load(folder, device="cpu").task
+        found = _every_name(trained.model)
         begins = "" if part == "model" else f"{part}."
         shared = {name: tensor for name, tensor in found.items() if name.startswith(begins)}
         if part == "encoder" and len(task.config.sources) > 1 and not reads_text(Path(folder)):
@@ -41,6 +50,8 @@ def start_from(task: Task, watcher: Watcher) -> set[str]:
             if odd:
                 what = f"{odd[0]} is {tuple(shared[odd[0]].shape)}, here {tuple(own[odd[0]].shape)}"
             raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {what}")
+        if unlike := _unlike(task.config, trained.config, part, text=part != "encoder" or reads_text(Path(folder))):
+            raise ConfigError(f"start.{part}: {folder} does not fit this config's [model]: {unlike}")
         for name in fitting:
             own[name][: len(shared[name])].copy_(shared[name][: len(own[name])])
         taken.update(fitting)
@@ -69,6 +80,22 @@ def make_adapters(task: Task, watcher: Watcher) -> Adapters | None:
         f"LoRA of rank {settings.rank} in {len(adapters.layers)} layers; {len(adapters.base)} tensors stay as they are"
     )
     return adapters
+
+
+def _unlike(here: Config, there: Config, part: str, *, text: bool) -> str | None:
+    """A setting of the parts that are taken over by which their weights would compute something else. A part that
+    reads `text` scales its embeddings or does not."""
+    ours, theirs = here.model, there.model
+    pairs: list[tuple[str, Any, Any]] = [("decoder", ours.decoder, theirs.decoder)] if part != "encoder" else []
+    if part != "decoder" and len(here.sources) == len(there.sources):
+        pairs += [("encoder", *both) for both in zip(ours.encoders, theirs.encoders, strict=False)]
+    found = [
+        (f"{name}.{setting}", getattr(one, setting, None), getattr(other, setting, None))
+        for name, one, other in pairs
+        for setting in COMPUTED
+    ]
+    found += [("scale_embeddings", ours.scale_embeddings, theirs.scale_embeddings)] if text else []
+    return next((f"{name} is {there}, here {here}" for name, here, there in found if here != there), None)
 
 
 def _begun(model: nn.Module, part: str) -> tuple[str, ...]:

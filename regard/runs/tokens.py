@@ -13,7 +13,7 @@ from regard.errors import ConfigError, DamagedError, RegardError
 from regard.loading import check_tokenizers, load_sides, token_files, vocabulary
 from regard.runs.examples import already_reported
 from regard.settings import Config
-from regard.training.trainer import Watcher
+from regard.training.watcher import Watcher
 
 
 def with_tokens(config: Config) -> Sides:

@@ -11,6 +11,7 @@ from regard.data.batches import Batches
 from regard.data.sides import Sides
 from regard.fingerprint import Fingerprint
 from regard.loading import choose_device, new_task
+from regard.memory import bound_primitives
 from regard.nn.adaptive import AdaptiveHead
 from regard.runs.examples import (
     store_examples,
@@ -28,7 +29,8 @@ from regard.system import System
 from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, Progress, load_tensors, set_weights
 from regard.training.objectives import make_objective
-from regard.training.trainer import Trainer, Watcher
+from regard.training.trainer import Trainer
+from regard.training.watcher import Watcher
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked
@@ -99,6 +101,8 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
     folder, settings = Path(config.run), config.training
     torch.manual_seed(settings.seed)
     sides, device = Sides.of(config), choose_device(settings.device)
+    if device.type == "cpu" and settings.precision == "bfloat16":
+        bound_primitives()
     sides.target.to(device)
     learn_tokens(sides, folder, watcher)
     task = new_task(sides, device)

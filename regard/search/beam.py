@@ -271,6 +271,7 @@ class _Turn:
             and self.most is not None
             and board.log_prob.shape[1] == self.chooser.width <= WIDEST
             and not board.limits.no_repeat
+            and not board.limits.banned
             and board.limits.repetition == 1.0
             and not board.limits.opening
             and board.limits.prefix_scored

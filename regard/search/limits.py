@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.ragged import round_up
 
-LISTS = ("forbidden", "opening", "before")  # of ids, which stand on the device too
+LISTS = ("forbidden", "opening", "before", "banned")  # of ids, which stand on the device too
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,12 @@ class Limits:
     prefix_scored: bool = True  # whether `log p` and length of what beam search finds count it
     repetition: float = 1.0  # what the scores of tokens that were written are divided by (see `discourage`)
     before: tuple[int, ...] = ()  # what the model read before `bos`, which counts as written there
+    banned: tuple[tuple[int, ...], ...] = ()  # sequences of two or more tokens that no output holds
     _prefix: Tensor = field(init=False, repr=False, compare=False)  # (sources, most of a prefix): -1 beyond its end
     _forbidden: Tensor = field(init=False, repr=False, compare=False)  # on the device, where it is needed
     _opening: Tensor = field(init=False, repr=False, compare=False)
     _before: Tensor = field(init=False, repr=False, compare=False)
+    _banned: Tensor = field(init=False, repr=False, compare=False)  # (sequences, longest of them): -1 before them
     _shortest: Tensor | None = field(
         default=None, init=False, repr=False, compare=False
     )  # (sources,): where they differ
@@ -67,8 +69,11 @@ class Limits:
                 raise ConfigError(f"a prefix holds the closing mark (token {self.eos}), after which nothing can come")
         table = torch.tensor(rows, dtype=torch.long, device=device).view(len(prefix), most)
         object.__setattr__(self, "_prefix", table)
-        for name in LISTS:
-            object.__setattr__(self, f"_{name}", torch.tensor(getattr(self, name), dtype=torch.long, device=device))
+        widest = max(map(len, self.banned), default=0)
+        lists: dict[str, Sequence[Sequence[int] | int]] = {name: getattr(self, name) for name in LISTS}
+        lists["banned"] = [[-1] * (widest - len(tokens)) + list(tokens) for tokens in self.banned]
+        for name, given in lists.items():
+            object.__setattr__(self, f"_{name}", torch.tensor(given, dtype=torch.long, device=device))
 
     def keep(self, sources: Tensor) -> Limits:
         """For some of the sources, in this order."""
@@ -103,7 +108,7 @@ class Limits:
     @property
     def rules(self) -> Hashable:
         """What is the same for all sources."""
-        more = self.opening, self.at_limit, self.prefix_scored, self.repetition, self.before
+        more = self.opening, self.at_limit, self.prefix_scored, self.repetition, self.before, self.banned
         return self.bos, self.eos, self.forbidden, self.no_repeat, *more
 
     def joined(self, others: Sequence[Limits]) -> Limits:
@@ -155,6 +160,8 @@ class Limits:
             log_probs.index_fill_(-1, self._forbidden, -math.inf)
         if self.no_repeat:
             self._ban_repeats(log_probs, written, length + 1)
+        if self.banned:
+            self._ban_sequences(log_probs, written, length)
         if self.shortest:
             least = self.shortest if self._shortest is None else self._shortest
             log_probs[..., self.eos].masked_fill_((length < least)[:, None], -math.inf)
@@ -240,6 +247,16 @@ class Limits:
         closing = log_probs[..., self.eos].clone()
         log_probs.scatter_reduce_(-1, grams[..., -1].clamp(min=0), banned, "amin")
         log_probs[..., self.eos] = closing
+
+    def _ban_sequences(self, log_probs: Tensor, written: Tensor, length: Tensor) -> None:
+        """Every token that would complete one of the `banned` sequences at -inf, in place."""
+        begun, last = self._banned[:, :-1], self._banned[:, -1]
+        back = torch.arange(begun.shape[1] - 1, -1, -1, device=written.device)
+        place = (length[:, None, None] - back).expand(*written.shape[:2], -1)
+        tail = written.gather(-1, place.clamp(min=0)).masked_fill(place < 0, -2)  # -2: before the first token
+        complete = ((tail.unsqueeze(-2) == begun) | (begun < 0)).all(-1)  # (sources, width, sequences)
+        barred = torch.where(complete, -math.inf, math.inf).to(log_probs.dtype)
+        log_probs.scatter_reduce_(-1, last.expand_as(complete), barred, "amin")
 
 
 def length_penalty(kind: str, alpha: float, length: Tensor) -> Tensor:

@@ -23,20 +23,21 @@ GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed n
 
 def sample(
     model: Stepper, state: Any, *, limits: Limits, keys: Tensor, count: int = 1, temperature: float = 1.0,
-    epsilon: float = 0.0, top_k: int = 0, top_p: float = 1.0,
+    epsilon: float = 0.0, top_k: int = 0, top_p: float = 1.0, typical_p: float = 1.0,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """`count` outputs of each source, drawn token by token; `log_prob` is the model's own, before the limits.
 
     `state` is the model's before the first token, or a `LazyStart`. `keys` `(sources,)` are whole numbers of 64 bits,
     from which all draws of a source follow (see `line_keys`). The limits are applied first, the repetition penalty
-    before all others, then the `temperature`, `epsilon`, `top_k` and `top_p`, in this order.
+    before all others, then the `temperature`, `top_k`, `top_p`, `typical_p` and `epsilon`, in this order.
     """
     if not len(limits.longest):
         return []
     step, normalised = scoring(model)
     search = Sampling(
-        limits, keys, count, temperature=temperature, epsilon=epsilon, top_k=top_k, top_p=top_p, normalised=normalised
-    )
+        limits, keys, count, temperature=temperature, epsilon=epsilon, top_k=top_k, top_p=top_p, typical_p=typical_p,
+        normalised=normalised,
+    )  # fmt: skip
     return drive(step, started(state), search)
 
 
@@ -45,12 +46,13 @@ class Sampling(IncrementalSearch):
 
     def __init__(
         self, limits: Limits, keys: Tensor, count: int = 1, *, temperature: float = 1.0, epsilon: float = 0.0,
-        top_k: int = 0, top_p: float = 1.0, rows: int = 1, normalised: bool = True,
+        top_k: int = 0, top_p: float = 1.0, typical_p: float = 1.0, rows: int = 1, normalised: bool = True,
     ) -> None:  # fmt: skip
         """The first turn has so many `rows` for each source: one, or as many as there are samples. It is advanced by
         logits or, `normalised`, by log-probabilities."""
         self.limits, self.count, self.normalised = limits, count, normalised
         self.temperature, self.epsilon, self.top_k, self.top_p = temperature, epsilon, top_k, top_p
+        self.typical_p = typical_p
         sources, device = len(limits.longest), limits.longest.device
         self.keys = keys.to(device)
         self.length = torch.zeros(1, dtype=torch.long, device=device)  # (1,) or (sources,): tokens of each sample
@@ -70,8 +72,8 @@ class Sampling(IncrementalSearch):
 
     @property
     def kind(self) -> Hashable:
-        how = (self.count, self.temperature, self.epsilon, self.top_k, self.top_p, self.normalised)
-        return Sampling, how, self.written.shape[1], self.limits.rules
+        how = (self.temperature, self.epsilon, self.top_k, self.top_p, self.typical_p)
+        return Sampling, self.count, how, self.normalised, self.written.shape[1], self.limits.rules
 
     def advance(self, given: Tensor) -> Tensor | None:
         limits, rows = self.limits, None
@@ -86,7 +88,8 @@ class Sampling(IncrementalSearch):
         if limits.repetition != 1.0:
             odds = self._normal(limits.discourage(scores.clone(), self.written, self.length))
         odds = limits.apply(odds, self.written, self.length) / self.temperature
-        odds = filter_top(filter_epsilon(odds, self.epsilon), self.top_k, self.top_p)
+        odds = filter_typical(filter_top(odds, self.top_k, self.top_p), self.typical_p)
+        odds = filter_epsilon(odds, self.epsilon)
         nowhere = (odds == -math.inf).all(-1)  # the limits left no way on: close
         odds = odds.masked_fill(nowhere.unsqueeze(-1), 0.0)
         each = torch.arange(self.count, device=given.device)
@@ -188,12 +191,24 @@ def filter_top(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
     if top_k and top_k < log_probs.shape[-1]:
         least = log_probs.topk(top_k, dim=-1).values[..., -1:]
         log_probs = log_probs.masked_fill(log_probs < least, -math.inf)
-    if top_p < 1.0:
-        ranked, order = log_probs.sort(dim=-1, descending=True)
-        probs = ranked.softmax(-1)
-        beyond = probs.cumsum(-1) - probs >= top_p  # the share above a token already holds top_p
-        log_probs = log_probs.masked_fill(beyond.gather(-1, order.argsort(-1)), -math.inf)
-    return log_probs
+    return _keep_first(log_probs, log_probs.argsort(dim=-1, descending=True), top_p) if top_p < 1.0 else log_probs
+
+
+def filter_typical(log_probs: Tensor, typical_p: float) -> Tensor:
+    """Locally typical sampling (Meister et al. 2023): of the tokens by `|-log p - H|`, H being the entropy, the first
+    that hold `typical_p`."""
+    if typical_p == 1.0:
+        return log_probs
+    normal = log_probs.log_softmax(-1)
+    entropy = torch.special.entr(normal.exp()).sum(-1, keepdim=True)
+    return _keep_first(log_probs, (-normal - entropy).abs().argsort(dim=-1), typical_p)
+
+
+def _keep_first(log_probs: Tensor, order: Tensor, share: float) -> Tensor:
+    """Keep the first tokens in this order that hold this share of the probability."""
+    probs = log_probs.gather(-1, order).softmax(-1)
+    beyond = probs.cumsum(-1) - probs >= share  # those before a token already hold it
+    return log_probs.masked_fill(beyond.gather(-1, order.argsort(-1)), -math.inf)
 
 
 def _hypotheses(written: Tensor, log_prob: Tensor, eos: int) -> list[Hypothesis]:

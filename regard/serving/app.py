@@ -26,7 +26,7 @@ def create_app(service: Service) -> Guard:
     app = FastAPI(
         title="Regard",
         version=regard.__version__,
-        description="Models that turn one thing into another, and what they attend to.",
+        description="Sequence-to-sequence models and language models over HTTP, and what they attend to.",
         docs_url=None,  # this and the next would load scripts from a network
         redoc_url=None,
     )

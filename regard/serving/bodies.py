@@ -43,16 +43,17 @@ class StrictRoute(APIRoute):
         handle, wants_body = super().get_route_handler(), self.body_field is not None
 
         async def strictly(request: Request) -> Response:
-            if wants_body and not _is_json(request.headers.get("content-type", "")):
+            if wants_body and not is_json(request):
                 raise Refused(415, "unsupported_media_type", "a body here is JSON, with Content-Type: application/json")
             return await handle(StrictRequest(request.scope, request.receive))
 
         return strictly
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(request: Request) -> bool:
+    """Whether a body says that it is JSON."""
     message = Message()
-    message["content-type"] = content_type
+    message["content-type"] = request.headers.get("content-type", "")
     return message.get_content_type() == "application/json"
 
 

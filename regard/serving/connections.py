@@ -1,8 +1,11 @@
-"""Connections of the server: how long a client may take to say what it wants, and which go when there are too many."""
+"""Connections of the server: how long a client may take to send a request and to read an answer, and which connections
+are closed when there are too many."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import ClassVar
 
 import h11
@@ -11,18 +14,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.limits import Limits
 
 HEADER_BYTES = 2**16  # of a request, all of them
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: a socket that is closed sends nothing more
 
 
 class BoundedProtocol(H11Protocol):
     """HTTP of one connection. One that sends no whole headers in time is closed: else clients that send a byte now and
-    then (Slowloris) could hold connections for good. Nor can many at once keep others out: with too many connections
-    that which has waited longest between requests, or within headers, is closed for a new one."""
+    then (Slowloris) could hold connections for good. So is one that does not read what it is sent. Nor can many at once
+    keep others out: with too many connections that which has waited longest between requests, or within headers, is
+    closed for a new one."""
 
     limits: ClassVar[Limits]
     waiting: ClassVar[dict[BoundedProtocol, asyncio.TimerHandle | None]]  # those in no request, oldest first
+    unread: asyncio.TimerHandle | None = None  # until when the client has to read what was sent
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # writing pauses as soon as the kernel takes no more
         self._wait(within=True)
         while len(self.connections) > self.limits.connections and len(self.waiting) > 1:
             oldest = next(iter(self.waiting))
@@ -31,7 +38,16 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        self._was_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread = self.loop.call_later(self.limits.send_timeout, self._abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._was_read()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -45,6 +61,17 @@ class BoundedProtocol(H11Protocol):
         """Send what is still to be sent, and no more."""
         self._leave()
         self.transport.close()
+
+    def _abort(self) -> None:
+        """Drop the connection, and what was to be sent; else the kernel would keep it and try on."""
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self.transport.abort()
+
+    def _was_read(self) -> None:
+        """Nothing waits for the client to read it."""
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
 
     def _look(self) -> None:
         """Count time while headers are not whole; between two requests uvicorn does."""

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.batches import IGNORED
+from regard.data.batch import IGNORED
+from regard.data.modality import Picture
 from regard.data.side import Field, Item
 from regard.data.tokens import clean
 from regard.evaluation.alignment import Weights, links
+from regard.explain.saved import png
 from regard.inspection.doubt import Doubt, repetition, uncovered
 from regard.search_settings import Search
 from regard.serving.messages import Alternative, DoubtSigns, Flag, Generation, Scored, TokenInfo, Word, Written
@@ -59,7 +61,10 @@ def describe(task: Task, findings: Sequence[Finding]) -> list[list[Written]]:
         for wanted, add in (("tokens", _add_tokens), ("alignment", _add_attention)):
             if asking := [pair for pair in flat if getattr(pair.finding.request, wanted)]:
                 add(task, asking)
-    return [[_written(task, pair) for pair in row] for row in pairs]
+    pictures: Iterator[Picture | None] = iter(
+        task.target.pictures([pair.output.text for pair in flat]) if task.target.pixels else [None] * len(flat)
+    )
+    return [[_written(task, pair, next(pictures)) for pair in row] for row in pairs]
 
 
 def _add_tokens(task: TextGeneration, pairs: Sequence[_Pair]) -> None:
@@ -121,7 +126,7 @@ def _ranked(task: TextGeneration, pairs: Sequence[_Pair]) -> Iterator[tuple[int,
 def _alternatives(task: Task, ids: Sequence[int], log_probs: Sequence[float]) -> list[Alternative]:
     names = task.target.marks.names
     return [
-        Alternative(text=names[i] if i in names else task.target.pieces([i])[0], id=i, log_prob=log_prob(x))
+        Alternative(text=names[i] if i in names else task.target.candidate(i), id=i, log_prob=log_prob(x))
         for i, x in zip(ids, log_probs, strict=True)
     ]
 
@@ -149,13 +154,14 @@ def _add_attention(task: TextGeneration, pairs: Sequence[_Pair]) -> None:
         pairs[i].attention = attention
 
 
-def _written(task: Task, pair: _Pair) -> Written:
+def _written(task: Task, pair: _Pair, picture: Picture | None) -> Written:
     output, attention = pair.output, pair.attention
+    drawn = None if picture is None else png(picture)
     coverage = None if attention is None else np.nan_to_num(attention).sum(0, dtype=np.float64).round(4).tolist()
     return Written(
-        text=output.text, score=finite(output.score), log_prob=finite(output.log_prob), tokens=pair.tokens,
-        words=pair.words, alignment=None if attention is None else links(attention), coverage=coverage,
-        doubt=_doubt(task, pair), flags=list(_flags(task, pair, coverage)),
+        text=output.text, picture=drawn, score=finite(output.score), log_prob=finite(output.log_prob),
+        tokens=pair.tokens, words=pair.words, alignment=None if attention is None else links(attention),
+        coverage=coverage, doubt=_doubt(task, pair), flags=list(_flags(task, pair, coverage)),
         source_tokens=task.source.length(pair.finding.item), output_tokens=len(output.tokens),
     )  # fmt: skip
 

@@ -3,7 +3,8 @@
     document = plain("One. Two.\\n\\nThree.")
     document.join([translate(sentence) for sentence in document.sentences])
 
-Joining the sentences as they were gives the input again, to the byte. HTML is in `markup.py`.
+Joining the sentences as they were gives the input again, to the byte (of a Word document, the same text in the same
+formats). HTML is in `markup.py`, documents of word processors in `office.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 
 from regard.serving.sentences import LONGEST, sentences
 
-Format = Literal["text", "html", "markdown", "subtitles"]
+Format = Literal["text", "html", "markdown", "subtitles", "docx", "odt"]
 Links = Sequence[tuple[int, int]]  # (source word, target word)
 
 
@@ -25,6 +26,7 @@ class Unit(ABC):
 
     text: str
     needs_links = False  # to know where something in it goes
+    grows = False  # what stands in the document is its translation as it is, and can be sent while it is written
 
     @abstractmethod
     def put(self, written: str, links: Links | None = None) -> str:
@@ -36,6 +38,7 @@ class PlainSentence(Unit):
     """One that has nothing but its text."""
 
     text: str
+    grows = True
 
     def put(self, written: str, links: Links | None = None) -> str:
         return written
@@ -69,9 +72,10 @@ class Document:
 def split(text: str, form: Format, *, language: str = "", longest: int = LONGEST) -> Document:
     """A document of some form; see `sentences` for what the others are."""
     from regard.serving.markup import markup
+    from regard.serving.office import docx, odt
 
     makers: dict[Format, Callable[..., Document]] = {
-        "text": plain, "html": markup, "markdown": markdown, "subtitles": subtitles,
+        "text": plain, "html": markup, "markdown": markdown, "subtitles": subtitles, "docx": docx, "odt": odt,
     }  # fmt: skip
     return makers[form](text, language=language, longest=longest)
 

@@ -39,8 +39,3 @@ async def json_object(request: Request) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Refused(400, "bad_request", "the body is no JSON object")
     return content
-
-
-def is_json(request: Request) -> bool:
-    """Whether a body says that it is JSON."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import secrets
 import sys
@@ -47,9 +48,14 @@ def refusal(refused: Refused, request_id: str = "") -> JSONResponse:
     """What a request gets that is not answered."""
     message = refused.message.encode("utf-8", "replace").decode()  # it may quote half a character
     content = {"code": refused.code, "message": message, "type": _kind(refused.status)}
-    response = JSONResponse({"error": content | ({"request_id": request_id} if request_id else {})}, refused.status)
+    return refusing(refused, {"error": content | ({"request_id": request_id} if request_id else {})}, refused.status)
+
+
+def refusing(refused: Refused, content: dict[str, Any], status: int) -> JSONResponse:
+    """What a request gets that is not answered, in the form of any protocol."""
+    response = JSONResponse(content, status)
     if refused.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, -int(-refused.retry_after // 1)))
+        response.headers["Retry-After"] = str(max(1, math.ceil(refused.retry_after)))
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -71,6 +71,8 @@ class Jobs:
         task, found = self.system.task, list[Any]()
         for start in range(0, len(ask.sources), SLICE):
             targets = ask.targets[start : start + SLICE]
+            for target in targets:
+                task.target.check_output(target)
             with self._fields(ask.sources[start : start + SLICE], start) as fields:
                 for number, what in enumerate(task.unfit_pairs(fields, targets), start):
                     if what:
@@ -92,8 +94,10 @@ class Jobs:
 
     def _explain(self, ask: Explain) -> Job:
         most = self.uploads.limits.max_length  # memory grows with the square of the target
-        if ask.target is not None and (count := len(self.system.task.target.encode(ask.target))) > most:
-            raise DataError(f"the target has {count:,} tokens, more than {most:,}, the limit here")
+        if ask.target is not None:
+            self.system.task.target.check_output(ask.target)
+            if (count := len(self.system.task.target.encode(ask.target))) > most:
+                raise DataError(f"the target has {count:,} tokens, more than {most:,}, the limit here")
         search = self.search(ask.search)
         with self._fields([ask.source]) as (given,):
             target = ask.target if ask.method == "attention" else self._attributable(given, ask.target, search)

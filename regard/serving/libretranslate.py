@@ -17,11 +17,13 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 import regard
-from regard.serving.documents import Format
-from regard.serving.forms import Upload, form_fields, is_json, json_object
+from regard.serving.bodies import is_json
+from regard.serving.documents import Format, split
+from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
 from regard.serving.messages import Refused
 from regard.serving.native import address_of, key_of
+from regard.serving.office import OFFICE, repack, unpack
 from regard.serving.openapi import FORM, JSON, MULTIPART, answers, schema_of, takes, with_file
 from regard.serving.routes import route_class
 from regard.serving.service import Service
@@ -30,7 +32,10 @@ from regard.serving.translating import Translated, Translating, translate_all
 FORMATS: dict[str, Format] = {"text": "text", "html": "html"}
 FILES: dict[str, tuple[Format, str]] = {  # by the ending of their names: how they are read, and of what media type
     ".txt": ("text", "text/plain"), ".md": ("markdown", "text/markdown"), ".html": ("html", "text/html"),
-    ".htm": ("html", "text/html"), ".srt": ("subtitles", "application/x-subrip"), ".vtt": ("subtitles", "text/vtt"),
+    ".htm": ("html", "text/html"), ".srt": ("subtitles", "application/x-subrip; charset=utf-8"),
+    ".vtt": ("subtitles", "text/vtt"),
+    ".docx": ("docx", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    ".odt": ("odt", "application/vnd.oasis.opendocument.text"),
 }  # fmt: skip
 BOM = "\ufeff"
 KEPT_SECONDS = 1800.0  # that a translated file can be fetched
@@ -51,10 +56,10 @@ class TranslateRequest(BaseModel):
     """Texts to translate."""
 
     q: str | list[str] = Field(description="the text, or several", examples=["One apple."])
-    source: str = Field(description="its language; auto: it is detected", examples=["en"])
+    source: str = Field(description="the language of the text; auto: detect it", examples=["en"])
     target: str = Field(description="the language to translate it into", examples=["de"])
     format: Literal["text", "html"] = "text"
-    alternatives: int = Field(0, ge=0, description="how many more translations there should be")
+    alternatives: int = Field(0, ge=0, description="number of further translations")
     api_key: str = ""
 
 
@@ -190,14 +195,17 @@ def router(service: Service) -> APIRouter:
         if PurePath(name).suffix.lower() not in FILES:
             raise Refused(400, "bad_request", f"only files of these kinds are translated: {', '.join(FILES)}")
         form, media_type = FILES[PurePath(name).suffix.lower()]
-        try:
-            text = file.content.decode("utf-8")
-        except UnicodeDecodeError:
-            raise Refused(400, "bad_request", "the file is not UTF-8 text") from None
-        mark = BOM if text.startswith(BOM) else ""
         how = Translating(form=form, split=True)
-        found = await _answer(service, [text.removeprefix(BOM)], given, how, several=False)
-        key = downloads.put(name, media_type, (mark + found["translatedText"]).encode())
+        if form in OFFICE:
+            texts = await asyncio.to_thread(unpack, file.content, form)
+            found = await _answer(service, list(texts.values()), given, how, several=True)
+            translated = dict(zip(texts, found["translatedText"], strict=True))
+            content = await asyncio.to_thread(repack, file.content, translated)
+        else:
+            text = _decoded(file.content)
+            found = await _answer(service, [text.removeprefix(BOM)], given, how, several=False)
+            content = (text[: text.startswith(BOM)] + found["translatedText"]).encode()
+        key = downloads.put(name, media_type, content)
         return {"translatedFileUrl": f"{request.base_url}download_file/{key}"}
 
     @paths.get(
@@ -211,7 +219,7 @@ def router(service: Service) -> APIRouter:
         stem, suffix = PurePath(file.name).stem, PurePath(file.name).suffix
         plain = "".join(x if x.isascii() and (x.isalnum() or x in "-_. ") else "_" for x in stem)[:80]
         headers = {"Content-Disposition": f'attachment; filename="{plain}_translated{suffix.lower()}"'}
-        return Response(file.content, media_type=f"{file.media_type}; charset=utf-8", headers=headers)
+        return Response(file.content, media_type=file.media_type, headers=headers)
 
     @paths.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
@@ -245,7 +253,7 @@ async def _answer(
     detected = [Detected(source, 1.0)] * len(texts)
     if source.lower() == AUTO:
         sources = list(dict.fromkeys(one.pair.source for one in known if one.pair.target.lower() == target.lower()))
-        detected = [(await asyncio.to_thread(detect, text, sources or [AUTO]))[0] for text in texts]
+        detected = await asyncio.to_thread(_languages_of, texts, how.form, sources or [AUTO])
     found: dict[int, Translated] = {}
     for language in dict.fromkeys(one.language for one in detected):
         mine = [i for i, one in enumerate(detected) if one.language == language]
@@ -264,6 +272,14 @@ async def _answer(
     return answer if several else {name: value[0] for name, value in answer.items()}
 
 
+def _languages_of(texts: Sequence[str], form: Format, candidates: Sequence[str]) -> list[Detected]:
+    """In which language each text is written; parts of one document in one language."""
+    plain = ["\n".join(split(text, form).sentences) for text in texts]
+    if form in OFFICE:
+        return [detect("\n".join(plain), candidates)[0]] * len(texts)
+    return [detect(text, candidates)[0] for text in plain]
+
+
 def _languages(known: Sequence[Route]) -> list[dict[str, Any]]:
     """Every language, with those that it can be translated into and itself, as LibreTranslate lists them."""
     codes = dict.fromkeys(code for one in known for code in (one.pair.source, one.pair.target))
@@ -278,6 +294,14 @@ def _detected(one: Detected) -> dict[str, Any]:
 
 
 # What requests bring
+
+
+def _decoded(content: bytes) -> str:
+    """The text of a file."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(400, "bad_request", "the file is not UTF-8 text") from None
 
 
 async def _fields(request: Request) -> dict[str, Any]:

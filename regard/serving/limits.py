@@ -13,31 +13,37 @@ OURS = ("precision", "batch_tokens", "max_source", "stride")  # search settings 
 
 
 class Limits(Section):
-    """What a request may ask for; what is beyond is refused before a model sees it."""
+    """Limits of a request; whatever exceeds them is refused before a model sees it."""
 
-    body_bytes: int = Field(32 * 2**20, ge=1024, le=2**32, description="most bytes of a request")
-    all_bytes: int = Field(512 * 2**20, ge=1024, le=2**40, description="most bytes of all requests at once")
-    connections: int = Field(1000, ge=1, le=10**6, description="most connections at once")
-    inputs: int = Field(256, ge=1, le=10**6, description="most inputs of a request")
-    characters: int = Field(100_000, ge=1, le=10**9, description="most characters of all texts of a request")
-    beam: int = Field(16, ge=1, le=1000, description="widest beam, and most samples (mbr)")
-    nbest: int = Field(16, ge=1, le=1000, description="most outputs of an input")
-    max_length: int = Field(1024, ge=1, le=10**6, description="most tokens of an output")
-    alternatives: int = Field(20, ge=0, le=1000, description="most alternatives of a token")
+    body_bytes: int = Field(32 * 2**20, ge=1024, le=2**32, description="maximum bytes of a request")
+    all_bytes: int = Field(512 * 2**20, ge=1024, le=2**40, description="maximum bytes of all requests at once")
+    connections: int = Field(1000, ge=1, le=10**6, description="maximum connections at once")
+    inputs: int = Field(256, ge=1, le=10**6, description="maximum inputs of a request")
+    characters: int = Field(100_000, ge=1, le=10**9, description="maximum characters of all texts of a request")
+    beam: int = Field(16, ge=1, le=1000, description="maximum beam size, and maximum samples (mbr)")
+    nbest: int = Field(16, ge=1, le=1000, description="maximum outputs of an input")
+    max_length: int = Field(1024, ge=1, le=10**6, description="maximum tokens of an output")
+    alternatives: int = Field(20, ge=0, le=1000, description="maximum alternatives of a token")
     attributed: int = Field(
-        48, ge=1, le=10**4, description="most tokens of a source, and of a target, that gradient and erasure explain"
+        48, ge=1, le=10**4, description="maximum tokens of a source, and of a target, for gradient and erasure"
     )
-    pixels: int = Field(20_000_000, ge=1, le=10**8, description="most pixels of a picture, or of a frame of a clip")
-    clip_pixels: int = Field(1_000_000_000, ge=1, le=10**10, description="most pixels of all frames of a clip")
-    seconds: float = Field(120.0, gt=0, le=86_400, description="longest recording or clip, in seconds")
-    queue: int = Field(512, ge=1, le=10**6, description="most inputs of a model that wait or are worked on")
-    timeout: float = Field(120.0, gt=0, le=86_400, description="seconds until a request is answered, or given up")
+    pixels: int = Field(
+        20_000_000, ge=1, le=10**8,
+        description="maximum pixels of an image, of a frame of a video, or of all images in an answer",
+    )  # fmt: skip
+    clip_pixels: int = Field(1_000_000_000, ge=1, le=10**10, description="maximum pixels of all frames of a video")
+    seconds: float = Field(120.0, gt=0, le=86_400, description="maximum length of a recording or video, in seconds")
+    queue: int = Field(512, ge=1, le=10**6, description="maximum inputs of a model that wait or are being decoded")
+    timeout: float = Field(120.0, gt=0, le=86_400, description="seconds until a request is answered or given up")
     header_timeout: float = Field(
-        10.0, gt=0, le=3600, description="seconds in which the headers of a request have to arrive"
+        10.0, gt=0, le=3600, description="seconds in which the headers of a request must arrive"
     )
-    body_timeout: float = Field(30.0, gt=0, le=3600, description="seconds in which a request has to arrive")
-    per_minute: int = Field(0, ge=0, le=10**7, description="requests a minute of each key or address (0: any number)")
-    burst: int = Field(60, ge=1, le=10**6, description="of these, requests at once")
+    body_timeout: float = Field(30.0, gt=0, le=3600, description="seconds in which a request must arrive")
+    send_timeout: float = Field(
+        60.0, gt=0, le=3600, description="seconds in which a client must read an answer, or an event of a stream"
+    )
+    per_minute: int = Field(0, ge=0, le=10**7, description="requests per minute for each key or address (0: unlimited)")
+    burst: int = Field(60, ge=1, le=10**6, description="how many of these may come at once")
 
     @model_validator(mode="after")
     def _fits(self) -> Limits:

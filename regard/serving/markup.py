@@ -95,8 +95,11 @@ def _tag_end(text: str, at: int) -> int:
     return -1
 
 
-def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
-    """HTML, a whole page or a part of one."""
+def markup(
+    text: str, *, language: str = "", longest: int = LONGEST, inline: frozenset[str] = INLINE,
+    points: frozenset[str] = IN_LINE,
+) -> Document:  # fmt: skip
+    """HTML, a whole page or a part of one; or XML with other elements `inline`, and others without text (`points`)."""
     parts: list[str | Unit] = []
     run, preformatted = InlineRun(), 0
 
@@ -107,7 +110,9 @@ def markup(text: str, *, language: str = "", longest: int = LONGEST) -> Document
 
     tokens = _with_untouched(scan(text))
     for token in tokens:
-        if not token.name or token.name in INLINE or token.name in IN_LINE:
+        if token.name in points:
+            run.point(token.raw)
+        elif not token.name or token.name in inline:
             run.add(token)
         elif token.name == "untouched":
             run.keep(token.raw)
@@ -173,7 +178,7 @@ class InlineRun:
                 self._read_as(html.unescape(entity[0]), entity[0])
                 at = entity.end()
             self._read(token.raw[at:])
-        elif token.alone or token.name in IN_LINE:
+        elif token.alone:
             self.point(token.raw)
         elif token.closes:
             self._close(token)

@@ -51,7 +51,7 @@ Base64 = Annotated[
 
 
 class Blob(Message):
-    """The content of a file: a picture, a recording, a clip."""
+    """The content of a file: an image, a recording or a video."""
 
     data: Base64 = Field(description="the file, in base64")
 
@@ -109,6 +109,7 @@ class Written(Message):
     """An output."""
 
     text: str
+    picture: Base64 | None = Field(None, description="the output as a PNG in base64, if the model writes pictures")
     score: float  # what it was ranked by
     log_prob: float
     tokens: list[TokenInfo] | None = None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import TypeAdapter
 
 from regard.errors import ModelError
 from regard.serving.bodies import StrictRoute
+from regard.serving.events import DONE, event, streamed
 from regard.serving.glossary import Glossary
 from regard.serving.messages import Generation, ModelInfo, Refused, Source, Written
 from regard.serving.schemas import (
@@ -31,10 +31,10 @@ from regard.serving.schemas import (
     Usage,
 )
 from regard.serving.service import Service
-from regard.serving.translating import Translated, Translating, translate_all
+from regard.serving.translating import Translated, Translating, translate_all, translate_streaming
 
 OUTPUTS = TypeAdapter(list[list[Written]])
-EVENTS = "text/event-stream"
+WHOLE = TypeAdapter(dict[str, Any])
 
 
 def key_of(request: Request) -> str | None:
@@ -65,17 +65,16 @@ def router(service: Service) -> APIRouter:
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Write outputs: translations, captions, transcripts, continuations, labels."""
         name, request_id = service.model(body.model).name, request.state.request_id
-        if body.split or body.format == "html":
-            found = await translate_all(service, _texts(body), _translating(body))
-            content = _document(GenerateResponse(id=request_id, model=name, outputs=[], usage=usage([])), found)
-            return Response(content.model_dump_json(), media_type="application/json")
-        asked = _generation(body)
+        cut = body.split or body.format == "html"
         if body.stream:
-            events = _events(service, asked, body.timeout)
-            first = await anext(events)  # what is refused at once is refused with its status
-            return StreamingResponse(_after(first, events), media_type=EVENTS, headers={"Cache-Control": "no-store"})
-        outputs = await service.generate(asked, deadline=body.timeout)
-        content = GenerateResponse(id=request_id, model=name, outputs=outputs, usage=usage(outputs))
+            events = _text_events(service, body) if cut else _events(service, _generation(body), body.timeout)
+            return await streamed(events)
+        if cut:
+            parts = _whole(await translate_all(service, _texts(body), _translating(body)))
+        else:
+            outputs = await service.generate(_generation(body), deadline=body.timeout)
+            parts = {"outputs": outputs, "usage": usage(outputs)}
+        content = GenerateResponse(id=request_id, model=name, **parts)
         return Response(content.model_dump_json(), media_type="application/json")
 
     @routes.post("/score", response_model=ScoreResponse)
@@ -175,7 +174,9 @@ def _texts(body: GenerateRequest) -> list[str]:
     texts = [one for one in inputs if isinstance(one, str)]
     if len(texts) < len(inputs):
         raise Refused(422, "unprocessable", "split and format are for texts")
-    for name in ("stream", "prefix", "phrases", "tokens", "alignment", "trace"):
+    if body.stream and len(texts) != 1:
+        raise Refused(422, "unprocessable", f"one input is streamed at a time, not {len(texts)}")
+    for name in ("prefix", "phrases", "tokens", "alignment", "trace"):
         if getattr(body, name):
             raise Refused(422, "unprocessable", f"{name} does not go with split or format html")
     return texts
@@ -188,8 +189,8 @@ def _translating(body: GenerateRequest) -> Translating:
     )  # fmt: skip
 
 
-def _document(answer: GenerateResponse, found: Sequence[Translated]) -> GenerateResponse:
-    """Texts that were cut, and what was written for each of their sentences."""
+def _whole(found: Sequence[Translated]) -> dict[str, Any]:
+    """Texts that were cut, and what was written for each of their sentences, as parts of an answer."""
     outputs, sentences = [], []
     for text in found:
         best = [sentence.outputs[0] for sentence in text.sentences if sentence.outputs]
@@ -200,7 +201,7 @@ def _document(answer: GenerateResponse, found: Sequence[Translated]) -> Generate
         )  # fmt: skip
         outputs.append([whole])
         sentences.append([Sentence(source=one.source, outputs=one.outputs) for one in text.sentences])
-    return answer.model_copy(update={"outputs": outputs, "usage": usage(outputs), "sentences": sentences})
+    return {"outputs": outputs, "usage": usage(outputs), "sentences": sentences}
 
 
 async def _events(service: Service, asked: Generation, deadline: float | None) -> AsyncIterator[str]:
@@ -212,23 +213,30 @@ async def _events(service: Service, asked: Generation, deadline: float | None) -
                 begun = True
                 so_far += delta.text
                 if delta.done is None:
-                    yield _event({"index": delta.index, "delta": delta.text, "text": so_far})
+                    yield event({"index": delta.index, "delta": delta.text, "text": so_far})
                 else:
                     outputs = OUTPUTS.dump_python([delta.done], mode="json")
-                    yield _event({"outputs": outputs, "usage": usage([delta.done]).model_dump()})
+                    yield event({"outputs": outputs, "usage": usage([delta.done]).model_dump()})
     except Refused as refused:
         if not begun:
             raise
-        yield _event({"error": {"code": refused.code, "message": refused.message}})
-    yield "data: [DONE]\n\n"
+        yield event({"error": {"code": refused.code, "message": refused.message}})
+    yield DONE
 
 
-async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    async with aclosing(rest):  # type: ignore[type-var]
-        yield first
-        async for event in rest:
-            yield event
-
-
-def _event(content: Any) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+async def _text_events(service: Service, body: GenerateRequest) -> AsyncIterator[str]:
+    """A text that is cut, as it is written; last the outputs, or what went wrong."""
+    (text,), so_far = _texts(body), ""
+    try:
+        async with aclosing(translate_streaming(service, text, _translating(body))) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                if isinstance(part, str):
+                    so_far += part
+                    yield event({"index": 0, "delta": part, "text": so_far})
+                else:
+                    yield event(WHOLE.dump_python(_whole([part]), mode="json"))
+    except Refused as refused:
+        if not so_far:
+            raise
+        yield event({"error": {"code": refused.code, "message": refused.message}})
+    yield DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import time
@@ -10,14 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from fastapi.responses import Response, StreamingResponse
-
+from regard.serving.events import DONE, event
 from regard.serving.messages import Refused, TokenInfo
 from regard.serving.openai_requests import CompletionRequest
 from regard.serving.openai_texts import SpelledToken, TextDelta, TokenUsage, WrittenText
 
-EVENTS = "text/event-stream"
-DONE = "data: [DONE]\n\n"
 LEAST = -9999.0  # what stands for a log-probability of minus infinity
 NAMED = {"unauthorized": "invalid_api_key", "unknown_model": "model_not_found", "rate_limited": "rate_limit_exceeded"}
 
@@ -117,37 +113,27 @@ class Chat:
         return {**self.head, "choices": [choice]}
 
 
-async def streamed(form: StreamForm, deltas: AsyncIterator[TextDelta | TokenUsage], *, usage: bool) -> Response:
-    """An answer as events. What is refused before the first is refused with its status."""
-    first = await anext(deltas)
-    return StreamingResponse(
-        _events(form, first, deltas, usage=usage), media_type=EVENTS, headers={"Cache-Control": "no-store"}
-    )
-
-
-async def _events(
-    form: StreamForm, first: TextDelta | TokenUsage, deltas: AsyncIterator[TextDelta | TokenUsage], *, usage: bool
+async def form_events(
+    form: StreamForm, deltas: AsyncIterator[TextDelta | TokenUsage], *, usage: bool
 ) -> AsyncIterator[str]:
-    async with aclosing(deltas):  # type: ignore[type-var]
-        for part in form.opening():
-            yield event(part)
-        try:
-            if isinstance(first, TextDelta):
-                yield event(form.part(first))
+    """An answer as events."""
+    opened = False
+    try:
+        async with aclosing(deltas):  # type: ignore[type-var]
             async for delta in deltas:
+                for part in () if opened else form.opening():
+                    yield event(part)
+                opened = True
                 if isinstance(delta, TextDelta):
                     yield event(form.part(delta))
                 elif usage:
                     yield event({**form.head, "choices": [], "usage": delta.to_json()})
-        except Refused as refused:
-            yield event({"error": problem(refused)})
-            return
+    except Refused as refused:
+        if not opened:
+            raise
+        yield event({"error": problem(refused)})
+        return
     yield DONE
-
-
-def event(content: Any) -> str:
-    """A server-sent event."""
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
 
 # Log-probabilities

@@ -12,14 +12,15 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 
+from regard.serving.events import DONE, EVENTS, event, streamed
 from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import SOURCE, name_of
 from regard.serving.messages import Blob, Generation, ModelInfo, Refused, Written
 from regard.serving.native import address_of, key_of
-from regard.serving.openai_answers import DONE, EVENTS, Chat, Completion, event, problem, streamed
+from regard.serving.openai_answers import Chat, Completion, form_events, problem
 from regard.serving.openai_requests import (
     BadParameter,
     ChatRequest,
@@ -30,7 +31,7 @@ from regard.serving.openai_requests import (
     parsed,
 )
 from regard.serving.openai_texts import (
-    Job,
+    TextJob,
     TokenUsage,
     WrittenText,
     completion_job,
@@ -91,8 +92,7 @@ def router(service: Service) -> APIRouter:
             raise BadParameter("echo", "log-probabilities are known of what was written; leave out echo or logprobs")
         job, form = completion_job(info, body), Completion(info.name, body)
         if body.stream:
-            options = body.stream_options
-            return await streamed(form, stream(service, job), usage=bool(options and options.include_usage))
+            return await streamed(form_events(form, stream(service, job), usage=body.with_usage))
         texts, usage = await write(service, job)
         return JSONResponse(form.whole([x for some in texts for x in some], usage))
 
@@ -113,15 +113,14 @@ def router(service: Service) -> APIRouter:
             info.name, form=body.format, split=body.split, glossary=body.glossary or {},
             search=body.settings(info, most, 1),
         )  # fmt: skip
-        job = Job(info, [source], body, most, n, n, bool(body.logprobs), body.top_logprobs or 0)
+        job = TextJob(info, [source], body, most, n, n, bool(body.logprobs), body.top_logprobs or 0)
         if body.stream:
             deltas = (
                 stream_translation(service, source, how, body.stops)
                 if plain and isinstance(source, str)
                 else stream(service, job)
             )
-            options = body.stream_options
-            return await streamed(form, deltas, usage=bool(options and options.include_usage))
+            return await streamed(form_events(form, deltas, usage=body.with_usage))
         if plain and isinstance(source, str):
             found = await translate(service, source, how)
             end = first_stop(found.text, body.stops)
@@ -160,8 +159,7 @@ def router(service: Service) -> APIRouter:
         timed = body.response_format not in ("json", "text")
         asked = Generation(model=info.name, inputs=[blob], search=_search_for(body), trace=timed)
         if body.stream and not timed:
-            events = _transcript_events(service, asked)
-            return StreamingResponse(_after(await anext(events), events), media_type=EVENTS)
+            return await streamed(_transcript_events(service, asked))
         ((best, *_),) = await service.generate(asked)
         return _transcript(body, info, best)
 
@@ -251,10 +249,3 @@ async def _transcript_events(service: Service, asked: Generation) -> AsyncIterat
         return
     yield event({"type": "transcript.text.done", "text": text})
     yield DONE
-
-
-async def _after(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    async with aclosing(rest):  # type: ignore[type-var]
-        yield first
-        async for one in rest:
-            yield one

@@ -79,6 +79,11 @@ class Sampling(_Request):
         """What an output ends before."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
     def check(self) -> None:
         """Refuse what does not go together."""
         if len(self.stops) > MOST_STOPS or not all(self.stops):

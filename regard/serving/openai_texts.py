@@ -148,7 +148,7 @@ async def read_prompts(service: Service, info: ModelInfo, prompts: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Job:
+class TextJob:
     """Texts that are wanted: `count` for each source, of which the best `keep` are given."""
 
     info: ModelInfo
@@ -171,7 +171,7 @@ class Job:
         )
 
 
-async def write(service: Service, job: Job) -> tuple[list[list[WrittenText]], TokenUsage]:
+async def write(service: Service, job: TextJob) -> tuple[list[list[WrittenText]], TokenUsage]:
     """The texts for each source, and how much that was."""
     prompts, limit = await _prompts(service, job), service.limits.max_length
     if job.most is None or len({prompt.tokens for prompt in prompts}) <= 1:
@@ -187,7 +187,7 @@ async def write(service: Service, job: Job) -> tuple[list[list[WrittenText]], To
     return texts, usage
 
 
-async def _prompts(service: Service, job: Job) -> list[Prompt]:
+async def _prompts(service: Service, job: TextJob) -> list[Prompt]:
     """What each output begins with that was given."""
     if job.info.sources:
         return [Prompt()] * len(job.sources)
@@ -199,7 +199,7 @@ def _usage(prompt: Prompt, outputs: Sequence[Written]) -> TokenUsage:
     return TokenUsage(read, sum(x.output_tokens - prompt.tokens for x in outputs))
 
 
-async def stream(service: Service, job: Job) -> AsyncIterator[TextDelta | TokenUsage]:
+async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | TokenUsage]:
     """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage."""
     prompts = await _prompts(service, job)
     if len(prompts) > 1 or job.count > 1 or job.infos or prompts[0].text is None:
@@ -259,11 +259,11 @@ def translation_finish(found: Translated) -> Finish:
     return "length" if any("truncated" in sentence.flags for sentence in found.sentences) else "stop"
 
 
-def completion_job(info: ModelInfo, request: CompletionRequest) -> Job:
+def completion_job(info: ModelInfo, request: CompletionRequest) -> TextJob:
     """What a request for completions asks for."""
     n, best_of, settings = request.n or 1, request.best_of or request.n or 1, request
     if not request.samples and best_of > n:  # a wider beam
         beam = {"beam": max(best_of, int(str(info.search.get("beam", 1))))}
         settings, best_of = request.model_copy(update={"search": {**(request.search or {}), **beam}}), n
     infos, sources = request.logprobs is not None, list[Source](request.prompts)
-    return Job(info, sources, settings, request.max_tokens, best_of, n, infos, request.logprobs or 0)
+    return TextJob(info, sources, settings, request.max_tokens, best_of, n, infos, request.logprobs or 0)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 WHY = {
-    400: "nothing that can be done", 401: "no such key", 404: "not there", 408: "too slow", 413: "too large",
-    415: "compressed", 421: "not our name", 429: "too many requests; Retry-After says when to come again",
-    503: "going down, or being loaded", 504: "took too long",
+    400: "malformed, or nothing that can be done", 401: "no such key", 404: "not there", 408: "too slow",
+    413: "too large", 415: "compressed, or of another type", 421: "not our name",
+    429: "too many requests; Retry-After says when to come again", 503: "going down, or being loaded",
+    504: "took too long",
 }  # fmt: skip
 
 
@@ -42,10 +44,12 @@ def takes(schema: Mapping[str, Any], *media_types: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in media_types}}}
 
 
-def answers(*texts: str, error: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """What a route says of its answers: errors, and beside JSON texts of these media types."""
+def answers(
+    *texts: str, error: type[BaseModel], also: Mapping[int, str] = MappingProxyType({})
+) -> dict[int | str, dict[str, Any]]:
+    """What a route says of its answers: errors, which `also` adds to, and beside JSON texts of these media types."""
     found: dict[int | str, dict[str, Any]] = {
-        status: {"model": error, "description": what} for status, what in WHY.items()
+        status: {"model": error, "description": what} for status, what in sorted({**WHY, **also}.items())
     }
     content = {kind: {"schema": {"type": "string"}} for kind in texts}
     return {**found, **({200: {"content": content}} if texts else {})}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from regard.serving.guards import refusing
 from regard.serving.messages import Refused
 from regard.serving.service import Service
 
@@ -21,10 +21,7 @@ def route_class(service: Service, render: Callable[[Refused], dict[str, Any]]) -
 
     def refusal(refused: Refused) -> Response:
         service.metrics.refused.labels(refused.code).inc()
-        response = JSONResponse(render(refused), 400 if refused.status == 422 else refused.status)
-        if refused.retry_after is not None:
-            response.headers["Retry-After"] = str(max(1, math.ceil(refused.retry_after)))
-        return response
+        return refusing(refused, render(refused), 400 if refused.status == 422 else refused.status)
 
     class ProtocolRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

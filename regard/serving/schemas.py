@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
 from regard.serving.messages import Blob, Message, ModelInfo, Scored, Source, Written
+from regard.serving.openapi import answers
 
 
 class Usage(Message):
@@ -19,7 +20,9 @@ class Usage(Message):
 class Asked(Message):
     """What all requests have."""
 
-    model: str | None = Field(None, max_length=200, description="its name (default: the first)", examples=["demo"])
+    model: str | None = Field(
+        None, max_length=200, description="name of the model (default: the first)", examples=["demo"]
+    )
     timeout: float | None = Field(None, gt=0, description="seconds after which the work is stopped", examples=[30])
 
 
@@ -27,29 +30,33 @@ class GenerateRequest(Asked):
     """Outputs for an input, or for several."""
 
     input: str | Blob | list[str | Blob | list[str | Blob]] = Field(
-        description='a text, {"data": base64} of a picture or a recording, or a list of inputs, each of them '
-        "itself a list where a model has several sources",
+        description='a text, {"data": base64} of an image or a recording, or a list of inputs; with several sources '
+        "each input is a list",
         examples=["forty-two apples"],
     )
-    prefix: str | list[str] | None = Field(None, description="how the output begins; for each input, or for all")
+    prefix: str | list[str] | None = Field(
+        None, description="forced beginning of the output; for each input, or for all"
+    )
     phrases: list[str] | list[list[str]] | None = Field(
-        None, description="what the output must hold; for each input, or for all"
+        None, description="phrases that the output must contain; for each input, or for all"
     )
     glossary: dict[str, str] = Field(
         default_factory=dict,
-        description="source terms with the target terms that the output must hold for them",
+        description="source terms with their required translations",
         examples=[{"apple": "Apfel"}],
     )
-    split: bool = Field(False, description="cut texts into sentences, and join what is written for each")
-    format: Literal["text", "html"] = Field("text", description="html: tags stay around the words that they are around")
+    split: bool = Field(False, description="split texts into sentences, and join their outputs")
+    format: Literal["text", "html"] = Field(
+        "text", description="html: tags are kept around the words that they enclose"
+    )
     search: dict[str, JsonValue] = Field(
         default_factory=dict, description="changes to the model's own search settings", examples=[{"beam": 4}]
     )
-    tokens: bool = Field(False, description="log p of each token, and how sure the model was of each word")
-    alternatives: int = Field(0, ge=0, description="so many likeliest tokens in each place; needs tokens")
-    alignment: bool = Field(False, description="word links, and how much of the source was attended to")
-    trace: bool = Field(False, description="all that was attended to while the best output was written")
-    stream: bool = Field(False, description="send text as it is written, as server-sent events")
+    tokens: bool = Field(False, description="log p of each token, and the confidence of each word")
+    alternatives: int = Field(0, ge=0, description="this many likeliest tokens in each place; needs tokens")
+    alignment: bool = Field(False, description="word alignments, and how much attention each source word got")
+    trace: bool = Field(False, description="all attention of the best output")
+    stream: bool = Field(False, description="stream the text as server-sent events")
 
 
 class Sentence(Message):
@@ -102,10 +109,10 @@ class InspectRequest(Asked):
 
     input: Source = Field(examples=["one apple"])
     forced: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
-        default_factory=list, description="ids of tokens that the output begins with"
+        default_factory=list, description="token ids that the output is forced to begin with"
     )
-    alternatives: int = Field(8, ge=0, description="so many likeliest tokens in each place")
-    tree: bool = Field(False, description="all hypotheses of the search")
+    alternatives: int = Field(8, ge=0, description="this many likeliest tokens in each place")
+    tree: bool = Field(False, description="all hypotheses of the search, as a tree")
     edits: dict[str, JsonValue] | None = Field(None, description="what to change inside: heads_off, rows")
     search: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -153,12 +160,4 @@ class ProblemResponse(Message):
     error: Problem
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemResponse, "description": what}
-    for status, what in {
-        400: "not JSON", 401: "no such key", 403: "not with this key", 404: "no such model", 408: "too slow",
-        413: "too large", 415: "not JSON, or compressed", 421: "not our name", 422: "nothing that can be done",
-        429: "too many requests; Retry-After says when to come again",
-        503: "going down, or being loaded", 504: "took too long",
-    }.items()
-}  # fmt: skip
+ERRORS = answers(error=ProblemResponse, also={403: "not with this key", 422: "nothing that can be done"})

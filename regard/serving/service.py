@@ -59,8 +59,6 @@ class Service:
         self._open = dict.fromkeys(self._keepers, 0)  # inputs of each model that wait or are worked on
         self._pace = {name: Pace() for name in self._keepers}
 
-    limits: Limits
-
     async def start(self) -> None:
         """Load all models; a `ModelError` if one cannot be."""
         try:
@@ -128,10 +126,17 @@ class Service:
     async def generate(self, request: Generation, *, deadline: float | None = None) -> list[list[Written]]:
         """The outputs of each input, best first. `deadline` is in seconds from now (default: the server's)."""
         found: list[list[Written]] = [[] for _ in request.inputs]
+        async for index, outputs in self.finished(request, deadline=deadline):
+            found[index] = outputs
+        return found
+
+    async def finished(
+        self, request: Generation, *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, list[Written]]]:
+        """The number of each input and its outputs, as soon as they are there."""
         async for reply in self._generate(request, deadline, stream=False):
             if isinstance(reply, Found):
-                found[reply.index] = reply.outputs
-        return found
+                yield reply.index, reply.outputs
 
     async def stream(self, request: Generation, *, deadline: float | None = None) -> AsyncIterator[Delta]:
         """The output of one input, as it is written: texts that join to the whole, and last all of it."""

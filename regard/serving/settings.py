@@ -22,20 +22,20 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class Served(Section):
     """A model, and how it is run."""
 
-    name: str = Field("", description="what requests call it (default: the name of its folder)")
-    folder: str = Field(description="of a trained model; for ctranslate2 also of an export")
+    name: str = Field("", description="its name in requests (default: the name of its folder)")
+    folder: str = Field(description="folder of a trained model; for ctranslate2 also of an export")
     languages: list[str] = Field(
-        default_factory=list, description="pairs such as en:de, which protocols for translation go by"
+        default_factory=list, description="language pairs such as en:de, needed by translation protocols"
     )
     device: str = Field("auto", description="cpu, cuda or auto")
-    engine: Literal["regard", "ctranslate2"] = Field("regard", description="what computes")
+    engine: Literal["regard", "ctranslate2"] = Field("regard", description="decoding engine")
     quantization: str | None = Field(None, description="how ctranslate2 stores weights: float32, int8, …")
     precision: Literal["float32", "bfloat16", "int8"] | None = Field(
-        None, description="to decode in (default: the model's own search.precision)"
+        None, description="precision of decoding (default: the model's own search.precision)"
     )
     search: dict[str, Any] = Field(default_factory=dict, description="changes to the model's own search settings")
     batch_tokens: int | None = Field(
-        None, ge=1, le=10**8, description="tokens worked on at once (default: the model's own search.batch_tokens)"
+        None, ge=1, le=10**8, description="tokens decoded at once (default: the model's own search.batch_tokens)"
     )
     threads: int | None = Field(None, ge=1, le=1024, description="threads of its process (default: torch's own)")
 
@@ -66,24 +66,28 @@ class Served(Section):
 
 
 class ServerSettings(Section):
-    """The server: which models, where it listens, who may ask, and for how much."""
+    """The server: its models, address, access and limits."""
 
-    models: list[Served] = Field(default_factory=list, description="which are served, the first by default")
-    host: str = Field("127.0.0.1", description="address to listen at; 0.0.0.0: every one of this machine")
-    port: int = Field(8000, ge=0, le=65535, description="port to listen at (0: any that is free)")
+    models: list[Served] = Field(default_factory=list, description="models to serve, the first by default")
+    host: str = Field("127.0.0.1", description="address to listen at; 0.0.0.0: all addresses of this machine")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen at (0: any free port)")
     keys: str | None = Field(
-        None, description="file of API keys, as `regard serve --new-key` writes it (none are asked)"
+        None, description="file of API keys, as `regard serve --new-key` writes it (default: no key is needed)"
     )
     cors: list[str] = Field(
-        default_factory=list, description="origins whose pages may ask, such as https://example.org (none but our own)"
+        default_factory=list,
+        description="origins whose pages may send requests, such as https://example.org "
+        "(default: only the server's own)",
     )
     hosts: list[str] | None = Field(
-        None, description="names that requests may call the server by (at 127.0.0.1: localhost; else any)"
+        None, description="host names that requests may use (default: at 127.0.0.1 only localhost; else any)"
     )
     proxies: list[str] = Field(
-        default_factory=list, description="addresses of proxies whose X-Forwarded-For is believed"
+        default_factory=list, description="addresses of proxies whose X-Forwarded-For is trusted"
     )
-    log: Literal["json", "none"] = Field("json", description="what to write to stderr of each request; never its texts")
+    log: Literal["json", "none"] = Field(
+        "json", description="log of requests on standard error; it never contains their texts"
+    )
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")

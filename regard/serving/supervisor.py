@@ -35,7 +35,7 @@ from regard.serving.wire import (
 )
 
 LONGEST_PAUSE = 30.0  # seconds before a worker that dies again and again is started once more
-SOUND = 60.0  # one that lived so long was sound, and is started again at once
+HEALTHY = 60.0  # seconds; one that lived so long is started again at once
 # Threads of a worker that wait for each other sleep: those that spin take the cores from the server and its clients,
 # and where these are busy, each step of the network takes many times as long.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -211,7 +211,7 @@ class Keeper:
                 await worker.gone.wait()
                 self.worker, self.info = None, self.info.model_copy(update={"ready": False})
                 self.restarts += 1
-                pause = 0.0 if time.monotonic() - begun > SOUND else min(LONGEST_PAUSE, 2 * pause + 0.25)
+                pause = 0.0 if time.monotonic() - begun > HEALTHY else min(LONGEST_PAUSE, 2 * pause + 0.25)
                 await worker.end()
                 code = worker.process.returncode if worker.process else None
                 self.note("worker_died", model=self.served.name, status=code, again_in=pause)

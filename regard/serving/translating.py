@@ -1,6 +1,6 @@
 """Whole texts through a model that knows sentences: cut, translated together, joined.
 
-    found = await translate(service, text, form="html", glossary={"apple": "Apfel"})
+    found = await translate(service, text, Translating(form="html", glossary={"apple": "Apfel"}))
     found.text, [sentence.confidence for sentence in found.sentences]
 
 All sentences of a request go to the model at once and are batched with each other.
@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from regard.serving.documents import Document, Format, split, whole
+from regard.serving.documents import Document, Format, Unit, split, whole
 from regard.serving.glossary import Glossary
 from regard.serving.languages import SOURCE
 from regard.serving.messages import Flag, Generation, LanguagePair, ModelInfo, Refused, Source, Written
+from regard.serving.office import OFFICE
 from regard.serving.sentences import LONGEST
 from regard.serving.service import Service
 
 LONGEST_WAIT = 2.0  # seconds until the rest of a text is tried again
+MARKUP = 50  # characters of a word processor's XML for each character of text, at most
 SHORTEST = 40  # characters that a sentence may have, however little a model reads
 
 
@@ -72,13 +74,11 @@ async def translate(service: Service, text: str, how: Translating = Translating(
 async def translate_all(service: Service, texts: Sequence[str], how: Translating = Translating()) -> list[Translated]:
     """The translations of several texts, worked on together."""
     info, glossary = service.model(how.model), Glossary(how.glossary)
-    _check_length(texts, service.limits.characters)
-    documents = [await asyncio.to_thread(_document, text, info, how) for text in texts]
+    documents = await _documents(service, texts, info, how)
     units = [unit for document in documents for unit in document.units]
     asked = list(dict.fromkeys(unit.text for unit in units))  # a sentence that comes twice is translated once
     links = any(unit.needs_links for unit in units)
-    found = await _outputs(service, info, asked, glossary, how, alignment=links)
-    known = dict(zip(asked, found, strict=True))
+    known = {text: found async for text, found in _outputs(service, info, asked, glossary, how, alignment=links)}
     return [await asyncio.to_thread(_joined, document, known, how.alternatives) for document in documents]
 
 
@@ -86,36 +86,57 @@ async def translate_streaming(
     service: Service, text: str, how: Translating = Translating()
 ) -> AsyncIterator[str | Translated]:
     """A translation as it is written: parts that join to the whole, and last all of it. The first sentence comes word
-    by word; the others are translated at the same time, and come together. With markup or alternatives nothing is sent
-    before all is known."""
+    by word, unless it has tags that go with its words; any other as soon as it and all before it are there."""
     info, glossary = service.model(how.model), Glossary(how.glossary)
-    _check_length([text], service.limits.characters)
-    document = await asyncio.to_thread(_document, text, info, how)
-    units = document.units
-    if not units or any(unit.needs_links for unit in units) or how.alternatives:
-        found = await translate(service, text, how)
-        yield found.text
-        yield found
-        return
-    rest = list(dict.fromkeys(unit.text for unit in units[1:] if unit.text != units[0].text))
-    first = document.parts.index(units[0])
-    lead = "".join(part for part in document.parts[:first] if isinstance(part, str))
-    others = asyncio.create_task(_outputs(service, info, rest, glossary, how, alignment=False))
-    sent, outputs = "", list[Written]()
-    request = _generation(info, [units[0].text], glossary, how, alignment=False)
+    (document,) = await _documents(service, [text], info, how)
+    texts = list(dict.fromkeys(document.sentences))
+    known, results = dict[str, list[Written]](), asyncio.Queue[tuple[str, list[Written]] | Exception]()
+    by_word, held = bool(texts) and document.units[0].grows, ""  # held: what stands before the next text
+
+    async def translate_rest() -> None:
+        links = any(unit.needs_links for unit in document.units)
+        try:
+            async for found in _outputs(service, info, texts[1:] if by_word else texts, glossary, how, alignment=links):
+                results.put_nowait(found)
+        except Exception as error:
+            results.put_nowait(error)
+
+    rest = asyncio.create_task(translate_rest())
     try:
-        async with aclosing(service.stream(request, deadline=how.deadline)) as deltas:  # type: ignore[type-var]
-            async for delta in deltas:
-                outputs = delta.done[:1] if delta.done is not None else outputs
-                if delta.text:
-                    yield delta.text if sent else lead + delta.text
-                    sent += delta.text
-        known = {units[0].text: outputs, **dict(zip(rest, await others, strict=True))}
+        for part in document.parts:
+            if isinstance(part, str):
+                held += part
+                continue
+            sent = ""
+            if by_word:
+                by_word, request = False, _generation(info, [part.text], glossary, how, alignment=False)
+                async with aclosing(service.stream(request, deadline=how.deadline)) as deltas:  # type: ignore[type-var]
+                    async for delta in deltas:
+                        if delta.done is not None:
+                            known[part.text] = delta.done[:1]
+                        if delta.text:
+                            yield held + delta.text
+                            sent, held = sent + delta.text, ""
+            while part.text not in known:
+                if isinstance(result := await results.get(), Exception):
+                    raise result
+                known[result[0]] = result[1]
+            if new := held + _put(part, known[part.text]).removeprefix(sent):
+                yield new
+            held = ""
+        if held:
+            yield held
     finally:
-        others.cancel()
-    whole_of_it = _joined(document, known, 0)
-    yield whole_of_it.text.removeprefix(lead + sent if sent else "")
-    yield whole_of_it
+        rest.cancel()
+    yield _joined(document, known, 0)
+
+
+async def _documents(service: Service, texts: Sequence[str], info: ModelInfo, how: Translating) -> list[Document]:
+    most = service.limits.characters
+    _check_length(texts, most * (MARKUP if how.form in OFFICE else 1))
+    documents = [await asyncio.to_thread(_document, text, info, how) for text in texts]
+    _check_length([text for document in documents for text in document.sentences], most)
+    return documents
 
 
 def _check_length(texts: Sequence[str], most: int) -> None:
@@ -141,23 +162,23 @@ def _document(text: str, info: ModelInfo, how: Translating) -> Document:
 
 async def _outputs(
     service: Service, info: ModelInfo, texts: Sequence[str], glossary: Glossary, how: Translating, *, alignment: bool
-) -> list[list[Written]]:
-    """The outputs for each text, in requests as large as the server takes. The first is refused if there is too much to
-    do; others wait, so that what was done is not lost."""
-    loop, found = asyncio.get_running_loop(), list[list[Written]]()
-    most = service.limits.timeout
+) -> AsyncIterator[tuple[str, list[Written]]]:
+    """Each text with its outputs, as soon as they are there, in requests as large as the server takes. The first is
+    refused if there is too much to do; others wait, so that what was done is not lost."""
+    loop, most = asyncio.get_running_loop(), service.limits.timeout
     until = loop.time() + (most if how.deadline is None else min(how.deadline, most))
-    for part in _parts(texts, service.limits.inputs):
-        request, answered = _generation(info, part, glossary, how, alignment=alignment), None
-        while answered is None:
+    for number, part in enumerate(_parts(texts, service.limits.inputs)):
+        request, answered = _generation(info, part, glossary, how, alignment=alignment), False
+        while not answered:
             try:
-                answered = await service.generate(request, deadline=until - loop.time())
+                async with aclosing(service.finished(request, deadline=until - loop.time())) as found:  # type: ignore[type-var]
+                    async for index, outputs in found:
+                        yield part[index], outputs[: how.alternatives + 1]
+                answered = True
             except Refused as refused:
-                if not found or refused.code != "overloaded" or loop.time() > until:
+                if not number or refused.code != "overloaded" or loop.time() > until:
                     raise
                 await asyncio.sleep(min(refused.retry_after or 1.0, LONGEST_WAIT))
-        found += [some[: how.alternatives + 1] for some in answered]
-    return found
 
 
 def _parts(texts: Sequence[str], most: int) -> Iterator[Sequence[str]]:
@@ -199,6 +220,11 @@ def _join(document: Document, outputs: Sequence[Sequence[Written]], number: int)
     return document.join(
         [one.text if one else "" for one in chosen], [one.alignment if one else None for one in chosen]
     )
+
+
+def _put(unit: Unit, outputs: Sequence[Written]) -> str:
+    """What stands in a document for a sentence with these outputs."""
+    return unit.put(outputs[0].text, outputs[0].alignment) if outputs else unit.put("")
 
 
 def _different(texts: Iterable[str], best: str) -> list[str]:

@@ -214,12 +214,12 @@ class Channel:
             raise EOFError from None
 
 
-def plain(value: Any) -> Any:
-    """What JSON can hold: numbers that are none become None."""
+def _finite(value: Any) -> Any:
+    """With None for numbers that JSON cannot hold."""
     if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [_finite(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -230,4 +230,4 @@ def dumped(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -173,6 +174,9 @@ class Worker:
 
     def _submit(self, ask: Generate) -> None:
         request, search = ask.request, self.search(ask.request.search)
+        self._check_pixels(len(request.inputs) * search.nbest)
+        for text in (*(request.prefixes or ()), *chain.from_iterable(request.phrases or ())):
+            self.system.task.target.check_output(text)
         mine = self.inputs[ask.id] = []
         for index, source in enumerate(request.inputs):
             given, files = self.uploads.field(source)
@@ -187,6 +191,13 @@ class Worker:
             except RegardError as error:
                 raise one.named(error) from None
             self.waiting.add(one)
+
+    def _check_pixels(self, outputs: int) -> None:
+        """Refuse an answer of more pictures than one may have."""
+        each, most = self.system.task.target.pixels, self.uploads.limits.pixels
+        if outputs * each > most:
+            message = f"{outputs} pictures of {each:,} pixels have more than {most:,}, the limit here"
+            raise Refused(413, "too_large", message)
 
     def search(self, changes: dict[str, Any]) -> Search:
         """The model's own search settings, with those of the server and of a request. Most requests ask for the same,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.data.batches import Batch, BothWays
+from regard.data.batch import Batch
 from regard.data.examples import Example
+from regard.data.layouts import BothWays
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
 from regard.errors import ConfigError

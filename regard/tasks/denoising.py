@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.batches import Batch, Denoised
+from regard.data.batch import Batch
 from regard.data.examples import Example
+from regard.data.layouts import Denoised
 from regard.data.side import Field, Item
 from regard.data.target import Scoring
 from regard.data.words import Phrase

@@ -10,8 +10,9 @@ from itertools import islice, takewhile
 import torch
 from torch import Tensor
 
-from regard.data.batches import Batches, Continued, Layout
+from regard.data.batches import Batches
 from regard.data.examples import Example
+from regard.data.layouts import Continued, Layout
 from regard.data.side import Field, Item
 from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, RowBatches

@@ -10,13 +10,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from regard.data.batches import Batch, Batches, Masked
+from regard.data.batch import Batch
+from regard.data.batches import Batches
 from regard.data.examples import Example
+from regard.data.layouts import Masked
+from regard.data.marks import Frame
 from regard.data.side import Field, Item
 from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
-from regard.data.tokens import Frame
 from regard.errors import ConfigError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import Batch, Batches, Predicted
+from regard.data.batch import Batch
+from regard.data.batches import Batches
 from regard.data.examples import Example
+from regard.data.layouts import Predicted
 from regard.data.side import Field, Item
 from regard.data.store import ExampleStore
 from regard.data.target import HeadTarget, Scoring

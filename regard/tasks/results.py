@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -19,6 +21,27 @@ Tokens = Sequence[Any]
 Problem = Callable[[int, str], None]  # which input, and what is wrong with it
 Warn = Callable[[str], None]
 Advance = Callable[[int], None]  # how many more inputs are done
+SHOWN = 10  # warnings of one kind
+
+
+@contextmanager
+def few_warnings(warn: Warn) -> Iterator[Warn]:
+    """Pass on the first few warnings about single inputs, and say at the end how many more there were. What a warning
+    says after its last semicolon, which is what becomes of the input, is its kind."""
+    counts = Counter[str]()
+
+    def tell(text: str) -> None:
+        kind = text.rpartition("; ")[2]
+        counts[kind] += 1
+        if counts[kind] <= SHOWN:
+            warn(text)
+
+    try:
+        yield tell
+    finally:
+        for kind, count in counts.items():
+            if count > SHOWN:
+                warn(f"{count - SHOWN:,} more inputs cannot be used; {kind}")
 
 
 @dataclass(frozen=True)

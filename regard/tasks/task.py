@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.bundle import Source
-from regard.data.batches import IGNORED, Batch, Batches, Layout, pack
+from regard.data.batch import IGNORED, Batch
+from regard.data.batches import Batches, pack
 from regard.data.examples import Example
+from regard.data.layouts import Layout
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.modality import Modality
 from regard.data.side import Field, Item
@@ -343,7 +345,10 @@ def longest_sequence(sides: Sides) -> int:
     if given is None:
         return max(needed, _positions(sides, config.search))
     if given < needed:
-        raise ConfigError(f"model.max_positions ({given}) is less than max_length of source and target need ({needed})")
+        raise ConfigError(
+            f"model.max_positions ({given}) is less than max_length of source and target need ({needed}); lower "
+            "source.max_length or target.max_length"
+        )
     return given
 
 

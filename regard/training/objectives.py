@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.batches import IGNORED, Batch, make_batch
+from regard.data.batch import IGNORED, Batch, make_batch
+from regard.data.marks import NATIVE, Marks
 from regard.data.target import HeadTarget, Target
-from regard.data.tokens import NATIVE, Marks
 from regard.models.ctc import CTCModel
 from regard.models.electra import ReplacedTokenModel, draw_tokens
 from regard.models.model import DecoderOnly, EncoderWithHead

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.artifacts import checksum, read_json, write_bytes, write_json
+from regard.artifacts import read_json, write_json
 from regard.data.ahead import ahead
 from regard.data.batches import Batches, Position
-from regard.errors import DamagedError, MissingExtraError, ModelError, TrainingError, require
+from regard.errors import DamagedError, ModelError, TrainingError
 from regard.memory import retain_memory
 from regard.training.checkpoint import (
     WEIGHTS,
@@ -39,35 +35,18 @@ from regard.training.checkpoint import (
     weights,
 )
 from regard.training.ema import SAVED, MovingMean
+from regard.training.log import TrainingLog
 from regard.training.lora import ADAPTER, Adapters
 from regard.training.objectives import Objective
-from regard.training.update import Updated, Updater, learning_rate
+from regard.training.tally import Tally, Throughput
+from regard.training.update import Updater, learning_rate
+from regard.training.watcher import Update, Watcher
 from regard.training_settings import Training
 
 WATCHED = 50  # updates after which the device is asked how many were skipped
 IN_A_ROW = 10  # skipped updates after which weights go back to the last checkpoint
 RETURNS = 3  # to a checkpoint, before training gives up
 SCORES = "scores.json"
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a display gets after each update."""
-
-    step: int
-    done: float  # the share of training that is behind
-    loss: float | None  # a mean per token, every `log_every` updates
-    tokens_per_second: float
-
-
-class Watcher:
-    """Hears of updates and messages; this one keeps silent."""
-
-    def update(self, update: Update) -> None:
-        """After each update."""
-
-    def message(self, text: str) -> None:
-        """Something worth a line."""
 
 
 class Trainer:
@@ -92,7 +71,7 @@ class Trainer:
         self.updater = Updater(model, objective, settings, device, batches.room)
         self.mean = MovingMean(model, settings.ema) if settings.ema else None
         self.progress = Progress()
-        self.tally = _Tally(self.progress, device)
+        self.tally = Tally(self.progress, device)
         self.reported = 0  # skipped updates that the watcher knows of
         self.stop: int | None = None  # the signal that asked for it
         self.checkpoints = folder / "checkpoints"
@@ -109,7 +88,7 @@ class Trainer:
             progress = self.progress
             self.objective.memory.update(progress.memory)
             self._take(carried)
-            self.tally, self.reported = _Tally(progress, self.device), progress.skipped
+            self.tally, self.reported = Tally(progress, self.device), progress.skipped
             progress.early = 0 < self.settings.patience <= progress.worse
             if self._done() < 1.0 and not progress.early:
                 progress.finished = False  # more updates, or more patience, are asked for now than then
@@ -151,7 +130,7 @@ class Trainer:
         progress = self.progress
         prune(self.checkpoints, self.settings.keep_last)
         if not progress.finished:
-            log = _Log(self.folder, progress, self.settings.tensorboard, self.watcher)
+            log = TrainingLog(self.folder, progress, self.settings.tensorboard, self.watcher)
             with closing(log), _stop_on_signal(self), retain_memory(), closing(self.updater):
                 if self.watched and not progress.step:
                     self._look_before(log)
@@ -162,12 +141,12 @@ class Trainer:
                     self._compare_watched()
         return progress
 
-    def _loop(self, log: _Log) -> None:
+    def _loop(self, log: TrainingLog) -> None:
         settings, progress = self.settings, self.progress
         batches = self.batches.since(Position(progress.epoch, progress.window, progress.batch))
         prepared = ((self.updater.prepare(batch), after) for batch, after in batches)
         stream = ahead(prepared) if self.device.type == "cuda" else prepared
-        began, pace = time.monotonic() - progress.seconds, _Pace()
+        began, throughput = time.monotonic() - progress.seconds, Throughput()
         while self._done() < 1.0 and not progress.early and self.stop is None:
             taken = [next(stream) for _ in range(settings.accumulate)]
             updated = self.updater([batch for batch, _ in taken], progress.step + 1, self._done())
@@ -178,7 +157,7 @@ class Trainer:
             progress.epoch, progress.window, progress.batch = position.epoch, position.window, position.batch
             progress.seconds = time.monotonic() - began
             self.tally.add(updated, count)
-            speed, mean = pace.add(count), None
+            speed, mean = throughput.add(count), None
             if progress.step % WATCHED == 0:
                 self._watch()
             if progress.step % settings.log_every == 0:
@@ -199,12 +178,12 @@ class Trainer:
                 progress.early = 0 < settings.patience <= progress.worse
                 if progress.early:
                     self.watcher.message(f"validation got no better {progress.worse} times: stopping early")
-                pace = _Pace()
+                throughput = Throughput()
             ends = done >= 1.0 or progress.early
             if progress.step % settings.save_every == 0 or ends or self.stop is not None:
                 self._save(log, ends=ends)
 
-    def _look_before(self, log: _Log) -> None:
+    def _look_before(self, log: TrainingLog) -> None:
         """Score the weights that training begins from, so that what they knew can be held against what they know."""
         self.progress.before = self.validate()
         self.watcher.message(f"update 0: {_shown(self.progress.before)}")
@@ -257,13 +236,13 @@ class Trainer:
         except DamagedError as error:
             raise TrainingError(f"update {progress.step}: {what}, and {error}; {advice}") from None
         progress.returns, progress.in_a_row = progress.returns + 1, 0
-        self.tally = _Tally(progress, self.device)
+        self.tally = Tally(progress, self.device)
         self.updater.forget()
         self.watcher.message(
             f"update {progress.step}: {what}; back to the weights of update {int(places[-1].name)}, and on from here"
         )
 
-    def _save(self, log: _Log, *, ends: bool) -> None:
+    def _save(self, log: TrainingLog, *, ends: bool) -> None:
         """Write a checkpoint, but none to go back to while updates are not finite: what broke them may be in it."""
         self.tally.read(self.progress)
         if not _finite(self.model):
@@ -276,11 +255,11 @@ class Trainer:
             carried=self._carried, without=self.constant,
         )  # fmt: skip
 
-    def _record(self, log: _Log) -> None:
+    def _record(self, log: TrainingLog) -> None:
         self.progress.memory = dict(self.objective.memory)
         self.progress.log = log.sync()
 
-    def _finish(self, log: _Log) -> None:
+    def _finish(self, log: TrainingLog) -> None:
         """Say in the last checkpoint that training has ended; its tensors are what they were."""
         if self.progress.best is None:
             raise TrainingError(
@@ -345,102 +324,6 @@ def _finite(model: nn.Module) -> bool:
     """Whether every weight is a number: a norm is not finite if one of its parts is not."""
     norms = torch._foreach_norm([parameter.detach() for parameter in model.parameters()], math.inf)
     return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
-
-
-class _Tally:
-    """Loss and skipped updates, summed on the device so that no update waits for them."""
-
-    def __init__(self, progress: Progress, device: torch.device) -> None:
-        start = (progress.loss, float(progress.in_a_row), float(progress.skipped), 0.0)
-        self.loss, self.in_a_row, self.skipped, self.lost = (torch.tensor(value, device=device) for value in start)
-        self.tokens = progress.counted
-
-    def add(self, updated: Updated, tokens: int) -> None:
-        self.loss = self.loss + updated.loss
-        self.in_a_row = (self.in_a_row + 1.0) * updated.skipped
-        self.skipped = self.skipped + updated.skipped
-        self.lost = self.lost + tokens * updated.skipped
-        self.tokens += tokens
-
-    def read(self, progress: Progress) -> None:
-        """Ask the device, and write down what a later process needs to count on."""
-        progress.loss, progress.counted = float(self.loss), self.tokens - int(self.lost)
-        progress.in_a_row, progress.skipped = int(self.in_a_row), int(self.skipped)
-
-    def mean(self) -> float | None:
-        """The loss of a token since this was last asked; None if every update was skipped."""
-        loss, tokens = float(self.loss), self.tokens - int(self.lost)
-        self.loss, self.lost, self.tokens = torch.zeros_like(self.loss), torch.zeros_like(self.lost), 0
-        return loss / tokens if tokens else None
-
-
-class _Pace:
-    """Tokens per second, over the last few seconds."""
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, int]] = [(time.monotonic(), 0)]
-
-    def add(self, tokens: int) -> float:
-        self.marks.append((time.monotonic(), self.marks[-1][1] + tokens))
-        self.marks = self.marks[-100:]
-        (start, before), (end, after) = self.marks[0], self.marks[-1]
-        return (after - before) / max(end - start, 1e-9)
-
-
-class _Log:
-    """`log.jsonl`, a record a line, and TensorBoard events beside it. What lies past a checkpoint is written again."""
-
-    def __init__(self, folder: Path, progress: Progress, tensorboard: bool, watcher: Watcher) -> None:
-        path = folder / "log.jsonl"
-        self.size, self.checksum = progress.log
-        path.touch()
-        if checksum([path.read_bytes()[: self.size]]) != self.checksum or path.stat().st_size < self.size:
-            watcher.message(f"{path} is damaged: what can be read of it is kept")
-            readable = "".join(line + "\n" for line in _readable(path, progress.step)).encode()
-            write_bytes(path, readable)
-            self.size, self.checksum = len(readable), checksum([readable])
-        os.truncate(path, self.size)
-        self.file = path.open("ab")
-        self.events: Any = None
-        if tensorboard:
-            try:
-                require("tensorboard")
-            except MissingExtraError as error:
-                watcher.message(f"{error}; training goes on without them")
-                return
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=progress.step + 1)
-
-    def write(self, step: int, **values: float | None) -> None:
-        known = {name: value for name, value in values.items() if value is not None}
-        line = json.dumps({"step": step, **known}).encode() + b"\n"
-        self.file.write(line)
-        self.file.flush()
-        self.size, self.checksum = self.size + len(line), checksum([line], self.checksum)
-        if self.events is not None:
-            for name, value in known.items():
-                self.events.add_scalar(name, value, step)
-
-    def sync(self) -> tuple[int, str]:
-        """Have all lines on disk; how many bytes they are, and their checksum."""
-        os.fsync(self.file.fileno())
-        return self.size, self.checksum
-
-    def close(self) -> None:
-        self.file.close()
-        if self.events is not None:
-            self.events.close()
-
-
-def _readable(path: Path, step: int) -> Iterator[str]:
-    """The lines of a damaged log that are still records, up to an update."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                yield line
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
 
 
 @contextmanager

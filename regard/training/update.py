@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.bundle import parts_of
-from regard.data.batches import IGNORED, Batch, Room
+from regard.data.batch import IGNORED, Batch, Room
 from regard.models.decoding import changed
 from regard.models.encoders import SeveralEncoders, steady
 from regard.models.model import EncoderDecoder

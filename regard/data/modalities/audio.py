@@ -33,14 +33,21 @@ class SoundAugmentation(Section):
 
     speed: list[float] = Setting(
         default_factory=list,
-        description="play each at one of these speeds, such as [0.9, 1.0, 1.1] (Ko et al. 2015; default: as it is)",
+        description="speed perturbation: play each recording at one of these speeds, such as [0.9, 1.0, 1.1] (Ko et "
+        "al. 2015; default: unchanged)",
     )
-    noise: Fraction = Setting(0.0, description="share of recordings that white noise is added to")
-    snr: tuple[float, float] = Setting((10.0, 40.0), description="least and most decibels of signal over that noise")
-    frequency_masks: int = Setting(0, ge=0, le=100, description="bands of mels to hide (SpecAugment, Park et al. 2019)")
-    frequency_width: int = Setting(27, ge=1, le=1000, description="most mels of such a band")
-    time_masks: int = Setting(0, ge=0, le=100, description="stretches of time to hide")
-    time_share: Fraction = Setting(0.05, description="most of a recording that one of them hides")
+    noise: Fraction = Setting(0.0, description="share of recordings to which white noise is added")
+    snr: tuple[float, float] = Setting(
+        (10.0, 40.0), description="lowest and highest signal-to-noise ratio of that noise, in decibels"
+    )
+    frequency_masks: int = Setting(
+        0, ge=0, le=100, description="SpecAugment: number of frequency masks (Park et al. 2019)"
+    )
+    frequency_width: int = Setting(
+        27, ge=1, le=1000, description="SpecAugment: maximum width of a frequency mask, in mel bands"
+    )
+    time_masks: int = Setting(0, ge=0, le=100, description="SpecAugment: number of time masks")
+    time_share: Fraction = Setting(0.05, description="SpecAugment: maximum share of a recording that a time mask hides")
 
     @field_validator("speed")
     @classmethod
@@ -59,15 +66,17 @@ class SoundAugmentation(Section):
 
 
 class AudioSettings(SideSettings):
-    """A recording, whose path (relative to the data file) stands in the record. Its elements are hops of 10 ms."""
+    """A recording; the record holds its path, relative to the data file. Its elements are hops of 10 ms."""
 
     stem = "subsampling"
     scored_by = ("wer", "cer")
 
-    rate: int = Setting(16000, ge=1000, le=192_000, description="samples a second; recordings are brought to it")
-    max_length: int = Setting(3000, ge=1, le=10**7, description="longest recording, in hops of 10 ms")
+    rate: int = Setting(16000, ge=1000, le=192_000, description="samples a second; recordings are resampled to it")
+    max_length: int = Setting(
+        3000, ge=1, le=10**7, description="maximum length of a training recording, in hops of 10 ms"
+    )
     batch_tokens: int | None = Setting(
-        16000, ge=1, le=10**8, description="most hops of 10 ms in a batch (null: training.batch_tokens)"
+        16000, ge=1, le=10**8, description="maximum hops of 10 ms in a batch (null: training.batch_tokens)"
     )
     augment: SoundAugmentation = Setting(default_factory=SoundAugmentation)
 

@@ -47,22 +47,28 @@ class Box:
 
 
 class AugmentSettings(Section):
-    """How pictures, or all frames of a video alike, are altered while a model trains, anew each time."""
+    """Augmentation of images, or of all frames of a video alike, drawn anew each time."""
 
-    crop: int = Setting(0, ge=0, le=512, description="shift by up to so many pixels each way (4 for CIFAR)")
+    crop: int = Setting(
+        0, ge=0, le=512, description="random crop: shift by up to this many pixels each way (4 for CIFAR)"
+    )
     resize: float = Setting(
         1.0,
         gt=0,
         le=1,
-        description="take a part of at least this share of the picture (0.08 for ImageNet; 1: all of it)",
+        description="random resized crop: keep at least this share of the image (0.08 for ImageNet; 1: all of it)",
     )
-    flip: bool = Setting(False, description="mirror half of them; not where targets tell left from right")
-    colour: Share = Setting(0.0, description="by how much brightness, contrast and saturation vary (try 0.3)")
+    flip: bool = Setting(False, description="mirror half of the images; not if targets tell left from right")
+    colour: Share = Setting(
+        0.0, description="colour jitter: how much brightness, contrast and saturation vary (try 0.3)"
+    )
     randaugment: int = Setting(
-        0, ge=0, le=14, description="so many operations drawn for each (RandAugment, Cubuk et al. 2020; try 2)"
+        0, ge=0, le=14, description="RandAugment: operations drawn for each image (Cubuk et al. 2020; try 2)"
     )
-    magnitude: float = Setting(9.0, ge=0, le=30, description="of RandAugment's operations, up to 30")
-    erase: Fraction = Setting(0.0, description="share of which a rectangle is made grey (Zhong et al. 2020)")
+    magnitude: float = Setting(9.0, ge=0, le=30, description="RandAugment: magnitude of the operations, up to 30")
+    erase: Fraction = Setting(
+        0.0, description="random erasing: share of images in which a rectangle is made grey (Zhong et al. 2020)"
+    )
 
 
 # What captions are scored by, of pictures and of videos.
@@ -70,18 +76,14 @@ CAPTIONED = ("bleu", "chrf", "ter", "exact", "bleu1", "bleu2", "bleu3", "bleu4",
 
 
 class ImageSettings(SideSettings):
-    """An image, whose path (relative to the data file) stands in the record."""
+    """An image; the record holds its path, relative to the data file."""
 
     stem = "convolution"
     scored_by = CAPTIONED
 
-    size: int = Setting(64, ge=8, le=4096, description="images are brought to so many pixels a side")
-    resample: Filter = Setting(
-        "lanczos", description="the filter by which those of another size are brought to it (ViT: bilinear)"
-    )
-    augment: AugmentSettings | None = Setting(
-        None, description="how they are altered in training (default: not at all)"
-    )
+    size: int = Setting(64, ge=8, le=4096, description="images are resized to this many pixels a side")
+    resample: Filter = Setting("lanczos", description="the filter for resizing (ViT: bilinear)")
+    augment: AugmentSettings | None = Setting(None, description="augmentation in training (default: none)")
 
 
 @register("image")

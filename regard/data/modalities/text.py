@@ -10,10 +10,11 @@ from pydantic import Field as Setting
 
 from regard.data.forms import Normalization, TextForm
 from regard.data.lines import BLANKS
+from regard.data.marks import NATIVE, Frame
 from regard.data.modality import Modality
 from regard.data.records import BETWEEN, SEPARATOR
 from regard.data.side import Field, Item
-from regard.data.tokens import NATIVE, Frame, Tokenizer
+from regard.data.tokens import Tokenizer
 from regard.registry import register
 from regard.section import SideSettings, TokenSettings
 
@@ -32,15 +33,15 @@ class TextSettings(SideSettings):
     joined = True
 
     tokens: TokenSettings | None = Setting(
-        None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
+        None, description="its own vocabulary (default: that of [tokens], shared by all text without its own)"
     )
-    max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+    max_length: int = Setting(256, ge=1, le=10**6, description="maximum length of a training text, in tokens")
     normalize: Normalization | None = Setting(
         None,
-        description="how Unicode is brought to one form before it is cut into tokens: nfc, nfd, nfkc, nfkd, jamo (nfc, "
-        "with Hangul in its letters) or none; (default: nfc)",
+        description="Unicode normalisation before tokenisation: nfc, nfd, nfkc, nfkd, jamo (nfc, with Hangul split "
+        "into letters) or none (default: nfc)",
     )
-    case: Literal["lower"] | None = Setting(None, description="lower: read in lower case (default: as it is written)")
+    case: Literal["lower"] | None = Setting(None, description="lower: convert to lower case (default: unchanged)")
 
     @property
     def own_tokens(self) -> TokenSettings | None:

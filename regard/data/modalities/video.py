@@ -45,17 +45,17 @@ class FrameBox:
 
 
 class VideoSettings(SideSettings):
-    """A video, whose path (relative to the data file) stands in the record: a folder of frames, which are taken by
-    name; an .npz file with an array 'frames'; or a video file."""
+    """A video; the record holds its path, relative to the data file: a folder of frames, sorted by name; an .npz
+    file with an array 'frames'; or a video file."""
 
     stem = "frames"
     scored_by = CAPTIONED
 
-    size: int = Setting(64, ge=8, le=1024, description="frames are brought to so many pixels a side")
-    frames: int = Setting(16, ge=1, le=1024, description="how many are taken, evenly spaced; of a shorter video, all")
-    augment: AugmentSettings | None = Setting(
-        None, description="how they are altered in training (default: not at all)"
+    size: int = Setting(64, ge=8, le=1024, description="frames are resized to this many pixels a side")
+    frames: int = Setting(
+        16, ge=1, le=1024, description="number of frames to take, evenly spaced; all of a shorter video"
     )
+    augment: AugmentSettings | None = Setting(None, description="augmentation in training (default: none)")
 
 
 @register("video")

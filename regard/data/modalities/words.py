@@ -32,7 +32,7 @@ class WordsSettings(SideSettings):
     text = True
     spelled = True
 
-    max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in words")
+    max_length: int = Setting(256, ge=1, le=10**6, description="maximum length of a training text, in words")
 
 
 @register("words")

@@ -3,30 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.readers.json_stream import elements
-from regard.data.readers.reader import Reader, find_pictures
-from regard.data.records import ending
+from regard.data.readers.reader import JsonFile, find_pictures
 from regard.errors import DataError
 
 
-class Layout(Reader):
+class Layout(JsonFile):
     """Each annotation is an example: five captions of a picture are five."""
 
     name = "coco"
-
-    @classmethod
-    def recognises(cls, paths: Sequence[Path]) -> bool:
-        return len(paths) == 1 and ending(paths[0]) == "json" and paths[0].is_file()
-
-    @property
-    def files(self) -> Iterable[Path]:
-        return self.paths
 
     def examples(self, on_bad: OnBad | None) -> Iterator[Example]:
         pictures: dict[Any, str] = {}

@@ -65,6 +65,18 @@ class Reader(ABC):
         return Example(self.form.fields([source], self.folder, place), target, place)
 
 
+class JsonFile(Reader):
+    """A layout of one .json file."""
+
+    @classmethod
+    def recognises(cls, paths: Sequence[Path]) -> bool:
+        return len(paths) == 1 and ending(paths[0]) == "json" and paths[0].is_file()
+
+    @property
+    def files(self) -> Iterable[Path]:
+        return self.paths
+
+
 def find_reader(files: Sequence[Path], form: Form) -> Reader | None:
     """What reads these files, if they are not tables, records or texts."""
     if form.format is not None:

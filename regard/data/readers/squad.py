@@ -3,30 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from regard.data.examples import Example
 from regard.data.lines import BadLine, OnBad, tell
 from regard.data.readers.json_stream import elements
-from regard.data.readers.reader import Reader
-from regard.data.records import BETWEEN, ending, record_text
+from regard.data.readers.reader import JsonFile
+from regard.data.records import BETWEEN, record_text
 from regard.errors import DataError
 
 
-class Layout(Reader):
+class Layout(JsonFile):
     """Each answer is an example: what several people said of one question are several."""
 
     name, names_files = "squad", False
-
-    @classmethod
-    def recognises(cls, paths: Sequence[Path]) -> bool:
-        return len(paths) == 1 and ending(paths[0]) == "json" and paths[0].is_file()
-
-    @property
-    def files(self) -> Iterable[Path]:
-        return self.paths
 
     def examples(self, on_bad: OnBad | None) -> Iterator[Example]:
         if len(self.form.given) != 1 or not self.form.given[0].settings.text:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class ChoiceSettings(TargetSettings):
-    """Which of several candidates is right. The source is a text of several columns: what all candidates are read
-    with, and then each of them; there may be fewer of them on some lines, or a list of them in .jsonl."""
+    """Multiple choice. The source is text in several columns: first what all candidates are read with, then each
+    candidate; lines may have fewer candidates, or a list of them in .jsonl."""
 
     of_texts = True
     best = "accuracy"
@@ -36,10 +36,10 @@ class ChoiceSettings(TargetSettings):
     steering = ("accuracy",)
 
     context: int = Setting(
-        1, ge=1, le=16, description="how many of the source's texts every candidate is read with, before the candidates"
+        1, ge=1, le=16, description="how many of the source's texts come before the candidates and are read with each"
     )
     answer: Literal["number", "letter", "text"] = Setting(
-        "number", description="how the right one is named: its number, its letter (A is the first), or as it stands"
+        "number", description="how the right one is given: by its number, its letter (A is the first), or its text"
     )
     first: Literal[0, 1] = Setting(0, description="number of the first candidate")
 

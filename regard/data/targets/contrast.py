@@ -33,10 +33,9 @@ KEYS = (("sentence1", "sentence2"), "score")  # of pairs in .jsonl
 
 
 class ContrastSettings(TargetSettings):
-    """Vectors of sentences. A line of training data is a sentence alone, which is its own positive under another
-    dropout, or a sentence, a positive and, if there is one, a hard negative (source.column). Validation and test data
-    are pairs of sentences and how alike they are, a number (default: columns 1, 2 and 3; sentence1, sentence2 and
-    score)."""
+    """Sentence embeddings. A line of training data is a sentence alone, which is its own positive under another
+    dropout, or a sentence, a positive and optionally a hard negative (source.column). Validation and test data are
+    pairs of sentences with a similarity score (default: columns 1, 2 and 3; sentence1, sentence2 and score)."""
 
     of_texts = True
     vectors = True
@@ -45,14 +44,18 @@ class ContrastSettings(TargetSettings):
     usual = ("spearman", "pearson")
     steering = ("spearman",)
 
-    temperature: float = Setting(0.05, gt=0, le=10, description="by which cosines are divided (Gao et al. 2021)")
+    temperature: float = Setting(
+        0.05, gt=0, le=10, description="temperature: cosines are divided by it (Gao et al. 2021)"
+    )
     pooling: Literal["first", "mean"] | None = Setting(
         None,
-        description="the vector of a sentence: its first, through a dense layer with tanh in training, or the mean of "
-        "all (default: first of a Transformer's encoder, the last of a decoder, the summary of others)",
+        description="the embedding of a sentence: its first vector, through a dense layer with tanh in training, or "
+        "the mean of all (default: the first of a Transformer's encoder, the last of a decoder, the summary of "
+        "others)",
     )
     projected: bool = Setting(
-        False, description="pooling first: keep the dense layer in use, as Gao et al. do with positives from the data"
+        False,
+        description="pooling first: keep the dense layer in inference, as Gao et al. do with positives from the data",
     )
     pair: list[int | str] | None = Setting(
         None, min_length=2, max_length=2, description="columns of the two sentences in validation and test data"

@@ -18,13 +18,13 @@ from pydantic import model_validator
 
 from regard.artifacts import replacing
 from regard.data.lines import BLANKS
+from regard.data.marks import NATIVE
 from regard.data.modalities.image import picture_fault
 from regard.data.modalities.pixels import read_picture
 from regard.data.modality import Picture
 from regard.data.readers.members import field_digest
 from regard.data.side import Field
 from regard.data.target import CODEBOOK, Scoring, Target
-from regard.data.tokens import NATIVE
 from regard.errors import DamagedError, DataError, ModelError, shown
 from regard.evaluation.metrics import Score
 from regard.registry import register
@@ -42,26 +42,28 @@ WRITTEN = re.compile(r"[0-9]{1,9}(?: [0-9]{1,9})*")  # codes, as `decode` writes
 
 
 class ImageTargetSettings(TargetSettings):
-    """A picture, in codes (van den Oord et al. 2017; Ramesh et al. 2021)."""
+    """An image, as discrete codes (van den Oord et al. 2017; Ramesh et al. 2021)."""
 
     written = True
     usual: ClassVar[tuple[str, ...]] = ("reconstruction",)
 
-    size: int = Setting(64, ge=8, le=1024, description="pictures are brought to so many pixels a side")
-    codes: int = Setting(256, ge=2, le=2**16, description="how many codes the codebook has")
+    size: int = Setting(64, ge=8, le=1024, description="images are resized to this many pixels a side")
+    codes: int = Setting(256, ge=2, le=2**16, description="size of the codebook")
     halvings: int = Setting(
         3,
         ge=1,
         le=8,
         description="how often the codebook halves the sides: a code stands for 2 ** halvings pixels a side",
     )
-    channels: int = Setting(64, ge=1, le=4096, description="of the codebook's convolutions")
-    code_width: int = Setting(32, ge=1, le=4096, description="how many numbers a code has")
-    steps: int = Setting(2000, ge=1, le=10**9, description="steps in which the codebook is learnt")
-    pictures: int = Setting(32, ge=1, le=10**5, description="how many of them in a step")
-    learning_rate: float = Setting(0.002, gt=0, le=10, description="of Adam, at first")
-    commitment: float = Setting(0.25, ge=0, le=10**6, description="weight β that keeps vectors near their code")
-    decay: Share = Setting(0.99, description="γ of the moving means that codes are")
+    channels: int = Setting(64, ge=1, le=4096, description="channels of the codebook's convolutions")
+    code_width: int = Setting(32, ge=1, le=4096, description="width of a code's vector")
+    steps: int = Setting(2000, ge=1, le=10**9, description="training steps of the codebook")
+    pictures: int = Setting(32, ge=1, le=10**5, description="images per step of the codebook")
+    learning_rate: float = Setting(0.002, gt=0, le=10, description="initial learning rate of Adam, for the codebook")
+    commitment: float = Setting(
+        0.25, ge=0, le=10**6, description="weight β of the commitment loss, which keeps vectors near their code"
+    )
+    decay: Share = Setting(0.99, description="γ of the moving averages that form the codes")
 
     @model_validator(mode="after")
     def _fits(self) -> ImageTargetSettings:
@@ -114,6 +116,10 @@ class ImageTarget(Target):
     def longest(self) -> int:
         return self.fixed_length
 
+    @property
+    def pixels(self) -> int:  # type: ignore[override]
+        return int(self.settings.size**2)
+
     # Reading
 
     def read(self, field: str, folder: Path) -> str:
@@ -160,11 +166,19 @@ class ImageTarget(Target):
     def decode(self, values: Sequence[int]) -> str:
         return " ".join(str(value - FIRST) for value in values if value >= FIRST)
 
+    def check_output(self, text: str) -> None:
+        if text.strip(BLANKS) and not WRITTEN.fullmatch(text):
+            raise DataError("a target here is codes, such as '3 17 5', and not the path of a picture")
+
     def pieces(self, values: Sequence[int]) -> list[str]:
         """The row and the column of each, from 1."""
         grid = self.settings.size // 2**self.settings.halvings
         cells = [f"{row + 1},{column + 1}" for row, column in product(range(grid), repeat=2)]
         return cells[: len(values)]
+
+    def candidate(self, value: int, before: int | None = None) -> str:
+        """The code: all candidates are for one cell."""
+        return self.decode([value])
 
     def pictures(self, texts: Sequence[str]) -> list[Picture]:
         encoded = self.encode_many(texts)

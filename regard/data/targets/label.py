@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field as Setting
 
-from regard.artifacts import write_text
+from regard.artifacts import distinct_texts, write_text
 from regard.data.side import Field, Item
 from regard.data.target import LABELS, Answer, HeadTarget, Scoring, measure
-from regard.data.tokens import clean, texts_of
+from regard.data.tokens import clean
 from regard.errors import DataError, ModelError
 from regard.evaluation.bootstrap import interval
 from regard.evaluation.labels import BinaryF1, ClassScore, class_scores, label_scores, ranked_accuracy
@@ -41,8 +41,8 @@ class LabelSettings(TargetSettings):
 
     positive: str | None = Setting(
         None,
-        description="the label whose F1 is reported (f1), such as that of a paraphrase (default: 1, where the labels "
-        "are 0 and 1)",
+        description="the label whose F1 is reported (f1), such as that of a paraphrase (default: 1, if the labels are "
+        "0 and 1)",
     )
 
 
@@ -109,7 +109,7 @@ class Label(HeadTarget):
         write_text(folder / f"{LABELS}.json", json.dumps(content, ensure_ascii=False, indent=0))
 
     def load(self, folder: Path) -> None:
-        self.labels = read_learnt(folder, self.kind, lambda content: texts_of(content["labels"]))
+        self.labels = read_learnt(folder, self.kind, lambda content: distinct_texts(content["labels"]))
 
     def unseen(self, texts: Iterable[str]) -> list[str]:
         return sorted({label for text in texts for label in self.cut(text)} - set(self.labels))

@@ -30,9 +30,10 @@ LEAST = 8  # tokens of the context that have to fit beside a question
 
 
 class SpanSettings(TargetSettings):
-    """A span of a text: the source is a question and a context, two columns of a text; the target is the answer as it
-    stands in the context, with a second column, if there is one, the character it begins at, from 0 (default: columns
-    1, 2 and 3; question, context and answer). A context that does not fit into source.max_length is read in windows."""
+    """Extractive question answering. The source is a question and a context, two text columns; the target is the
+    answer as it stands in the context, optionally with a second column for the character where it begins, from 0
+    (default: columns 1, 2 and 3; question, context and answer). A context that does not fit into source.max_length
+    is read in windows."""
 
     joined = True
     of_texts = True
@@ -43,14 +44,17 @@ class SpanSettings(TargetSettings):
     steering = ("squad_em", "squad_f1")
 
     stride: int = Setting(
-        128, ge=1, le=10**6, description="tokens from the beginning of one window of a long context to that of the next"
+        128,
+        ge=1,
+        le=10**6,
+        description="tokens from the start of one window of a long context to the start of the next",
     )
-    max_answer: int = Setting(30, ge=1, le=10**4, description="longest answer to give, in tokens")
+    max_answer: int = Setting(30, ge=1, le=10**4, description="maximum length of an answer, in tokens")
     no_answer: bool = Setting(
         False, description="a question may have no answer in its context (SQuAD 2.0); its target is then empty"
     )
     threshold: float = Setting(
-        0.0, description="no_answer: by how much its score has to exceed that of the best answer (Devlin et al. 2019)"
+        0.0, description="no_answer: how much its score must exceed that of the best answer (Devlin et al. 2019)"
     )
 
 

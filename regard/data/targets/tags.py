@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from regard.artifacts import write_text
+from regard.artifacts import distinct_texts, write_text
 from regard.data.side import Item
 from regard.data.target import LABELS, Answer
 from regard.data.targets.label import Label, LabelSettings, check_length, read_learnt
-from regard.data.tokens import clean, texts_of
+from regard.data.tokens import clean
 from regard.errors import ConfigError
 from regard.registry import register
 from regard.section import TargetSettings
@@ -35,23 +35,23 @@ MOST = 256  # tags of a CRF, which has a number for each two of them at each wor
 
 
 class TagsSettings(TargetSettings):
-    """A tag of each word of the source, separated by blanks."""
+    """A tag for each word of the source, separated by spaces."""
 
     best, usual, steering = LabelSettings.best, LabelSettings.usual, LabelSettings.steering
     of_words = True
 
     crf: bool = Setting(
         False,
-        description="score tags together, each after the one before it: a conditional random field over the words "
+        description="a conditional random field over the words, which scores each tag together with the one before it "
         "(Lafferty et al. 2001; Lample et al. 2016); label smoothing then does not apply",
     )
     scheme: Scheme | None = Setting(
         None,
         description="crf: which tags may follow each other: bio (I-X only after B-X or I-X), bioes, or none: any "
-        "(default: what all tags of the training data keep to)",
+        "(default: the scheme that all tags of the training data follow)",
     )
     constrain_training: bool = Setting(
-        False, description="crf: sequences that the scheme forbids have no share in training either"
+        False, description="crf: leave sequences that the scheme forbids out of the training loss too"
     )
 
     @property
@@ -114,7 +114,7 @@ class Tags(Label):
             scheme = content.get("scheme", "none")
             if scheme not in (*SCHEMES, "none"):
                 raise ValueError(f"a scheme {scheme!r}")
-            return texts_of(content["labels"]), scheme
+            return distinct_texts(content["labels"]), scheme
 
         self.labels, self.scheme = read_learnt(folder, self.kind, read)
 

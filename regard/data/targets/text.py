@@ -28,26 +28,26 @@ class TextTargetSettings(TargetSettings):
     steering = ("bleu", "chrf", "exact")
 
     tokens: TokenSettings | None = Setting(
-        None, description="a vocabulary of its own (default: the one of [tokens], shared by all text without its own)"
+        None, description="its own vocabulary (default: that of [tokens], shared by all text without its own)"
     )
-    max_length: int = Setting(256, ge=1, le=10**6, description="longest text to train on, in tokens")
+    max_length: int = Setting(256, ge=1, le=10**6, description="maximum length of a training text, in tokens")
     normalize: Normalization | None = Setting(
         None,
-        description="how Unicode is brought to one form before it is cut into tokens: nfc, nfd, nfkc, nfkd, jamo (nfc, "
-        "with Hangul in its letters) or none; outputs are composed again (default: nfc)",
+        description="Unicode normalisation before tokenisation: nfc, nfd, nfkc, nfkd, jamo (nfc, with Hangul split "
+        "into letters) or none; outputs are composed again (default: nfc)",
     )
     case: Literal["lower", "recase"] | None = Setting(
         None,
-        description="lower: written in lower case; recase: that too, and outputs get capitals from a truecaser, "
-        "which is learnt from the training targets (default: as it is written)",
+        description="lower: convert to lower case; recase: also restore capitals in outputs with a truecaser, learnt "
+        "from the training targets (default: unchanged)",
     )
     stream: int | None = Setting(
         None,
         ge=2,
         le=10**6,
-        description="without a source: join all texts, each with </s> after it, blank ones too, and train on blocks of "
-        "so many tokens, without padding and whatever max_length is; a recurrent decoder carries its state from block "
-        "to block, of as many rows as batch_tokens hold (default: each text by itself)",
+        description="without a source: join all texts, also blank ones, with </s> after each, and train on blocks of "
+        "this many tokens, without padding and regardless of max_length; a recurrent decoder carries its state from "
+        "block to block, with as many rows as batch_tokens hold (default: each text by itself)",
     )
 
     @property

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.family import Family
+from regard.exchange.huggingface.given import read_json
 from regard.models.published import read_published
 from regard.registry import did_you_mean
 
@@ -38,8 +39,8 @@ def family_of(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None,
     preprocessor: Mapping[str, Any] | None = None,
 ) -> Family:  # fmt: skip
-    """The family of a config.json; `tensors` are those of the checkpoint, where there is one to read, and
-    `preprocessor` is what stands beside it of pictures and sound."""
+    """The family of a config.json, with the tensors of its checkpoint, where there is one to read, and the content of
+    preprocessor_config.json, which models of pictures and sound have."""
     kind = kind_of(config)
     module = import_module(f"regard.exchange.huggingface.{HOMES[kind]}")
     for cls in vars(module).values():
@@ -62,19 +63,7 @@ def read_network(folder: Path) -> Family:
         raise ModelError(f"no {CONFIG} in {folder}; it holds no model of Hugging Face's")
     config = read_json(folder / CONFIG)
     kind_of(config)  # before weights are read, of which there may be many
-    preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).exists() else None
-    return family_of(config, read_weights(folder), preprocessor)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Settings by name from a file of others."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} should hold settings by name, not {type(found).__name__}")
-    return found
+    return family_of(config, read_weights(folder), read_json(folder / PREPROCESSOR))
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -17,17 +17,17 @@ HEADS = {
 
 
 class EncoderAlone(Family):
-    """An encoder that reads text, with a head for masked tokens, for the whole text, for each word, for where an answer
-    stands, or for which of several texts is right."""
+    """An encoder that reads text, with a head for masked tokens, for a label or a number of the whole text, for tags of
+    words, for where an answer stands, or for which of several texts is right."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.head = next(kind for ending, kind in HEADS.items() if self.architecture.endswith(ending))
-        kinds = (None, "single_label_classification")
-        if self.head in ("label", "tags") and self.config.get("problem_type") not in kinds:
-            self.refuse("problem_type", "Regard imports heads that choose one label")
-        if self.head == "label" and len(self.labels) < 2:
-            self.refuse("id2label", "Regard imports heads that choose one of several labels")
+        kinds: tuple[str | None, ...] = (None, "single_label_classification")
+        if self.head == "label" and len(self.labels) == 1:  # as transformers has it, a regression
+            self.head, kinds = "number", (None, "regression")
+        if self.head in ("label", "number", "tags") and self.config.get("problem_type") not in kinds:
+            self.refuse("problem_type", "Regard imports heads that choose one label or predict one number")
         if self.head == "tags" and any(len(label.split()) != 1 for label in self.labels):
             self.refuse("id2label", "tags are written with blanks between them")
 
@@ -49,12 +49,12 @@ class EncoderAlone(Family):
 
     @property
     def outputs(self) -> int:
-        return {"masked": self.vocabulary, "span": 2, "choice": 1}.get(self.head, len(self.labels))
+        return {"masked": self.vocabulary, "span": 2, "choice": 1, "number": 1}.get(self.head, len(self.labels))
 
     @property
     def pooled(self) -> bool:
         """Whether the head predicts from a dense layer over the first vector."""
-        return self.head in ("label", "choice")
+        return self.head in ("label", "number", "choice")
 
 
 class Bert(EncoderAlone):

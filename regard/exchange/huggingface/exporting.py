@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 
 from regard.artifacts import new_folder, write_text
+from regard.data.marks import Frame
 from regard.data.modalities.text import Text
 from regard.data.targets.label import Label
-from regard.data.tokens import Frame
+from regard.data.targets.number import Number
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import PREPROCESSOR, read_network
 from regard.exchange.huggingface.forms import form_of, with_marks
 from regard.exchange.huggingface.generating import generation_settings
+from regard.exchange.huggingface.given import SETTINGS
 from regard.exchange.huggingface.native import tokenizer_of
-from regard.exchange.huggingface.tokens import SETTINGS, write_tokenizer
+from regard.exchange.huggingface.tokens import write_tokenizer
 from regard.exchange.huggingface.vit import FILTERS
 from regard.models.vision import DEVIATIONS, MEANS
 from regard.settings import Config
@@ -51,6 +53,9 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
     config, target = system.config, system.task.target
     own = {name: tensor.detach().cpu().contiguous() for name, tensor in weights(system.task.model).items()}
     config, own = _halved(config, own)
+    if isinstance(target, Number):  # the head predicts numbers in units of the training data
+        weight, bias = "head.linear.weight", "head.linear.bias"
+        own |= {weight: own[weight] * target.spread, bias: own[bias] * target.spread + target.mean}
     for name, side in system.task.sides.texts.items():
         if not side.form.plain or side.form.casing is not None:
             raise ConfigError(

@@ -191,6 +191,12 @@ class Family(ABC):
             self.refuse("id2label", "labels are written in a line each")
         return labels
 
+    def several_labels(self) -> list[str]:
+        """The classes of a head that has more than one."""
+        if len(labels := self.label_names()) < 2:
+            self.refuse("id2label", "Regard imports heads that choose one of several labels")
+        return labels
+
     def activation(self, name: str, usual: str) -> str:
         """An activation's name here."""
         found = self.config.get(name, usual)

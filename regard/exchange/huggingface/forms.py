@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.data.tokens import Marks
+from regard.data.marks import Marks
 from regard.errors import ConfigError
 from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.family import ACTIVATIONS, Family
+from regard.fingerprint import settings_of
 from regard.model_settings import ModelSettings
 from regard.settings import Config
 
@@ -72,8 +73,8 @@ def _encoder(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any]]
     model: Any = config.model
     encoder = model.encoder
     head = {
-        "text": "MaskedLM", "label": "SequenceClassification", "tags": "TokenClassification",
-        "span": "QuestionAnswering", "choice": "MultipleChoice",
+        "text": "MaskedLM", "label": "SequenceClassification", "number": "SequenceClassification",
+        "tags": "TokenClassification", "span": "QuestionAnswering", "choice": "MultipleChoice",
     }.get(config.target.kind)  # fmt: skip
     if head is None:
         return
@@ -159,6 +160,8 @@ def form_of(config: Config, sizes: tuple[int, int], labels: list[str], preproces
     """The family of a model, made from a `config.json` that says what its settings say."""
     nearest: tuple[str, list[str]] | None = None
     for candidate in candidates(config, sizes):
+        if config.target.kind == "number":
+            candidate |= {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
         if labels:
             candidate["id2label"] = dict(enumerate(labels))
             candidate["label2id"] = {label: i for i, label in enumerate(labels)}
@@ -172,7 +175,12 @@ def form_of(config: Config, sizes: tuple[int, int], labels: list[str], preproces
         if nearest is None or len(odd) < len(nearest[1]):
             nearest = candidate["model_type"], odd
     if nearest is None:
-        raise ConfigError("transformers has no model that reads and writes what this one does, so it is not exported")
+        model, target = config.model, config.target
+        kinds = [f"source.kind {'/'.join(side.kind for side in config.sources)}", f"target.kind {target.kind}"]
+        kinds += ["target.crf"] if target.chained else []
+        kinds += ["model.ctc"] if model.ctc else []
+        kinds += [f"model.output {model.output}"] if model.output != "full" else []
+        raise ConfigError(f"transformers has no model with {', '.join(kinds)}, so this one is not exported")
     kind, odd = nearest
     raise ConfigError(f"this is no model that transformers has; the nearest is {kind}, and there: {'; '.join(odd)}")
 
@@ -190,7 +198,7 @@ def differences(config: Config, family: Family) -> Iterator[str]:
         getattr(part, "positions", "") == "learned" for part in (*config.model.encoders, config.model.decoder)
     )
     skip = FREE[:1] if learned else FREE
-    here, there = (_flat(settings.model_dump(mode="json")) for settings in (config.model, theirs))
+    here, there = settings_of(config.model), settings_of(theirs)
     for name in sorted({*here, *there}):
         if name.split(".")[-1] not in skip and here.get(name) != there.get(name) and not _same_stem(name, here, there):
             yield f"model.{name} is {here.get(name)}, not {there.get(name)}"
@@ -203,13 +211,6 @@ def _same_stem(name: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> 
     both = here.get(name), there.get(name)
     usual = {"stem.kind": "tokens", "stem.segments": 0}.get(name.split(".", 1)[1])
     return set(both) <= {None, usual}
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
-    return found
 
 
 def with_marks(config: dict[str, Any], marks: Marks) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from regard.data.tokens import Marks
+from regard.data.marks import Marks
 from regard.errors import ConfigError
-from regard.exchange.huggingface.tokens import Given
+from regard.exchange.huggingface.given import Given
 
 # Settings that say nothing of what is written, or that became marks of the vocabulary.
 ELSEWHERE = {
@@ -26,13 +26,12 @@ OF_WHISPER = {
 HANDLED = {
     "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "min_new_tokens",
     "max_length", "max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beam_groups",
-    "diversity_penalty", "epsilon_cutoff", "penalty_alpha", "repetition_penalty", "begin_suppress_tokens",
+    "diversity_penalty", "epsilon_cutoff", "penalty_alpha", "repetition_penalty", "begin_suppress_tokens", "typical_p",
 }  # fmt: skip
 NUMBERS = HANDLED - {"early_stopping", "begin_suppress_tokens"}
 STOPS: Mapping[Any, str] = {True: "early", False: "heuristic", None: "heuristic", "never": "exact"}
 # What a setting that Regard lacks has to be so that nothing is lost without it.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "typical_p": (1.0,),
     "encoder_repetition_penalty": (1.0,),
     "eta_cutoff": (0.0,),
 }
@@ -42,71 +41,70 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
     """The section [search] of a model of so many positions; and what of its settings Regard has not, by name."""
     told = list[str]()
 
-    def mark(name: str) -> Any:
-        value = given.mark(name)
+    def option(name: str) -> Any:
+        value = given.option(name)
         if name in NUMBERS and not isinstance(value, int | float | None):
             raise ConfigError(f"the settings of generation have {name}: {value!r}, which should be a number")
         return value
 
-    forced = mark("forced_eos_token_id") is not None
+    forced = option("forced_eos_token_id") is not None
     most = longest - max(len(marks.first), 1)
     before = max(len(marks.first), 1)
-    length = mark("max_length")
-    if (new := mark("max_new_tokens")) is not None:
+    length = option("max_length")
+    if (new := option("max_new_tokens")) is not None:
         most = min(most, new - marks.counted - forced)
     elif length is not None:
         if given.kind == "whisper":  # which says how much comes after its marks
             length = min(length + min(longest // 2 - 1, before), longest)
         most = min(most, length - before - forced)
-    fewest = max(0, (mark("min_length") or 0) - before, (mark("min_new_tokens") or 0) - marks.counted)
-    alpha = mark("length_penalty")
+    fewest = max(0, (option("min_length") or 0) - before, (option("min_new_tokens") or 0) - marks.counted)
+    alpha = option("length_penalty")
     alpha = 1.0 if alpha is None else float(alpha)
     found: dict[str, Any] = {
-        "beam": mark("num_beams") or 1, "length_penalty": "average" if alpha else "none", "alpha": abs(alpha) or 1.0,
-        "no_repeat": mark("no_repeat_ngram_size") or 0, "min_length": min(fewest, max(most, 1)),
+        "beam": option("num_beams") or 1, "length_penalty": "average" if alpha else "none", "alpha": abs(alpha) or 1.0,
+        "no_repeat": option("no_repeat_ngram_size") or 0, "min_length": min(fewest, max(most, 1)),
         "max_length": max(most, 1), "max_ratio": 10**6, "max_source": max(longest - 2, 1), "unknown": True,
-        "at_limit": "forced" if forced else "cut", "repetition_penalty": mark("repetition_penalty") or 1.0,
+        "at_limit": "forced" if forced else "cut", "repetition_penalty": option("repetition_penalty") or 1.0,
     }  # fmt: skip
     if alpha < 0:
         told.append(f"length_penalty {alpha}")
         found |= {"length_penalty": "none", "alpha": 1.0}
     if given.kind == "gpt2":
         found["prefix_scored"] = False  # a prompt
-        told += [f"{name} {n} after a prompt" for name in ("min_new_tokens", "max_new_tokens") if (n := mark(name))]
-    early = mark("early_stopping")
+        told += [f"{name} {n} after a prompt" for name in ("min_new_tokens", "max_new_tokens") if (n := option(name))]
+    early = option("early_stopping")
     if not isinstance(early, Hashable) or early not in STOPS:
         raise ConfigError(f"the settings of generation have early_stopping: {early!r}; it is true, false or 'never'")
     if found["beam"] > 1:
         found["stop"] = STOPS[early]
-    groups = mark("num_beam_groups") or 1
-    if mark("penalty_alpha") and not mark("do_sample"):
+    groups = option("num_beam_groups") or 1
+    if option("penalty_alpha") and not option("do_sample"):
         if found["repetition_penalty"] != 1:
             told.append(f"repetition_penalty {found['repetition_penalty']} with penalty_alpha")
-        found |= {"contrastive": mark("penalty_alpha"), "top_k": mark("top_k") or 4, "beam": 1}
+        found |= {"contrastive": option("penalty_alpha"), "top_k": option("top_k") or 4, "beam": 1}
         found["repetition_penalty"] = 1.0
-    elif mark("do_sample"):
-        top_k = mark("top_k")
+    elif option("do_sample"):
+        top_k = option("top_k")
         if found["beam"] > 1:
             told.append(f"num_beams {found['beam']} with do_sample")
         found |= {
-            "sample": True, "temperature": mark("temperature") or 1.0, "top_k": 50 if top_k is None else top_k,
-            "top_p": mark("top_p") or 1.0, "epsilon": mark("epsilon_cutoff") or 0.0,
+            "sample": True, "temperature": option("temperature") or 1.0, "top_k": 50 if top_k is None else top_k,
+            "top_p": option("top_p") or 1.0, "typical_p": option("typical_p") or 1.0,
+            "epsilon": option("epsilon_cutoff") or 0.0,
         }  # fmt: skip
     elif groups > 1:
-        found |= {"groups": groups, "diversity": mark("diversity_penalty") or 0.0}
+        found |= {"groups": groups, "diversity": option("diversity_penalty") or 0.0}
     told += _others(given, marks)
     return found, told
 
 
 def _others(given: Given, marks: Marks) -> list[str]:
     """What the settings ask for that nothing here does."""
-    told, ends = [], given.mark("eos_token_id")
+    told, ends = [], given.option("eos_token_id")
     if isinstance(ends, list) and len(ends) > 1:
         told.append(f"eos_token_id {ends[1:]}")
-    if (forced := given.mark("forced_eos_token_id")) not in (None, marks.end):
+    if (forced := given.option("forced_eos_token_id")) not in (None, marks.end):
         told.append(f"forced_eos_token_id {forced}")
-    if several := [words for words in given.mark("bad_words_ids") or [] if len(words) > 1]:
-        told.append(f"bad_words_ids of several tokens ({len(several)})")
     known = ELSEWHERE | HANDLED | (OF_WHISPER if given.kind == "whisper" else set())
     for name, value in given.generation.items():
         if name not in known and value not in (None, False, 0, [], {}, *NEUTRAL.get(name, ())):
@@ -125,12 +123,12 @@ def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
         "min_length": search.min_length + max(len(marks.first), 1) if search.min_length else 0,
         "decoder_start_token_id": marks.first[0] if marks.first else None,
         "forced_bos_token_id": marks.first[1] if marks.counted else None,
-        "bad_words_ids": [[token] for token in marks.forbidden(unknown=search.unknown)] or None,
+        "bad_words_ids": [[i] for i in marks.forbidden(unknown=search.unknown)] + list(map(list, marks.banned)) or None,
         "begin_suppress_tokens": list(marks.opening) or None, "repetition_penalty": search.repetition_penalty,
     }  # fmt: skip
     if search.sample:
         found |= {
             "do_sample": True, "temperature": search.temperature, "top_k": search.top_k, "top_p": search.top_p,
-            "epsilon_cutoff": search.least,
+            "typical_p": search.typical_p, "epsilon_cutoff": search.least,
         }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}

@@ -54,7 +54,7 @@ class GPT2(Family):
 
     @property
     def labels(self) -> list[str]:
-        return self.label_names() if self.classifies else []
+        return self.several_labels() if self.classifies else []
 
     def sections(self) -> dict[str, Any]:
         return {

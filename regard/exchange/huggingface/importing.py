@@ -3,7 +3,7 @@
     import_model("opus-mt-en-de", "models/en-de")      # a folder, or a name on the Hub
     regard.load("models/en-de").generate(["Good morning."])
 
-All that the folder needs and Regard lacks is said at once, by name. Nothing in it is run.
+One error names all that the folder needs and Regard lacks. Nothing in it is run.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Any, TypeVar
 import torch
 
 from regard.config import parse
-from regard.data.foreign import Published
+from regard.data.marks import Marks
 from regard.data.sides import Sides
 from regard.data.targets.label import Label
-from regard.data.tokens import Marks
+from regard.data.tokenizers.published import Published
 from regard.errors import MissingExtraError, ModelError, RegardError, require
 from regard.exchange.huggingface import read_network
 from regard.exchange.huggingface.family import Family
 from regard.exchange.huggingface.generating import search_settings
-from regard.exchange.huggingface.tokens import Given, read_json, read_tokenizers
+from regard.exchange.huggingface.given import Given, read_json
+from regard.exchange.huggingface.tokens import read_tokenizers
 from regard.loading import new_task
 from regard.settings import Config
 from regard.system import System, load
@@ -33,7 +34,7 @@ from regard.training.checkpoint import set_weights
 
 T = TypeVar("T")
 WANTED = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors", "pytorch_model*.bin"]  # of a repository
-IMPORTED = {"kind": "imported"}
+IMPORTED = {"kind": "imported"}  # the section of imported tokens
 
 
 def import_model(
@@ -41,7 +42,7 @@ def import_model(
 ) -> System:
     """Write the model in a folder, or of a name on the Hugging Face Hub, as a model folder of Regard, and load it.
 
-    `warn` hears of what its way to generate asks for that Regard lacks. `force` replaces an earlier model there.
+    `warn` is called with the settings of generation that Regard lacks. `force` replaces an earlier model there.
     """
     folder = find(place)
     network, tokenizers, given = read(folder)
@@ -50,11 +51,17 @@ def import_model(
     sides.use(tokenizers)
     if isinstance(sides.target, Label):
         sides.target.labels = network.labels
-    task = new_task(sides, torch.device("cpu"))
-    set_weights(task.model, network.imported(), folder)
+    made = save(sides, network, folder, output, force=force)
     if told:
         warn(f"{folder} asks for what Regard does not do when it generates, and does without: {', '.join(told)}")
-    System(task, folder).save(output, force=force)
+    return made
+
+
+def save(sides: Sides, network: Family, place: Path, output: str | Path, *, force: bool) -> System:
+    """Write a network that was read from `place`, with its tokens, as a model folder, and load that."""
+    task = new_task(sides, torch.device("cpu"))
+    set_weights(task.model, network.imported(), place)
+    System(task, place).save(output, force=force)
     return load(output, device="cpu")
 
 
@@ -78,7 +85,7 @@ def find(place: str | Path) -> Path:
 
 
 def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
-    """The network and the tokenizers of a folder; what is wrong with either is said at once."""
+    """The network, the tokenizers and the settings of a folder. All that is wrong with them is one error."""
     problems: list[RegardError] = []
 
     def attempt(make: Callable[[], T]) -> T | None:
@@ -95,17 +102,13 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     network = attempt(lambda: read_network(folder))
     tokenizers: dict[str, Published] | None = {}
     if given is not None and config and needs_tokens(config, network):
-        sizes = (
-            sizes_of(config)
-            if network is None
-            else (network.vocabulary, (len(network.labels) and 0) or network.outputs)
-        )
+        sizes = sizes_of(config) if network is None else (network.vocabulary, network.outputs)
         tokenizers = attempt(lambda: read_tokenizers(given, *sizes))
     if problems:
         raise type(problems[0])("\n".join(map(str, problems)))
-    assert network is not None, "what went wrong has been said"
-    assert tokenizers is not None, "what went wrong has been said"
-    assert given is not None, "what went wrong has been said"
+    assert network is not None, "otherwise there is a problem"
+    assert tokenizers is not None, "otherwise there is a problem"
+    assert given is not None, "otherwise there is a problem"
     return network, tokenizers, given
 
 
@@ -127,7 +130,7 @@ def needs_tokens(config: Mapping[str, Any], network: Family | None) -> bool:
 
 
 def settings(network: Family, tokenizers: Mapping[str, Published], given: Given) -> tuple[Config, list[str]]:
-    """The config of a model, whose paths are nobody's yet; and what of its way to generate Regard has not."""
+    """The config of a model, without paths of data; and the settings of generation that Regard lacks, by name."""
     sections = {name: dict(section) for name, section in network.sections().items()}
     longest = sections["model"]["max_positions"]
     written = tokenizers.get("target", tokenizers.get("tokens"))

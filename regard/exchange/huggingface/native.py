@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.data.foreign import BYTE_OF, FileTokens, Published
-from regard.data.tokens import Bytes, Frame, Marks, Prefixed, Subwords, Symbols, Tokenizer
+from regard.data.marks import Frame, Marks
+from regard.data.tokenizers.prefixed import Prefixed
+from regard.data.tokenizers.published import BYTE_OF, FileTokens, Published
+from regard.data.tokenizers.subwords import Subwords
+from regard.data.tokenizers.symbols import Bytes, Symbols
+from regard.data.tokens import Tokenizer
 from regard.errors import ConfigError, require
 from regard.exchange.huggingface.sentencepiece_files import read_kind
 

@@ -27,7 +27,7 @@ class Roberta(Bert):
             yield from both("lm_head.dense", "transform")
             yield from both("lm_head.layer_norm", "norm")
             yield Move("head.linear.bias", ("lm_head.bias",))
-        elif self.head == "label":
+        elif self.head in ("label", "number"):
             yield from both("classifier.dense", "transform")
             yield from both("classifier.out_proj", "head.linear")
         else:

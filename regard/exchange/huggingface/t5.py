@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from regard.exchange.huggingface.family import Family, Move, Tensors
+from regard.exchange.huggingface.family import Family, Move
 
 
 class T5(Family):
@@ -21,7 +20,6 @@ class T5(Family):
     model_types = ("t5", "mt5")
     architectures = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
     ignored = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"  # of 2020, never used
-    _tied: bool | None = None  # where the weights that are exported have shown it
 
     def sections(self) -> dict[str, Any]:
         config = self.config
@@ -65,8 +63,6 @@ class T5(Family):
     @property
     def tied(self) -> bool:
         """Whether the output layer is the embedding: as the tensors have it, of which a config may say otherwise."""
-        if self._tied is not None:
-            return self._tied
         head, shared = self.tensors.get("lm_head.weight"), self.tensors.get("shared.weight")
         if not self.tensors:
             return bool(self.config.get("tie_word_embeddings", True))
@@ -101,10 +97,6 @@ class T5(Family):
             yield Move(f"{side}.final.weight", (f"{side}.final_layer_norm.weight",))
         if not self.tied:
             yield Move("head.linear.weight", ("lm_head.weight",))
-
-    def exported(self, weights: Tensors) -> dict[str, Tensor]:
-        self._tied = "head.linear.weight" not in weights
-        return super().exported(weights)
 
     def aliases(self) -> dict[str, str]:
         names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]

@@ -1,117 +1,24 @@
 """The tokenizer of a model that Hugging Face's `transformers` wrote, as one of ours; and back.
 
-It is a `tokenizer.json`, Marian's SentencePiece models with their `vocab.json`, or, where a folder is older, a
-`vocab.txt` (WordPiece), a `vocab.json` with `merges.txt` (byte-level BPE) or a SentencePiece model (T5, mBART, XLM-R),
-of which a `tokenizer.json` is made that cuts as `transformers` does.
+It is a `tokenizer.json`, Marian's SentencePiece models with their `vocab.json`, or what stands in older folders
+(`older_tokens.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from regard.data.foreign import FileTokens, PieceTokens, Published, check_marks
-from regard.data.tokens import SENTINEL, Frame, Marks
+from regard.data.marks import SENTINEL, Frame, Marks, check_marks
+from regard.data.tokenizers.published import FileTokens, PieceTokens, Published
 from regard.errors import ConfigError, ModelError, require
-from regard.exchange.huggingface.sentencepiece_files import read_charsmap, read_pieces
+from regard.exchange.huggingface.given import Given, read_json
+from regard.exchange.huggingface.older_tokens import made_tokenizer
 
-FAST, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
-ROLES = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
-# What a tokenizer that says nothing of its special tokens has, by the `model_type` of its network.
-USUAL: dict[str, dict[str, str]] = {
-    "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-    "bart": {
-        "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
-    },
-    "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-    "gpt2": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
-    "marian": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-}  # fmt: skip
-ALIKE = {
-    "distilbert": "bert", "roberta": "bart", "xlm-roberta": "bart", "mbart": "bart", "mt5": "t5", "whisper": "gpt2",
-}  # fmt: skip  # which of these others have
-LANGUAGES = [
-    "ar_AR",
-    "cs_CZ",
-    "de_DE",
-    "en_XX",
-    "es_XX",
-    "et_EE",
-    "fi_FI",
-    "fr_XX",
-    "gu_IN",
-    "hi_IN",
-    "it_IT",
-    "ja_XX",
-    "kk_KZ",
-    "ko_KR",
-    "lt_LT",
-    "lv_LV",
-    "my_MM",
-    "ne_NP",
-    "nl_XX",
-    "ro_RO",
-    "ru_RU",
-    "si_LK",
-    "tr_TR",
-    "vi_VN",
-    "zh_CN",
-]  # of mBART (Liu et al. 2020), in the order of its vocabulary
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a folder says beside its tokens: `config.json`, `generation_config.json`, the settings of the tokenizer."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    generation: Mapping[str, Any]
-    settings: Mapping[str, Any]
-
-    @staticmethod
-    def read(folder: Path, config: Mapping[str, Any]) -> Given:
-        generation, settings = (read_json(folder / name) for name in ("generation_config.json", SETTINGS))
-        return Given(folder, config, generation, {**read_json(folder / SPECIAL), **settings})
-
-    @property
-    def kind(self) -> str:
-        return str(self.config.get("model_type"))
-
-    def special(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The role and the text of each special token, with how it is found in a text."""
-        usual = USUAL.get(ALIKE.get(self.kind, self.kind), {})
-        for role in ROLES:
-            found = self.settings.get(f"{role}_token", usual.get(role))
-            if isinstance(found, str):
-                yield role, {"content": found}
-            elif isinstance(found, dict) and isinstance(found.get("content"), str):
-                yield role, found
-        for name in ("additional_special_tokens", "extra_special_tokens"):
-            more = self.settings.get(name) or []
-            for found in more.values() if isinstance(more, dict) else more:
-                yield "", {"content": found} if isinstance(found, str) else dict(found)
-
-    def mark(self, name: str) -> Any:
-        """What a setting of generation is, which older models have in config.json."""
-        found = self.generation.get(name)
-        return self.config.get(name) if found is None else found
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object out of a file; nothing, if there is no such file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} should hold settings by name, not {type(found).__name__}")
-    return found
+FAST = "tokenizer.json"
 
 
 def read_tokenizers(given: Given, read: int, written: int) -> dict[str, Published]:
@@ -129,7 +36,7 @@ def read_tokenizers(given: Given, read: int, written: int) -> dict[str, Publishe
         raise ModelError(f"the tokenizer in {given.folder} cannot be read ({error})") from None
 
 
-# A tokenizer.json, or what makes one
+# A tokenizer.json
 
 
 def _from_file(given: Given, size: int) -> FileTokens:
@@ -141,7 +48,7 @@ def _from_file(given: Given, size: int) -> FileTokens:
         except Exception as error:
             raise ValueError(f"{FAST}: {error}") from None
     else:
-        backend = _made(given)
+        backend = made_tokenizer(given)
     _add_special(backend, given)
     known = backend.get_vocab_size(with_added_tokens=True)
     highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -166,85 +73,6 @@ def _add_special(backend: Any, given: Given) -> None:
     backend.add_special_tokens(inside)
 
 
-def _made(given: Given) -> Any:
-    """A tokenizer of the older files of a folder."""
-    folder, kind = given.folder, ALIKE.get(given.kind, given.kind)
-    library = require("tokenizers")
-    models, before, after = library.models, library.pre_tokenizers, library.decoders
-    if (folder / "vocab.txt").exists():
-        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-        words = {line: i for i, line in enumerate(lines if lines[-1] else lines[:-1])}
-        names = dict(given.special())
-        made = library.Tokenizer(models.WordPiece(words, unk_token=names["unk"]["content"]))
-        made.normalizer = library.normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=bool(given.settings.get("tokenize_chinese_chars", True)),
-            strip_accents=given.settings.get("strip_accents"),
-            lowercase=bool(given.settings.get("do_lower_case", True)),
-        )  # fmt: skip
-        made.pre_tokenizer, made.decoder = before.BertPreTokenizer(), after.WordPiece(prefix="##")
-        _frame_by(made, [names["cls"]["content"]], [names["sep"]["content"]], [names["sep"]["content"]])
-        return made
-    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        made = library.Tokenizer(
-            models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
-        )
-        spaced = bool(given.settings.get("add_prefix_space", False))
-        made.pre_tokenizer, made.decoder = before.ByteLevel(add_prefix_space=spaced), after.ByteLevel()
-        if kind == "bart":
-            names = dict(given.special())
-            begin, end = names["cls"]["content"], names["sep"]["content"]
-            _frame_by(made, [begin], [end, end], [end])
-        return made
-    for name in ("spiece.model", "sentencepiece.bpe.model"):
-        if (folder / name).exists():
-            return _from_sentencepiece((folder / name).read_bytes(), given)
-    raise ValueError(
-        "it should be a tokenizer.json, a vocab.txt, a vocab.json with merges.txt, a spiece.model or a "
-        "sentencepiece.bpe.model, and none of these is there"
-    )
-
-
-def _frame_by(made: Any, before: list[str], between: list[str], after: list[str]) -> None:
-    """Put marks around texts."""
-    names = dict.fromkeys([*before, *between, *after])
-    if any(made.token_to_id(name) is None for name in names):
-        raise ValueError(f"it lacks one of the marks {', '.join(names)}")
-    made.post_processor = require("tokenizers").processors.TemplateProcessing(
-        single=[*before, "$A", *after], pair=[*before, "$A", *between, "$B", *after],
-        special_tokens=[(name, made.token_to_id(name)) for name in names],
-    )  # fmt: skip
-
-
-def _from_sentencepiece(model: bytes, given: Given) -> Any:
-    """A Unigram tokenizer of a SentencePiece model, as `transformers` makes it."""
-    library, pieces = require("tokenizers"), list(read_pieces(model))
-    unknown, charsmap = 2, read_charsmap(model)
-    if ALIKE.get(given.kind, given.kind) == "t5":
-        extra = int(given.settings.get("extra_ids", 100))
-        pieces += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(extra))]
-    else:  # fairseq's order of the first four
-        pieces = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + pieces[3:]
-        pieces += [(name, 0.0) for name in LANGUAGES if given.kind == "mbart"] + [("<mask>", 0.0)]
-        unknown = 3
-    made = library.Tokenizer(library.models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
-    if charsmap and given.kind != "mbart":
-        made.normalizer = library.normalizers.Precompiled(charsmap)
-    split = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
-    made.pre_tokenizer = library.pre_tokenizers.Sequence([library.pre_tokenizers.WhitespaceSplit(), split])
-    made.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always", split=True)
-    if ALIKE.get(given.kind, given.kind) == "t5":
-        made.add_special_tokens([f"<extra_id_{i}>" for i in range(extra)])
-        _frame_by(made, [], ["</s>"], ["</s>"])
-    elif given.kind == "mbart":
-        made.add_special_tokens(LANGUAGES)
-    else:
-        _frame_by(made, ["<s>"], ["</s>", "</s>"], ["</s>"])
-    return made
-
-
 # Marks
 
 
@@ -253,11 +81,11 @@ def _marks(backend: Any, given: Given) -> Marks:
     special = {i: str(token.content) for i, token in backend.get_added_tokens_decoder().items() if token.special}
     ids = {role: backend.token_to_id(token["content"]) for role, token in given.special() if role}
     vocabulary = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
-    end = _first_of(given.mark("eos_token_id"), ids.get("eos"), ids.get("sep"))
+    end = _first_of(given.option("eos_token_id"), ids.get("eos"), ids.get("sep"))
     if end is None:
         raise ValueError("neither config.json nor the tokenizer names an eos_token or a sep_token")
     begin = _first_of(ids.get("cls"), ids.get("bos"))
-    pad = _first_of(ids.get("pad"), given.mark("pad_token_id"))
+    pad = _first_of(ids.get("pad"), given.option("pad_token_id"))
     first, counted = decoder_start(given, backend, begin, end)
     unknown = ids.get("unk")
     named = (
@@ -271,8 +99,7 @@ def _marks(backend: Any, given: Given) -> Marks:
     return Marks(
         names, end=end, begin=begin, pad=pad, unknown=None if unknown == end else unknown,
         separator=_first_of(ids.get("sep"), end), mask=ids.get("mask"), first=first, counted=counted,
-        unwritten=unwritten(given), opening=_listed(given, "begin_suppress_tokens"),
-        source=_source_frame(backend, given, end), sentinels=sentinels,
+        **_barred(given), source=_source_frame(backend, given, end), sentinels=sentinels,
     )  # fmt: skip
 
 
@@ -287,23 +114,24 @@ def _first_of(*given: Any) -> int | None:
 
 def decoder_start(given: Given, backend: Any, begin: int | None, end: int) -> tuple[tuple[int, ...], int]:
     """What the input of a decoder begins with, and how much of it counts in the length of an output."""
-    start = given.mark("decoder_start_token_id")
+    start = given.option("decoder_start_token_id")
     if start is None and isinstance(given.config.get("decoder"), dict):
         start = given.config["decoder"].get("decoder_start_token_id")
-    forced = given.mark("forced_bos_token_id")
+    forced = given.option("forced_bos_token_id")
     if given.kind == "whisper":
         return (start, *_whisper_prompt(given)), 0
     if given.kind == "mbart" and start is None:
         target = given.settings.get("tgt_lang")
         start = None if target is None else backend.token_to_id(target)
     if start is None:
-        return ((end if begin is None else begin),) if given.kind == "gpt2" or forced is None else (end,), 0
+        forces = forced is not None and given.kind != "gpt2"
+        return (end if forces or begin is None else begin,), 0
     return ((start,), 0) if forced is None else ((start, forced), 1)
 
 
 def _whisper_prompt(given: Given) -> Iterator[int]:
     """Language, task and whether there are times: what Whisper (Radford et al. 2023) writes text after."""
-    forced = given.mark("forced_decoder_ids") or []
+    forced = given.option("forced_decoder_ids") or []
     if not isinstance(forced, list) or not all(isinstance(one, list) and len(one) == 2 for one in forced):
         raise ValueError(f"forced_decoder_ids is {forced!r}, and should be pairs of a place and an id")
     known = {int(place): token for place, token in forced if token is not None}
@@ -324,17 +152,22 @@ def _whisper_prompt(given: Given) -> Iterator[int]:
         yield silent
 
 
-def unwritten(given: Given) -> tuple[int, ...]:
-    """Tokens that generation never writes."""
-    never, banned = _listed(given, "suppress_tokens"), given.mark("bad_words_ids") or []
-    if not isinstance(banned, list) or not all(map(_are_ids, banned)):
-        raise ValueError(f"bad_words_ids is {banned!r}, and should be lists of ids")
-    return tuple(sorted({*(ids[0] for ids in banned if len(ids) == 1), *never}))
+def _barred(given: Given) -> dict[str, Any]:
+    """What generation never writes, or not first: single tokens and sequences of them, by their names in `Marks`."""
+    words = given.option("bad_words_ids") or []
+    if not isinstance(words, list) or not all(map(_are_ids, words)):
+        raise ValueError(f"bad_words_ids is {words!r}, and should be lists of ids")
+    single = {ids[0] for ids in words if len(ids) == 1}
+    return {
+        "unwritten": tuple(sorted({*single, *_listed(given, "suppress_tokens")})),
+        "banned": tuple(tuple(ids) for ids in words if len(ids) > 1),
+        "opening": _listed(given, "begin_suppress_tokens"),
+    }
 
 
 def _listed(given: Given, name: str) -> tuple[int, ...]:
     """A setting of generation that is a list of tokens."""
-    found = given.mark(name) or []
+    found = given.option(name) or []
     if not _are_ids(found):
         raise ValueError(f"{name} is {found!r}, and should be a list of ids")
     return tuple(found)
@@ -397,13 +230,12 @@ def _marian_marks(given: Given, ids: Mapping[str, int]) -> Marks:
         raise ValueError(f"its vocabulary has no {lacking[0]}")
     names = {role: ids[token["content"]] for role, token in given.special() if role and token["content"] in ids}
     end = names["eos"]
-    start = given.mark("decoder_start_token_id")
+    start = given.option("decoder_start_token_id")
     shown = {i: piece for piece, i in ids.items() if i in names.values()}
     first = (names["pad"] if start is None else int(start),)
     return Marks(
         {**dict.fromkeys(first, f"<{first[0]}>"), **shown}, end=end, pad=names.get("pad"), unknown=names["unk"],
-        separator=end, first=first, unwritten=unwritten(given), opening=_listed(given, "begin_suppress_tokens"),
-        source=Frame((), (end,), (end,)),
+        separator=end, first=first, **_barred(given), source=Frame((), (end,), (end,)),
     )  # fmt: skip
 
 

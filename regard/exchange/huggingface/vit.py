@@ -134,7 +134,7 @@ class ViT(Family):
 
     @property
     def labels(self) -> list[str]:
-        return self.label_names()
+        return self.several_labels()
 
     def canonical(self, name: str) -> str:
         return renamed(name if name.startswith("classifier.") else super().canonical(name))

@@ -11,15 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from regard.errors import ModelError
 
 if TYPE_CHECKING:
     from regard.exchange.toolkits.toolkit import Toolkit
     from regard.system import System
-
-IMPORTED = {"kind": "imported"}
 
 
 def is_toolkit(place: Path) -> bool:
@@ -54,9 +50,7 @@ def import_model(place: Path, output: str | Path, *, force: bool = False) -> Sys
     """Write such a model as a model folder of Regard, with its own tokens, and load it."""
     from regard.config import parse
     from regard.data.sides import Sides
-    from regard.loading import new_task
-    from regard.system import System, load
-    from regard.training.checkpoint import set_weights
+    from regard.exchange.huggingface.importing import IMPORTED, save
 
     network = read_toolkit(place)
     sections: dict[str, Any] = {name: dict(section) for name, section in network.sections().items()}
@@ -68,7 +62,4 @@ def import_model(place: Path, output: str | Path, *, force: bool = False) -> Sys
         parse({"run": ".", **sections, "tokens": IMPORTED, "source": {**room, **own}, "target": {**room, **own}})
     )
     sides.use(tokenizers)
-    task = new_task(sides, torch.device("cpu"))
-    set_weights(task.model, network.imported(), place)
-    System(task, place).save(output, force=force)
-    return load(output, device="cpu")
+    return save(sides, network, place, output, force=force)

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.data.foreign import Published
-from regard.data.tokens import Frame
+from regard.data.marks import Frame
+from regard.data.tokenizers.published import Published
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.family import Move
 from regard.exchange.toolkits.toolkit import ZEROS, Names, Toolkit, marks_of, pieces, words
@@ -24,7 +24,6 @@ FEED_FORWARD = ("post_attention_layernorm", "mlp.gate_up_proj", "mlp.down_proj")
 ENCODER = Names("self_attn", "", *ATTENTION, "input_layernorm", "", *FEED_FORWARD)
 DECODER = Names("self_attn", "context_attn", *ATTENTION, "input_layernorm", "precontext_layernorm", *FEED_FORWARD)
 SIDES = {"encoder": ENCODER, "decoder": DECODER}
-TABLES = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight")
 LONGEST = 5000  # positions that it knows sines of
 POSITIONS = {"SinusoidalInterleaved": "sinusoidal", "Rotary": "rotary"}
 NORMS = {"standard": "layer", "standardFP32": "layer", "rms": "rms"}
@@ -56,6 +55,7 @@ class Eole(Toolkit):
     """
 
     program, file = "eole", "config.json"
+    tables = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight")
     architectures = ("Transformer",)
 
     def of(self, side: str, name: str, usual: Any) -> Any:
@@ -95,14 +95,6 @@ class Eole(Toolkit):
                 f"{self.file} has model.{name}: {found!r}; Regard reads models in which it is "
                 f"{' or '.join(map(repr, allowed))}"
             )
-
-    @property
-    def shared(self) -> bool:
-        return bool(self.config.get("share_embeddings", False))
-
-    @property
-    def tied(self) -> bool:
-        return bool(self.config.get("share_decoder_embeddings", False))
 
     @property
     def positions(self) -> str | None:
@@ -149,11 +141,7 @@ class Eole(Toolkit):
         }  # fmt: skip
 
     def moves(self) -> Iterator[Move]:
-        yield Move("encoder.stem.embedding.table.weight", (TABLES[0],))
-        if not self.shared:
-            yield Move("decoder.embedding.table.weight", (TABLES[1],))
-        if not self.tied:
-            yield Move("head.linear.weight", ("generator.weight",))
+        yield from self.table_moves()
         if "generator.bias" in self.tensors:
             yield Move("head.linear.bias", ("generator.bias",))
         for side, names in SIDES.items():
@@ -171,11 +159,6 @@ class Eole(Toolkit):
         matrix = self.tensors.get(f"{theirs[0]}.weight")
         if bias.form is not ZEROS or (self.biased and matrix is not None and matrix.dim() > 1):
             yield bias
-
-    def aliases(self) -> dict[str, str]:
-        table = TABLES[0] if self.shared else TABLES[1]
-        found = {TABLES[1]: table} if self.shared else {}
-        return {**found, **({"generator.weight": table} if self.tied else {})}
 
 
 def is_folder(folder: Path) -> bool:

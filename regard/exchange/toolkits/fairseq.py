@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.foreign import Published
+from regard.data.tokenizers.published import Published
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.bart import block_moves, both
 from regard.exchange.huggingface.family import Move
@@ -30,6 +30,9 @@ class Fairseq(Toolkit):
     """
 
     program, file = "fairseq", "the checkpoint"
+    tables = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    output = "decoder.output_projection.weight"
+    ties = ("share_all_embeddings", "share_decoder_input_output_embed")
     architectures = ("Transformer",)
     ignored = r"(encoder|decoder)\.(version|embed_positions\._float_tensor)"
 
@@ -58,12 +61,8 @@ class Fairseq(Toolkit):
             self.refuse("encoder_normalize_before", "and decoder_normalize_before should be the same")
 
     @property
-    def shared(self) -> bool:
-        return bool(self.config.get("share_all_embeddings"))
-
-    @property
     def tied(self) -> bool:
-        return self.shared or bool(self.config.get("share_decoder_input_output_embed"))
+        return self.shared or super().tied
 
     def positions(self, side: str) -> str:
         """The name of a side's table of positions."""
@@ -95,11 +94,7 @@ class Fairseq(Toolkit):
         }  # fmt: skip
 
     def moves(self) -> Iterator[Move]:
-        yield Move("encoder.stem.embedding.table.weight", ("encoder.embed_tokens.weight",))
-        if not self.shared:
-            yield Move("decoder.embedding.table.weight", ("decoder.embed_tokens.weight",))
-        if not self.tied:
-            yield Move("head.linear.weight", ("decoder.output_projection.weight",))
+        yield from self.table_moves()
         for side in SIDES:
             yield Move(f"{side}.positions.table.weight", (self.positions(side),))
             if self.config.get("layernorm_embedding", False):
@@ -110,11 +105,8 @@ class Fairseq(Toolkit):
                 yield from both(f"{side}.layer_norm", f"{side}.final")
 
     def aliases(self) -> dict[str, str]:
-        table = "encoder.embed_tokens.weight" if self.shared else "decoder.embed_tokens.weight"
-        found = {"decoder.embed_tokens.weight": table} if self.shared else {}
-        if self.tied:
-            return {**found, "decoder.output_projection.weight": table}
-        return {**found, "decoder.embed_out": "decoder.output_projection.weight"}  # its name before 2020
+        older = {} if self.tied else {"decoder.embed_out": self.output}  # its name before 2020
+        return {**super().aliases(), **older}
 
 
 def sines(rows: int, width: int) -> Tensor:
@@ -136,8 +128,8 @@ def read(checkpoint: Mapping[str, Any], path: Path) -> Fairseq:
     languages = [task.get("source_lang"), task.get("target_lang")]
     if None in languages:
         raise ModelError(f"{path} does not say from which language it translates into which (task.source_lang)")
-    both = zip(("source", "target"), languages, strict=True)
-    tokenizers = {side: _tokens(path.parent / f"dict.{language}.txt") for side, language in both}
+    sides = zip(("source", "target"), languages, strict=True)
+    tokenizers = {side: _tokens(path.parent / f"dict.{language}.txt") for side, language in sides}
     return Fairseq(model, checkpoint["model"], tokenizers)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import read_yaml
-from regard.data.foreign import Published
+from regard.data.tokenizers.published import Published
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.family import Move
 from regard.exchange.toolkits.toolkit import Names, Toolkit, marks_of, pieces, read_lines, read_torch, words
@@ -27,6 +27,8 @@ class JoeyNMT(Toolkit):
     """An encoder and a decoder; `config` is the section `model` of its config.yaml."""
 
     program, file = "JoeyNMT", "config.yaml"
+    tables, output = ("src_embed.lut.weight", "trg_embed.lut.weight"), "decoder.output_layer.weight"
+    ties = ("tied_embeddings", "tied_softmax")
     architectures = ("Transformer",)
     ignored = r"(encoder|decoder)\.pe\.pe"
 
@@ -49,14 +51,6 @@ class JoeyNMT(Toolkit):
                 f"{self.file} has another hidden_size or embeddings.scale for the encoder than the decoder"
             )
 
-    @property
-    def shared(self) -> bool:
-        return bool(self.config.get("tied_embeddings", False))
-
-    @property
-    def tied(self) -> bool:
-        return bool(self.config.get("tied_softmax", False))
-
     def sections(self) -> dict[str, Any]:
         encoder = self.config["encoder"]
         return {
@@ -77,21 +71,12 @@ class JoeyNMT(Toolkit):
         }  # fmt: skip
 
     def moves(self) -> Iterator[Move]:
-        yield Move("encoder.stem.embedding.table.weight", ("src_embed.lut.weight",))
-        if not self.shared:
-            yield Move("decoder.embedding.table.weight", ("trg_embed.lut.weight",))
-        if not self.tied:
-            yield Move("head.linear.weight", ("decoder.output_layer.weight",))
+        yield from self.table_moves()
         for side, names in (("encoder", ENCODER), ("decoder", DECODER)):
             for i in range(self.config[side]["num_layers"]):
                 yield from self.block(f"{side}.layers.{i}", f"{side}.blocks.{i}", names, cross=side == "decoder")
             if self.config[side]["layer_norm"] == "pre":
                 yield from self.product([f"{side}.layer_norm"], f"{side}.final")
-
-    def aliases(self) -> dict[str, str]:
-        target = "src_embed.lut.weight" if self.shared else "trg_embed.lut.weight"
-        tied = {"decoder.output_layer.weight": target} if self.tied else {}
-        return {**tied, **({"trg_embed.lut.weight": target} if self.shared else {})}
 
 
 def read(folder: Path) -> JoeyNMT:

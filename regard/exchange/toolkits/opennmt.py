@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.data.foreign import Published
-from regard.data.tokens import Frame
+from regard.data.marks import Frame
+from regard.data.tokenizers.published import Published
 from regard.errors import ModelError
 from regard.exchange.huggingface.family import Move
 from regard.exchange.toolkits.toolkit import Names, Toolkit, marks_of, pieces, plain, words
@@ -17,7 +17,6 @@ ATTENTION = ("linear_query", "linear_keys", "linear_values", "final_linear")
 FEED_FORWARD = ("feed_forward.layer_norm", "feed_forward.w_1", "feed_forward.w_2")
 ENCODER = Names("self_attn", "", *ATTENTION, "layer_norm", "", *FEED_FORWARD)
 DECODER = Names("self_attn", "context_attn", *ATTENTION, "layer_norm_1", "layer_norm_2", *FEED_FORWARD)
-TABLE = "embeddings.make_embedding.emb_luts.0.weight"
 LONGEST = 5000  # positions that it knows sines of
 STACKS = {"encoder": ("encoder.transformer", ENCODER), "decoder": ("decoder.transformer_layers", DECODER)}
 
@@ -26,6 +25,10 @@ class OpenNMT(Toolkit):
     """An encoder and a decoder, with norms before their parts; `config` are its options."""
 
     program, file = "OpenNMT-py", "the checkpoint"
+    tables = (
+        "encoder.embeddings.make_embedding.emb_luts.0.weight",
+        "decoder.embeddings.make_embedding.emb_luts.0.weight",
+    )
     architectures = ("Transformer",)
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "encoder_type": ("transformer",), "decoder_type": ("transformer",), "position_encoding": (True,),
@@ -35,14 +38,6 @@ class OpenNMT(Toolkit):
         "n_src_feats": (0,), "sliding_window": (0,), "shared_layer_norm": (False,), "model_task": ("seq2seq",),
     }  # fmt: skip
     ignored = r"(encoder|decoder)\.embeddings\.make_embedding\.pe\.pe"
-
-    @property
-    def shared(self) -> bool:
-        return bool(self.config.get("share_embeddings", False))
-
-    @property
-    def tied(self) -> bool:
-        return bool(self.config.get("share_decoder_embeddings", False))
 
     def sections(self) -> dict[str, Any]:
         config, dropout = self.config, self.config.get("dropout", 0.1)
@@ -64,21 +59,12 @@ class OpenNMT(Toolkit):
         }  # fmt: skip
 
     def moves(self) -> Iterator[Move]:
-        yield Move("encoder.stem.embedding.table.weight", (f"encoder.{TABLE}",))
-        if not self.shared:
-            yield Move("decoder.embedding.table.weight", (f"decoder.{TABLE}",))
-        if not self.tied:
-            yield Move("head.linear.weight", ("generator.weight",))
+        yield from self.table_moves()
         yield Move("head.linear.bias", ("generator.bias",))
         for side, (theirs, names) in STACKS.items():
             for i in range(self.part(side)["layers"]):
                 yield from self.block(f"{theirs}.{i}", f"{side}.blocks.{i}", names, cross=side == "decoder")
             yield from self.product([f"{side}.layer_norm"], f"{side}.final")
-
-    def aliases(self) -> dict[str, str]:
-        table = f"{'encoder' if self.shared else 'decoder'}.{TABLE}"
-        found = {f"decoder.{TABLE}": table} if self.shared else {}
-        return {**found, **({"generator.weight": table} if self.tied else {})}
 
 
 def read(checkpoint: Mapping[str, Any], path: Path) -> OpenNMT:

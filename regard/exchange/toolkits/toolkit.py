@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.data.foreign import SPACE, FileTokens, PieceTokens, Published
-from regard.data.tokens import Marks
+from regard.data.marks import Marks
+from regard.data.tokenizers.published import SPACE, FileTokens, PieceTokens, Published
 from regard.errors import ConfigError, ModelError, require
 from regard.exchange.huggingface.family import Family, Form, Move
 
@@ -47,6 +47,9 @@ class Toolkit(Family):
 
     program: ClassVar[str]
     file: ClassVar[str]  # where its options are
+    tables: ClassVar[tuple[str, str]]  # the embeddings of source and target
+    output: ClassVar[str] = "generator.weight"  # of the output layer
+    ties: ClassVar[tuple[str, str]] = ("share_embeddings", "share_decoder_embeddings")  # see `shared` and `tied`
 
     def __init__(
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizers: Mapping[str, Published]
@@ -57,6 +60,30 @@ class Toolkit(Family):
     @abstractmethod
     def part(self, side: str) -> dict[str, Any]:
         """The settings of the encoder or of the decoder."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether source and target have one embedding."""
+        return bool(self.config.get(self.ties[0]))
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output layer is the embedding of the target."""
+        return bool(self.config.get(self.ties[1]))
+
+    def table_moves(self) -> Iterator[Move]:
+        """The embeddings and the weights of the output layer."""
+        source, target = self.tables
+        yield Move("encoder.stem.embedding.table.weight", (source,))
+        if not self.shared:
+            yield Move("decoder.embedding.table.weight", (target,))
+        if not self.tied:
+            yield Move("head.linear.weight", (self.output,))
+
+    def aliases(self) -> dict[str, str]:
+        source, target = self.tables
+        tied = {self.output: source if self.shared else target} if self.tied else {}
+        return {**tied, **({target: source} if self.shared else {})}
 
     def refuse(self, name: str, why: str) -> None:
         raise ConfigError(f"{self.file} has {name}: {self.config.get(name)!r}; {why}, so this model cannot be imported")

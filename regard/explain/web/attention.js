@@ -18,8 +18,9 @@ const POINT = " Point at a token, tap it, or walk there with the arrow keys.";
 const EDIT = " Choose one that attends to edit its weights; choose a head to switch it off.";
 
 /* `on` hears of it, where there is a model to ask: pointed(index of a target place, or null), choose(view, index) a
-   query, changed() another choice; off(layer, head) says which heads are switched off. */
-export function attentionPanel(on = {}) {
+   query, changed() another choice; off(layer, head) says which heads are switched off, editable() whether attention can
+   be edited. `name` is what a screen reader calls it. */
+export function attentionPanel(on = {}, name = "Attention") {
   const state = { layer: null, head: "mean", unit: null, view: "lines" };
   let x = null, view = null, scope = "";
 
@@ -44,7 +45,7 @@ export function attentionPanel(on = {}) {
   const save = saveMenu("attention", { picture: () => drawn(), json: () => x });
   tools.append(make("label", {}, make("span", { class: "quiet" }, "Layer"), layer), kind.element, units.element,
     heads.element);
-  const element = make("section", { class: "attention", "aria-label": "Attention" },
+  const element = make("section", { class: "attention", "aria-label": name },
     make("header", {}, make("h2", {}, "What is attended to"), save), none, tools, body);
 
   const active = () => views[x.canvas && view.layer.kind !== "decoder" ? "seen" : state.view];
@@ -87,7 +88,7 @@ export function attentionPanel(on = {}) {
     const same = [chosen.kind, state.unit, x.target.join()].join();
     views[name].draw(view, same === scope);
     scope = same;
-    const more = (name === "lines" ? POINT + (on.choose ? EDIT : "") : "") + (x.averaged ? AVERAGED : "") +
+    const more = (name === "lines" ? POINT + (on.editable?.() && isModule(chosen.name) ? EDIT : "") : "") + (x.averaged ? AVERAGED : "") +
       (x.left_out ? ` Nor would ${x.left_out} layers, which are left out.` : "");
     how.replaceChildren(views[name].how() + more, ...(name === "map" ? [scale] : []));
   }

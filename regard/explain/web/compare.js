@@ -21,12 +21,13 @@ export function compareView(models, onchange) {
     input.show(pair[0].sources);
     const given = input.get(), signal = only.begin();
     told.textContent = "";
-    if (given === null) return;
-    onchange();
+    columns.forEach((each) => each.hide());
     if (String(pair[0].sources) !== String(pair[1].sources)) {
       told.textContent = "These models read different kinds of input.";
       return;
     }
+    if (given === null) return;
+    onchange();
     told.textContent = "Asking both models …";
     try {
       const found = await Promise.all(pair.map(({ name }) => ask("explain", { model: name, input: given }, signal)));
@@ -34,7 +35,8 @@ export function compareView(models, onchange) {
       const kept = common(...found.map((x) => x.target));
       columns.forEach((each, i) => each.show(found[i], kept[i]));
       const count = kept.flat().filter((same) => !same).length;
-      told.textContent = count ? `${count} tokens differ; they are dotted.` : "Both write the same.";
+      told.textContent = count ? `${count} tokens differ; they are dotted.`
+        : found[0].drawn === found[1].drawn ? "Both write the same." : "The pictures differ.";
     } catch (error) {
       if (error.name !== "AbortError") told.textContent = error.message;
     }
@@ -61,10 +63,12 @@ function column(label, models, i, onchange) {
   const select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
   select.value = models[Math.min(i, models.length - 1)].name;
   select.onchange = onchange;
-  const attention = attentionPanel({ pointed: (index) => output.mark(index), changed: () => show(x, kept) });
+  const attention = attentionPanel({ pointed: (index) => output.mark(index), changed: () => show(x, kept) },
+    `Attention of ${label.toLowerCase()}`);
   const output = outputPanel({ pointed: (index) => (index === null ? attention.leave() : attention.point(index)) });
   const card = make("section", { "aria-label": label }, field(label, select), output.element);
-  output.element.hidden = attention.element.hidden = true;
+  const hide = () => { output.element.hidden = attention.element.hidden = true; };
+  hide();
 
   function show(given, same) {
     [x, kept] = [given, same];
@@ -76,6 +80,7 @@ function column(label, models, i, onchange) {
   return {
     element: make("div", { class: "view" }, card, attention.element),
     attention,
+    hide,
     show,
     get name() { return select.value; },
     choose(name) { if (models.some((model) => model.name === name)) select.value = name; },

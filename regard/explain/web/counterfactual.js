@@ -1,6 +1,6 @@
 /* What if a word of the source were another, or not there: outputs and scores against the original. */
 import { ask, latest } from "./api.js";
-import { button, make, number, section, tableHead } from "./dom.js";
+import { button, make, number, picture, section, tableHead } from "./dom.js";
 import { joined, marked, words } from "./words.js";
 
 const MASK = "▒"; // a character that no training text has, so that it is an unknown token
@@ -84,7 +84,9 @@ export function counterfactualPanel(explore) {
       const more = value - original.log_prob;
       return value === null ? "−∞" : `${number(value)} (${more < 0 ? "" : "+"}${number(more)})`;
     };
-    const cells = [marked(text, original.source), output ? marked(output.text, original.text) : "none",
+    const written = output?.picture ? picture(`data:image/png;base64,${output.picture}`)
+      : output ? marked(output.text, original.text) : "none";
+    const cells = [marked(text, original.source), written,
       output ? change(output.log_prob) : "", change(score.log_prob), button("Look into it", () => explore(text))];
     table.hidden = false;
     body.prepend(make("tr", {}, ...cells.map((cell) => make("td", {}, cell))));

@@ -77,6 +77,9 @@ export function tableHead(names, unseen) {
   return make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)), last));
 }
 
+// A picture that a model wrote, small.
+export const picture = (src) => make("img", { src, alt: "a picture that the model wrote" });
+
 // A control with its name before it.
 export const field = (name, control) =>
   make("label", { class: "inline" }, make("span", { class: "quiet" }, name), control);

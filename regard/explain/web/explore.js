@@ -5,7 +5,7 @@ import { ask, events, latest } from "./api.js";
 import { attentionPanel } from "./attention.js";
 import { composer } from "./compose.js";
 import { counterfactualPanel } from "./counterfactual.js";
-import { announce, button, field, make, number, section } from "./dom.js";
+import { announce, button, field, make, number, picture, section } from "./dom.js";
 import { editor } from "./edits.js";
 import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
@@ -35,8 +35,9 @@ export function exploreView(models, onchange) {
   const attention = attentionPanel({
     pointed: (index) => output.mark(index),
     off: edits.off,
+    editable: () => Boolean(found?.outputs),
     changed() { showOutput(); onchange(); },
-    choose(view, index) { if (isModule(view.layer.name) && found?.outputs) edits.edit(view, index); },
+    choose(view, index) { if (this.editable() && isModule(view.layer.name)) edits.edit(view, index); },
   });
   const output = outputPanel({
     pointed: (index) => (index === null ? attention.leave() : attention.point(index)),
@@ -95,6 +96,7 @@ export function exploreView(models, onchange) {
     if (error.name === "AbortError") return;
     told.textContent = error.message;
     told.classList.add("error");
+    result.hidden = !found && !live.textContent;
   }
 
   // The output as it is written, and then all about it; whether nothing else was asked for meanwhile.
@@ -113,7 +115,7 @@ export function exploreView(models, onchange) {
     before.textContent = live.textContent = "";
     chips.replaceChildren();
     try {
-      if (model().writes) await follow(signal);
+      if (model().writes && model().target !== "image") await follow(signal);
       await look(signal);
     } catch (error) {
       fail(error);
@@ -149,6 +151,7 @@ export function exploreView(models, onchange) {
     }
     told.textContent = "";
     const best = found.outputs?.[0], asItIs = !forced.length && !edits.get();
+    if (best) best.drawn = shown.drawn;
     if (best && asItIs) original = best;
     live.hidden = true;
     output.element.hidden = result.hidden = attention.element.hidden = false;
@@ -156,7 +159,7 @@ export function exploreView(models, onchange) {
     showOutput();
     tree.show(found.tree);
     if (best && asItIs && model().sources.length) what.show(select.value, given, original); // a prompt has no score
-    announce(best ? best.text : shown.target.join(" "));
+    announce(shown.drawn ? "The picture is there." : best ? best.text : shown.target.join(" "));
   }
 
   function force(ids) {
@@ -179,13 +182,14 @@ export function exploreView(models, onchange) {
   function showOutput() {
     if (!shown) return;
     const best = found.outputs?.[0], changed = original && best && best !== original;
-    const texts = (one) => one.tokens.map((token) => token.text);
-    const [kept] = changed ? common(texts(best), texts(original)) : [];
+    const ids = (one) => one.tokens.map((token) => token.id);
+    const [kept] = changed ? common(ids(best), ids(original)) : [];
     output.show(shown, attention.unit, { hint: best ? HINT : "", sourceShown: false, forced: forced.length,
       differs: (i) => kept?.[i] === false });
     before.replaceChildren();
     if (changed && best.text !== original.text) {
-      before.append("Without that: ", marked(original.text, best.text), ` (log p ${number(original.log_prob)})`);
+      before.append("Without that: ", original.drawn ? picture(original.drawn) : marked(original.text, best.text),
+        ` (log p ${number(original.log_prob)})`);
     }
     showChips();
     const { head } = attention.state, name = attention.layer;

@@ -24,11 +24,14 @@ export function outputPanel(on = {}) {
     choose: (_, index, token) => on.choose?.(index, token),
   } });
   target.element.classList.add("written");
+  const drawn = make("div");
   const texts = make("div", { class: "texts" }, names[0], source, names[1], target.element);
-  const element = make("div", {}, texts, candidates, total);
+  const element = make("div", {}, drawn, texts, candidates, total);
 
   function show(x, unit, { forced = 0, sourceShown = true, differs = () => false, hint = "" } = {}) {
     const whole = x.places?.[0] === -1; // a label or a number
+    const alt = `the picture that the model wrote for ${text(x.source, x.source_word)}`;
+    drawn.replaceChildren(...(x.drawn ? [make("img", { class: "drawn", src: x.drawn, alt })] : []));
     source.replaceChildren(given(x));
     names[0].hidden = names[1].hidden = source.hidden = !sourceShown;
     texts.classList.toggle("alone", !sourceShown);

@@ -29,7 +29,7 @@ export function places(pieces, words, logs, unit, { given = 0, predicted = new M
     out.at(-1).members.push(i);
   });
   for (const place of out) {
-    if (unit === "words") place.text = readable(place.text);
+    if (unit === "words") place.text = readable(place.text.replace(BYTES, decoded));
     const own = place.members.map((i) => logs?.[i]); // undefined: has none; null: minus infinity
     place.log = own.includes(undefined) ? undefined : own.includes(null) ? null : sum(own);
     place.predicted = place.members.map((i) => predicted.get(i)).find(Boolean);
@@ -37,6 +37,18 @@ export function places(pieces, words, logs, unit, { given = 0, predicted = new M
     place.candidates = place.predicted ? place.predicted.candidates : candidates[place.members[0]];
   }
   return out;
+}
+
+// Pieces of a character that is in no vocabulary, as SentencePiece names its bytes.
+const BYTES = /(?:<0x[0-9A-F]{2}>)+/g;
+
+function decoded(bytes) {
+  try {
+    const numbers = bytes.match(/[0-9A-F]{2}/g).map((two) => parseInt(two, 16));
+    return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(numbers));
+  } catch {
+    return bytes; // a part of a character
+  }
 }
 
 // What attends and what is attended to in a layer.

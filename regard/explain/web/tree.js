@@ -4,7 +4,8 @@ import { lines, make, number, percent, readable, section, set } from "./dom.js";
 import { saveMenu } from "./saving.js";
 import { hideTip, showTip } from "./tip.js";
 
-const WIDE = 118, HIGH = 30, EDGE = 12, LONG = 12; // pixels of a step and of a row; letters of a token
+const WIDE = 118, HIGH = 30, EDGE = 12, ROOM = 76; // pixels of a step, of a row, about the tree, for a token
+const SIZE = 13; // of its letters
 const ENDS = { closed: "finished", best: "on the best path", pruned: "pruned", open: "kept" };
 
 // Nodes with their place: those of a step stand in the order of their parents and then of their scores, so that no two
@@ -28,6 +29,7 @@ export function treeView(onforce) {
   const paths = make("ol", { class: "unseen" });
   const save = saveMenu("beam", { picture: () => whole(), json: () => tree });
   const element = section("Beam search", "The beam as a tree", save, told, scroll, paths);
+  const pen = make("canvas").getContext("2d"); // which measures tokens
   let tree = null, found = null, at = null;
   scroll.onscroll = () => requestAnimationFrame(() => draw(svg, scroll.scrollLeft, scroll.clientWidth));
 
@@ -54,6 +56,7 @@ export function treeView(onforce) {
   function draw(svg, from, width) {
     const first = Math.max(0, Math.floor(from / WIDE) - 1), last = Math.ceil((from + width) / WIDE) + 1;
     const edges = make("g"), nodes = make("g");
+    pen.font = `${SIZE}px ${getComputedStyle(svg).fontFamily}`;
     for (const step of found.steps.slice(first, last)) {
       for (const node of step) {
         const { row } = found.placed.get(node.id), parent = found.placed.get(node.parent);
@@ -93,6 +96,14 @@ export function treeView(onforce) {
     showTip(group, ...describe(node), { live: true });
   }
 
+  // A token as far as there is room for it.
+  function short(text) {
+    const fits = (part) => pen.measureText(part).width <= ROOM, letters = [...text];
+    if (fits(text)) return text;
+    while (letters.length > 1 && !fits(`${letters.join("")}…`)) letters.pop();
+    return `${letters.join("")}…`;
+  }
+
   // The tokens from the root, which is a mark, to a node.
   function path(node) {
     const parent = found.placed.get(node.parent)?.node;
@@ -123,5 +134,3 @@ export function treeView(onforce) {
 
   return { element, show, draw: () => { if (tree?.nodes.length && element.isConnected) show(tree); } };
 }
-
-const short = (text) => (text.length > LONG ? text.slice(0, LONG - 1) + "…" : text);

@@ -11,11 +11,12 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.data.tokens import UNKNOWN, Frame, Marks, Tokenizer
+from regard.data.marks import Marks, check_marks, marks_from_json, marks_to_json
+from regard.data.tokenizers.subwords import UNKNOWN
+from regard.data.tokens import Tokenizer
 from regard.data.words import piece_text
 from regard.errors import require
 
@@ -242,6 +243,9 @@ class PieceTokens(Published):
         super().save(folder, name)
 
 
+PUBLISHED = (FileTokens.kind, PieceTokens.kind)
+
+
 def load_published(folder: Path, name: str, content: dict[str, Any]) -> Published:
     """What `save` wrote; `content` is that of its .json file."""
     size, marks = content["size"], marks_from_json(content["marks"])
@@ -256,49 +260,6 @@ def load_published(folder: Path, name: str, content: dict[str, Any]) -> Publishe
         raise ValueError(f"its ids should be below {size}")
     target = other.read_bytes() if other.exists() else None
     return PieceTokens((folder / f"{name}.spm").read_bytes(), ids, size, marks, target_model=target)
-
-
-def check_marks(marks: Marks, size: int) -> None:
-    """Refuse marks that are no ids of a vocabulary of this size: each would index an embedding, or logits."""
-    frame = marks.source or Frame()
-    named = (marks.end, marks.begin, marks.pad, marks.unknown, marks.separator, marks.mask)
-    several = (
-        *marks.first,
-        *marks.unwritten,
-        *marks.opening,
-        *marks.sentinels,
-        *frame.before,
-        *frame.between,
-        *frame.after,
-    )
-    for i in (*marks.names, *(one for one in named if one is not None), *several):
-        if type(i) is not int or not 0 <= i < size:
-            raise ValueError(f"it has a mark {i!r}, and a size of {size}")
-
-
-def marks_to_json(marks: Marks) -> dict[str, Any]:
-    """Marks as they are saved."""
-    return {**asdict(marks), "names": {str(i): name for i, name in marks.names.items()}}
-
-
-def marks_from_json(content: Mapping[str, Any]) -> Marks:
-    """Marks that were saved; what is none is a ValueError."""
-    known = {field.name for field in fields(Marks)}
-    given = {name: value for name, value in content.items() if name in known}
-    names = {int(i): str(name) for i, name in given.pop("names").items()}
-    frame = given.pop("source", None)
-    source = None if frame is None else Frame(**{side: _ids(frame[side]) for side in frame})
-    lists = ("first", "unwritten", "opening", "sentinels")
-    first, unwritten, opening, sentinels = (_ids(given.pop(name, ())) for name in lists)
-    if any(not isinstance(i, int | None) for i in given.values()) or not isinstance(given.get("end"), int):
-        raise ValueError("its marks should be whole numbers")
-    return Marks(names, source=source, first=first, unwritten=unwritten, opening=opening, sentinels=sentinels, **given)
-
-
-def _ids(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(i, int) for i in given):
-        raise ValueError("its marks should be whole numbers")
-    return tuple(given)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -1,0 +1,1 @@
+"""Kinds of tokenizer, and which one a vocabulary gets."""
