@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -418,8 +418,7 @@ def test_requests_of_all_settings_get_what_they_get_alone(
     name: str, seed: int, records: bool, device: str, tmp_path: Path
 ) -> None:
     model = on(device, system(name), tmp_path)
-    if records:
-        for_decoding(model.task.model, "float32").graphs = Graphs(torch.device(device))
+    for_decoding(model.task.model, "float32").graphs = Graphs(torch.device(device)) if records else None
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
         for i, (text, search) in enumerate(zip(TEXTS * 3, SEARCHES + WHOLE, strict=False))
@@ -461,14 +460,15 @@ def test_only_who_wants_to_hear_of_each_token_does() -> None:
     assert [bool(one.times) for one in heard] == [True, False, True, False, True]
 
 
-def test_the_beginning_of_requests_is_recorded_too(kernel: None) -> None:
+def test_the_beginning_of_requests_is_recorded_too(kernel: None, tmp_path: Path) -> None:
     """From sources that are filled up, which the kernels can read so."""
-    model = system()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = on(device.type, system(), tmp_path)
     works = [Work(TEXTS[i], model.search_settings(beam=1 + i, max_length=2)) for i in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
         expected = [alone(model, work) for work in works]
-    for_decoding(model.task.model, "float32").graphs = Graphs(CPU, filled=True)
+    for_decoding(model.task.model, "float32").graphs = Graphs(device, filled=True)
     engine = new_engine(model.task, budget=10**4)
     assert isinstance(engine, ContinuousEngine)
     for heard, outputs in zip(drive(engine, works), expected, strict=True):
@@ -484,7 +484,7 @@ def test_turns_that_are_recorded_on_a_gpu_are_turns(name: str, tmp_path: Path) -
     model = load(tmp_path / "model", device="cuda")
     works = [
         Work(text, model.search_settings(**search), prefix="zeta alpha" if i % 3 else "", number=i)
-        for i, (text, search) in enumerate(zip(TEXTS * 12, SEARCHES * 10, strict=True))
+        for i, (text, search) in enumerate(zip(TEXTS * 12, cycle(SEARCHES), strict=False))
     ]
     works.append(Work(TEXTS[0], model.search_settings(beam=3), phrases=("zeta eta", "gamma")))
     plain = new_engine(model.task, budget=10**4)

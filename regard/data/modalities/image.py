@@ -232,6 +232,6 @@ def _fault(path: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=2**15)  # data are gone through several times before training begins
+@lru_cache(maxsize=2**20)  # data are gone through several times before training begins, and in order
 def _known_fault(path: str, *changes: int) -> str | None:
     return _fault(path)
