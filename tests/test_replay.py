@@ -263,6 +263,52 @@ def test_the_least_recently_used_goes_first() -> None:
     assert [recording.size for recording in graphs.recordings.values()] == [12]
 
 
+def test_caches_share_the_room_on_a_device() -> None:
+    def record(graphs: Graphs, size: int) -> None:
+        graphs.recording("sum", lambda tree: tree.values.sum(), Tree(torch.ones(size), (None, 1)))
+
+    gc.collect()  # what other tests recorded
+    one, other = Graphs(DEVICE), Graphs(DEVICE)
+    one.room = other.room = one.held + 4 * 100.0
+    record(one, 60)
+    record(other, 20)
+    record(other, 10)
+    assert [len(graphs.recordings) for graphs in (one, other)] == [1, 2]
+    record(other, 30)
+    assert [one.inputs.values.numel() for one in other.recordings.values()] == [10, 30]
+    del one
+    gc.collect()
+    record(other, 50)
+    assert [one.inputs.values.numel() for one in other.recordings.values()] == [10, 30, 50]
+
+
+def test_what_there_is_no_memory_to_record_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once; what comes after it is recorded."""
+    graphs, tries = Graphs(DEVICE), list[int]()
+
+    def work(tree: Tree) -> Tensor:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            tries.append(1)
+            torch.empty(2**50, device=DEVICE)
+        return tree.values.sum()
+
+    def without_memory(self: Graphs, function: Any) -> Any:
+        tries.append(1)
+        raise torch.OutOfMemoryError
+
+    tree = Tree(torch.ones(3, device=DEVICE), (None, 1))
+    graphs.recording("plain", lambda tree: tree.values.sum(), tree)
+    with monkeypatch.context() as patch:
+        if DEVICE.type == "cpu":
+            patch.setattr(Graphs, "capture", without_memory)
+        for _ in range(3):
+            assert float(graphs.recording("large", work, tree)()) == 3.0
+    assert len(tries) == 1
+    assert graphs.recordings == {}
+    assert float(graphs.recording("plain", lambda tree: tree.values.sum(), tree)()) == 3.0
+    assert len(graphs.recordings) == 1
+
+
 def test_what_comes_seldom_is_not_recorded() -> None:
     """It runs as it is, on tensors of its own, and takes nobody's place."""
     graphs = Graphs(CPU, limit=1)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 Tree = TypeVar("Tree")  # dataclasses, tuples, tensors, and plain values
 T = TypeVar("T")
 Function = Callable[..., Sequence[Tensor]]
-SHARE = 4  # a quarter of the device's memory may hold inputs of recordings
+SHARE = 4  # a quarter of the device's memory may hold inputs of recordings, of all models
 FIRST = 2  # the time that some shape is recorded: one that comes but once is not worth it
 SEEN = 2**12  # shapes that are counted, before those that are not recorded are counted anew
 
@@ -146,6 +146,9 @@ class Graphs:
         self.buffers: dict[Hashable, Tensor] = {}
         self.turn: ref[_Turn] | None = None  # the last replay of a loop
         self.captured = 0
+        self.refused: set[Hashable] = set()  # what there was no memory to record
+        with _counting:
+            _every.add(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of a module is of other tensors."""
@@ -156,8 +159,15 @@ class Graphs:
 
     @cached_property
     def room(self) -> float:
-        """Bytes that inputs of recordings may take."""
+        """Bytes that inputs of recordings may take, with those of other caches on the device."""
         return torch.cuda.mem_get_info(self.device)[1] / SHARE if self.on_gpu else math.inf
+
+    @property
+    def held(self) -> int:
+        """Bytes that inputs of recordings on the device take."""
+        with _counting:
+            near = [graphs for graphs in _every if graphs.device == self.device]
+        return sum(one.size for graphs in near for one in graphs.recordings.values() if isinstance(one, Recording))
 
     @cached_property
     def stream(self) -> torch.cuda.Stream:
@@ -204,18 +214,23 @@ class Graphs:
         self, key: Hashable, function: Callable[[Tree], Any], inputs: Tree, *, often: bool = False
     ) -> Recording[Tree]:
         """The recording of `function` for inputs like these, set to them. `key` identifies the function. With `often`,
-        only for inputs of shapes that come often: for others the function runs as it is, and nothing is kept."""
-        whole = (key, signature(inputs))
-        if often and not self._admit(whole):
+        only for inputs of shapes that come often: for others the function runs as it is, and nothing is kept. That is
+        also how it runs if there is no memory to record it."""
+        whole, kept = (key, signature(inputs)), self.recordings
+        if whole in self.refused or (often and not self._admit(whole)):
             return Recording(function, inputs, self, captured=False)
-        found: Recording[Tree] | None = self.recordings.pop(whole, None)
-        if found is None:
-            found = Recording(function, inputs, self)
-        else:
+        found: Recording[Tree] | None = kept.pop(whole, None)
+        if found is not None:
             found.take(inputs)
-        self.recordings[whole] = found
-        kept = self.recordings
-        while len(kept) > self.limit or (len(kept) > 1 and sum(one.size for one in kept.values()) > self.room):
+            kept[whole] = found
+            return found
+        try:
+            found = kept[whole] = Recording(function, inputs, self)
+        except torch.OutOfMemoryError:
+            kept.clear()
+            self.refused = {*self.refused, whole} if len(self.refused) < SEEN else {whole}
+            return Recording(function, inputs, self, captured=False)
+        while len(kept) > self.limit or (len(kept) > 1 and self.held > self.room):
             del kept[next(iter(kept))]
         return found
 
@@ -270,6 +285,10 @@ class Graphs:
                 return False
             del self.recordings[oldest]
         return True
+
+
+_every: WeakSet[Graphs] = WeakSet()  # the caches there are
+_counting = Lock()  # while they are counted
 
 
 class Looped(nn.Module):
