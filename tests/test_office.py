@@ -93,7 +93,9 @@ def test_words_change_places_with_their_formats() -> None:
 PIECES = st.sampled_from(
     [run("alpha "), run("beta. Eta", BOLD), run(" "), run("", BOLD), run("&lt;x&gt; ", "<w:rPr><w:i/></w:rPr>"),
      "<w:proofErr/>", "<w:r><w:t>a</w:t><w:tab/><w:t>b. C</w:t></w:r>", "<w:r><w:br/></w:r>",
-     "<w:hyperlink>" + run("go "), "</w:hyperlink>", "<w:r><w:drawing/></w:r>"]
+     "<w:hyperlink>" + run("go "), "</w:hyperlink>", "<w:r><w:drawing/></w:r>",
+     "<w:r><w:t>a</w:t><w:noBreakHyphen/><w:t>b </w:t></w:r>",
+     "<w:r><w:rPr><w:i/></w:rPr><w:footnoteReference/></w:r>"]
 )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def test_any_document_stays_well_formed(paragraphs: Sequence[Sequence[str]], lin
     found = document.join(written, links)
     shown = "".join(piece for one in runs(found) for piece, _ in one)
     assert all(one in shown for one in written)
-    for tag in ("<w:tab/>", "<w:drawing/>", "<w:hyperlink>", "<w:br/>"):
+    for tag in ("<w:tab/>", "<w:drawing/>", "<w:hyperlink>", "<w:br/>", "<w:footnoteReference/>"):
         assert found.count(tag) == text.count(tag)
 
 
@@ -138,6 +140,23 @@ def test_an_open_document_is_read_like_a_page() -> None:
     assert document.join(document.sentences) == text
     assert '<text:span text:style-name="T1">RED</text:span>' in upper(document)
     ElementTree.fromstring(upper(document))
+
+
+def test_tags_of_an_open_document_nest_whatever_is_aligned() -> None:
+    """Across sentences, and where they are too many to go with their words."""
+    text = (
+        '<text:p xmlns:text="t"><text:a><text:span><text:a>apple. Twoone car</text:a>carone </text:span>one </text:a>'
+        "<text:a>  car</text:a>apple. Twocar</text:p>"
+    )
+    sentences = ["APPLE.", "ONE CARAPPLE. TWOONE CARCARONE", "TWOCAR"]
+    written = split(text, "odt").join(sentences, [[(0, 0)], [(2, 0), (3, 1), (0, 2)], [(0, 0)]])
+    assert "".join(ElementTree.fromstring(written).itertext()).split() == " ".join(sentences).split()
+    assert written.count("<text:a>") == 3
+    pair = "<text:a>a</text:a> <text:span>b</text:span> "
+    text = f'<text:p xmlns:text="t"><text:a>one. Two {pair * 30}</text:a>three <text:span>x. Four</text:span></text:p>'
+    written = upper(split(text, "odt"))
+    ElementTree.fromstring(written)
+    assert (written.count("<text:a>"), written.count("<text:span>")) == (31, 31)
 
 
 def test_what_is_no_text_of_an_open_document_stays() -> None:
