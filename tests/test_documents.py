@@ -83,6 +83,12 @@ def test_untouched_parts_join_to_the_input(text: str, form: str, longest: int) -
     assert document.join(document.sentences) == text
 
 
+def test_no_tag_is_lost_where_its_words_are_those_that_stay() -> None:
+    document = split("<p><code>7</code> <a>car</a></p>", "html")
+    written = document.join(["AUTO 7"], [[(0, 1)]])
+    assert written == "<p><code>7</code><a>AUTO 7</a></p>"
+
+
 @pytest.mark.parametrize("form", ["text", "html", "markdown", "subtitles", "docx", "odt"])
 def test_what_is_sent_while_it_is_written_is_what_stands_in_the_document(form: str) -> None:
     text = "<w:r><w:t>" * (form == "docx") + "one. Two" + "</w:t></w:r>" * (form == "docx")

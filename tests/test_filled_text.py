@@ -33,6 +33,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = torch.device("cuda")  # none is needed to ask what would be recorded there
 SIZE = 20
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "d_ff": 16, "positions": "learned"}
+DEEP = {**BODY, "layers": 2, "stochastic_depth": 0.4}
 GPT = {"encoder": {"kind": "none"}, "decoder": {**BODY, "norm": "pre", "activation": "gelu_tanh"},
        "scale_embeddings": False, "output_bias": False}  # fmt: skip
 BERT: dict[str, Any] = {
@@ -40,7 +41,7 @@ BERT: dict[str, Any] = {
                 "stem": {"kind": "tokens", "segments": 2}},
     "decoder": {"kind": "none"}, "scale_embeddings": False,
 }  # fmt: skip
-NONE = {"kind": "none"}
+NONE, TEXT = {"kind": "none"}, {"kind": "text"}
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": {"source": NONE, "model": GPT},
     "gpt stream": {"source": NONE, "target": {"stream": 7}, "model": GPT},
@@ -50,6 +51,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "bert, agreeing": {"source": NONE, "model": BERT, "objective": {"agreement": 1.0}},
     "electra": {"source": NONE, "model": {**BERT, "generator": 0.5}},
     "bart": {"source": NONE, "model": {"encoder": BODY, "decoder": BODY}, "objective": {"kind": "denoising"}},
+    "without ends": {"source": TEXT, "model": {"encoder": BODY, "decoder": BODY}, "objective": {"ends": False}},
+    # Only what is drawn first does not depend on how many rows there are.
+    "of stochastic depth": {"source": TEXT, "model": {"encoder": DEEP, "decoder": BODY}},
 }
 EACH = pytest.mark.parametrize("name", list(MODELS))
 

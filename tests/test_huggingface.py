@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface import family_of, read_network
 from regard.exchange.huggingface.family import Family
+from regard.exchange.huggingface.forms import differences
 from regard.model_settings import ModelSettings
 from regard.models.build import build
 from regard.models.published import encoder_weights, layout_of
@@ -474,3 +475,15 @@ def test_presets_are_the_networks_of_the_published_weights(preset: str, given: d
     left = {"max_positions": None, "dropout": 0.1}
     one, other = (Config.parse(settings).model.model_copy(update=left) for settings in (theirs, ours))
     assert one == other
+
+
+def test_what_training_alone_does_keeps_no_model_from_transformers() -> None:
+    family = family_of({"model_type": "gpt2", **SIZES["gpt2"][0]})
+    model = family.sections()["model"]
+    for more, found in (
+        ({"stochastic_depth": 0.1}, []),
+        ({"heads": 6}, ["model.decoder.heads is 6, not 12"]),
+    ):
+        decoder = {**model["decoder"], **more}
+        settings = {"run": "run", **family.sections(), "model": {**model, "dropout": 0.3, "decoder": decoder}}
+        assert list(differences(Config.parse(settings), family)) == found

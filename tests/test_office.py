@@ -67,7 +67,7 @@ def test_formats_go_with_their_words() -> None:
         run("", BOLD) + run("4711"),
     )
     document = split(text, "docx")
-    assert document.sentences == ["one red apple & more.", "Two pears.", "tabbed", "next", "4711"]
+    assert document.sentences == ["one red apple & more.", "Two pears.", "tab", "bed", "next", "4711"]
     found = upper(document)
     assert runs(found) == [
         [("ONE ", False), ("RED", True), (" APPLE & MORE. TWO PEARS.", False)], [("TABBEDNEXT", False)],
@@ -93,7 +93,9 @@ def test_words_change_places_with_their_formats() -> None:
 PIECES = st.sampled_from(
     [run("alpha "), run("beta. Eta", BOLD), run(" "), run("", BOLD), run("&lt;x&gt; ", "<w:rPr><w:i/></w:rPr>"),
      "<w:proofErr/>", "<w:r><w:t>a</w:t><w:tab/><w:t>b. C</w:t></w:r>", "<w:r><w:br/></w:r>",
-     "<w:hyperlink>" + run("go "), "</w:hyperlink>", "<w:r><w:drawing/></w:r>"]
+     "<w:hyperlink>" + run("go "), "</w:hyperlink>", "<w:r><w:drawing/></w:r>",
+     "<w:r><w:t>a</w:t><w:noBreakHyphen/><w:t>b </w:t></w:r>",
+     "<w:r><w:rPr><w:i/></w:rPr><w:footnoteReference/></w:r>"]
 )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def test_any_document_stays_well_formed(paragraphs: Sequence[Sequence[str]], lin
     found = document.join(written, links)
     shown = "".join(piece for one in runs(found) for piece, _ in one)
     assert all(one in shown for one in written)
-    for tag in ("<w:tab/>", "<w:drawing/>", "<w:hyperlink>", "<w:br/>"):
+    for tag in ("<w:tab/>", "<w:drawing/>", "<w:hyperlink>", "<w:br/>", "<w:footnoteReference/>"):
         assert found.count(tag) == text.count(tag)
 
 
@@ -130,13 +132,82 @@ def test_an_open_document_is_read_like_a_page() -> None:
     text = (
         '<office:document-content xmlns:text="t" xmlns:office="o"><office:body><text:h>one apple</text:h>'
         '<text:p>a <text:span text:style-name="T1">red</text:span> car<text:s/>stops.<text:line-break/>Now</text:p>'
+        "<text:p>Name:<text:tab/>Bob</text:p>"
         "</office:body></office:document-content>"
     )
     document = split(text, "odt")
-    assert document.sentences == ["one apple", "a red carstops.", "Now"]
+    assert document.sentences == ["one apple", "a red car stops.", "Now", "Name:", "Bob"]
     assert document.join(document.sentences) == text
     assert '<text:span text:style-name="T1">RED</text:span>' in upper(document)
     ElementTree.fromstring(upper(document))
+
+
+def test_tags_of_an_open_document_nest_whatever_is_aligned() -> None:
+    """Across sentences, and where they are too many to go with their words."""
+    text = (
+        '<text:p xmlns:text="t"><text:a><text:span><text:a>apple. Twoone car</text:a>carone </text:span>one </text:a>'
+        "<text:a>  car</text:a>apple. Twocar</text:p>"
+    )
+    sentences = ["APPLE.", "ONE CARAPPLE. TWOONE CARCARONE", "TWOCAR"]
+    written = split(text, "odt").join(sentences, [[(0, 0)], [(2, 0), (3, 1), (0, 2)], [(0, 0)]])
+    assert "".join(ElementTree.fromstring(written).itertext()).split() == " ".join(sentences).split()
+    assert written.count("<text:a>") == 3
+    pair = "<text:a>a</text:a> <text:span>b</text:span> "
+    text = f'<text:p xmlns:text="t"><text:a>one. Two {pair * 30}</text:a>three <text:span>x. Four</text:span></text:p>'
+    written = upper(split(text, "odt"))
+    ElementTree.fromstring(written)
+    assert (written.count("<text:a>"), written.count("<text:span>")) == (31, 31)
+
+
+def test_what_is_no_text_of_an_open_document_stays() -> None:
+    kept = (
+        "<office:automatic-styles><number:text>o'clock</number:text></office:automatic-styles>",
+        "<text:tracked-changes><dc:date>2020-01-01T00:00:00</dc:date><text:p>gone</text:p></text:tracked-changes>",
+        "<dc:creator>Ann</dc:creator><dc:date>2020-01-01T00:00:00</dc:date>",
+        "<office:binary-data>aGVsbG8gd29y bGQ=</office:binary-data>", "<text:note-citation>1</text:note-citation>",
+    )  # fmt: skip
+    text = "<text:p>one <office:annotation>{2}<text:p>so?</text:p></office:annotation>{4}</text:p>{0}{1}{3}"
+    document = split(text.format(*kept), "odt")
+    assert document.sentences == ["one", "so?"]
+    assert upper(document) == text.replace("one ", "ONE ").replace("so?", "SO?").format(*kept)
+    fields = "Page <text:page-number>7</text:page-number> of <text:page-count>9</text:page-count>"
+    document = split(f"<text:p>{fields}</text:p>", "odt")
+    assert document.sentences == ["Page 7 of 9"]
+    written = fields.replace("Page", "Seite").replace("of", "von")
+    assert document.join(["Seite 7 von 9"]) == f"<text:p>{written}</text:p>"
+
+
+def test_what_stands_beside_text_in_a_run_does_not_hide_it() -> None:
+    note = '<w:r><w:rPr><w:i/></w:rPr><w:footnoteReference w:id="2"/></w:r>'
+    text = body(
+        run("one") + note + run(" apple"), '<w:r><w:t>two</w:t><w:sym w:char="F0B0"/><w:t> pears</w:t></w:r>',
+        "<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>known</w:t></w:r>",
+    )  # fmt: skip
+    document = split(text, "docx")
+    assert document.sentences == ["one apple", "two pears", "well-known"]
+    found = upper(document)
+    shown = [[piece for piece, _ in one] for one in runs(found)]
+    assert shown == [["ONE", " APPLE"], ["TWO PEARS"], ["WELL-KNOWN"]]
+    assert found.index("ONE") < found.index("footnoteReference") < found.index("APPLE")
+    assert found.index("TWO") < found.index("<w:sym") < found.index("PEARS")
+
+
+def test_white_space_between_tags_is_no_text() -> None:
+    text = body(run("one ") + run("red", BOLD) + run(" apple"), "<w:r><w:drawing/></w:r>")
+    indented = re.sub(r"<(?!w:t>|/w:t>|[?])", "\n  <", text).replace("<w:b/>", '<w:b\n w:val="1"/>')
+    document = split(indented, "docx")
+    assert document.sentences == ["one red apple"]
+    assert runs(re.sub(r">\s+<", "><", upper(document)))[0] == [("ONE ", False), ("RED", True), (" APPLE", False)]
+    assert split(indented.replace(">one ", ">").replace(">red<", "><").replace(" apple", ""), "docx").sentences == []
+
+
+def test_an_encoding_is_that_of_what_is_written() -> None:
+    text = body(run("one")).replace("UTF-8", "us-ascii")
+    given = archive({"word/document2.xml": text})
+    (name,) = texts = unpack(given, "docx")
+    with zipfile.ZipFile(io.BytesIO(repack(given, {name: texts[name].replace("one", "zwölf")}))) as found:
+        assert runs(found.read(name).decode()) == [[("zwölf", False)]]
+        ElementTree.fromstring(found.read(name))
 
 
 def test_other_parts_stay_as_they_are() -> None:
@@ -215,7 +286,8 @@ def test_broken_markup_is_no_trouble(piece: str) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("office")
     save_model(folder / "one", TEXT)
-    with running(folder, models=[{"folder": "one", "languages": ["en:de"]}], limits={"characters": 60}) as found:
+    model = {"folder": "one", "languages": ["en:de", "fr:de"]}
+    with running(folder, models=[model], limits={"characters": 60}) as found:
         yield found
 
 
@@ -235,3 +307,13 @@ def test_a_document_is_translated(server: Running) -> None:
     answer = server.client.post("/translate_file", data=form, files={"file": ("a.docx", long)})
     assert answer.status_code == 413
     assert "characters" in answer.json()["error"]
+
+
+def test_what_is_too_long_is_refused_before_it_is_read(server: Running) -> None:
+    """What is no sentence counts, too, and several languages together."""
+    form = {"source": "auto", "target": "de"}
+    long = archive({"word/document.xml": body(run("!" * 61))})
+    assert server.client.post("/translate_file", data=form, files={"file": ("a.docx", long)}).status_code == 413
+    texts = ["this is a text in the language of England", "ceci est un texte dans la langue des Français"]
+    for some, status in (texts[:1], 200), (texts[1:], 200), (texts, 413):
+        assert server.client.post("/translate", json={"q": some, **form}).status_code == status

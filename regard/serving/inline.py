@@ -54,15 +54,17 @@ class MarkedSentence(Unit):
             return self.raw
         if not self.tags:
             return html.escape(written, quote=False)
-        if len(self.tags) > MANY:
-            return self.lead + self._around(written) + self.tail
-        return self.lead + _Placing(self.text, written, self.tags, links).render() + self.tail
+        placing = _Placing(self.text, written, self.tags, links) if len(self.tags) <= MANY else None
+        rendered = None if placing is None else placing.render()
+        return self.lead + (self._around(written) if rendered is None else rendered) + self.tail
 
     def _around(self, written: str) -> str:
-        """All tags around the whole, in their order."""
-        closings = sorted(range(len(self.tags)), key=lambda i: (self.tags[i].end, -i))
-        before, after = (tag.opening for tag in self.tags), (self.tags[i].closing for i in closings)
-        return "".join((*before, html.escape(written, quote=False), *after))
+        """All tags around the whole, nested; but what is closed after it begins behind it."""
+        left_open = [tag.opening for tag in self.tags if tag.kind == "element" and tag.opening and not tag.closing]
+        before = [tag.opening for tag in self.tags if tag.kind != "element" or tag.closing]
+        # Those opened before the sentence are the first, so they close last.
+        after = [tag.closing for tag in reversed(self.tags)]
+        return "".join((*before, html.escape(written, quote=False), *after, *left_open))
 
 
 class _Placing:
@@ -85,10 +87,11 @@ class _Placing:
             if tag.kind == "point":
                 continue
             span = self._span(number)
-            if span is None:  # words that stay as they are and are not found: beside the others
-                self.points[number] = self._point(number)
+            fitted = None if span is None else self._fitted(number, span)
+            if fitted is None or (tag.kind == "verbatim" and fitted != span):
+                self.points[number] = self._point(number)  # words that stay and have no place: beside the others
             else:
-                self.spans[number] = self._fitted(number, span)
+                self.spans[number] = fitted
         for number, tag in enumerate(tags):
             if tag.kind == "point":
                 self.points[number] = self._point(number)
@@ -214,8 +217,8 @@ class _Placing:
 
     # The output
 
-    def render(self) -> str:
-        """The translation with all tags in it."""
+    def render(self) -> str | None:
+        """The translation with all tags in it; None if they would not nest, or something would be lost."""
         inside: dict[int | None, list[int]] = {None: []}  # elements by the one around them, in order
         around: list[int] = []
         for number in sorted(self.spans, key=lambda i: (self.spans[i][0], -self.spans[i][1], i)):
@@ -223,7 +226,23 @@ class _Placing:
                 around.pop()
             inside.setdefault(around[-1] if around else None, []).append(number)
             around.append(number)
-        return self._rendered(None, (0, len(self.written)), inside)
+        self.events: list[tuple[int, bool]] = []  # tags of elements as they come, and whether each opens one
+        self.texts: list[str] = []
+        self.seen: list[int] = []
+        found = self._rendered(None, (0, len(self.written)), inside)
+        complete = len(self.seen) == len(self.tags) and "".join(self.texts) == self.written
+        return found if complete and self._nests() else None
+
+    def _nests(self) -> bool:
+        """Whether each tag closes the element opened last, of those too that were opened before the sentence."""
+        elements = [i for i, tag in enumerate(self.tags) if tag.kind == "element"]
+        around = [i for i in elements if not self.tags[i].opening]
+        for number, opens in self.events:
+            if opens:
+                around.append(number)
+            elif not around or around.pop() != number:
+                return False
+        return around == [i for i in elements if not self.tags[i].closing]
 
     def _rendered(self, number: int | None, span: Span, inside: dict[int | None, list[int]]) -> str:
         elements = inside.get(number, [])
@@ -236,16 +255,26 @@ class _Placing:
             items.append((at, 0, point))
         found, last = [], max(span[0], 0)
         for at, is_element, i in sorted(items):
-            found.append(html.escape(self.written[last:at], quote=False))
+            found.append(self._text(last, at))
             last = max(last, at)
             tag = self.tags[i]
+            self.seen.append(i)
             if not is_element:
                 found.append(f" {tag.opening} " if tag.kind == "verbatim" else tag.opening)
                 continue
             last = self.spans[i][1]
-            inner = "" if tag.kind == "verbatim" else self._rendered(i, self.spans[i], inside)
-            found += [tag.opening, inner, tag.closing]
-        return "".join((*found, html.escape(self.written[last : span[1]], quote=False)))
+            if tag.kind == "verbatim":
+                self.texts.append(self.written[slice(*self.spans[i])])
+                found.append(tag.opening)
+                continue
+            self.events += [(i, True)] * bool(tag.opening)
+            found += [tag.opening, self._rendered(i, self.spans[i], inside), tag.closing]
+            self.events += [(i, False)] * bool(tag.closing)
+        return "".join((*found, self._text(last, span[1])))
+
+    def _text(self, start: int, end: int) -> str:
+        self.texts.append(self.written[start:end])
+        return html.escape(self.texts[-1], quote=False)
 
     def _holder(self, point: int) -> int | None:
         parent = self.tags[point].parent

@@ -27,7 +27,7 @@ from regard.serving.office import OFFICE, repack, unpack
 from regard.serving.openapi import FORM, JSON, MULTIPART, answers, schema_of, takes, with_file
 from regard.serving.routes import route_class
 from regard.serving.service import Service
-from regard.serving.translating import Translated, Translating, translate_all
+from regard.serving.translating import Translated, Translating, check_length, translate_all
 
 FORMATS: dict[str, Format] = {"text": "text", "html": "html"}
 FILES: dict[str, tuple[Format, str]] = {  # by the ending of their names: how they are read, and of what media type
@@ -252,6 +252,7 @@ async def _answer(
     source, target = _text(given, "source"), _text(given, "target")
     detected = [Detected(source, 1.0)] * len(texts)
     if source.lower() == AUTO:
+        check_length(texts, how.form, service.limits.characters)
         sources = list(dict.fromkeys(one.pair.source for one in known if one.pair.target.lower() == target.lower()))
         detected = await asyncio.to_thread(_languages_of, texts, how.form, sources or [AUTO])
     found: dict[int, Translated] = {}

@@ -23,7 +23,7 @@ INLINE = names("""
     time tt u
 """)
 UNTOUCHED_INLINE = names("code kbd samp var")
-UNTOUCHED = UNTOUCHED_INLINE | names("svg math template")
+UNTOUCHED = names("svg math template")
 IN_LINE = names("img wbr input")  # alone, and in the midst of a sentence
 VOID = names("area base br col embed hr img input link meta param source track wbr")
 RAW = names("script style textarea xmp noembed noframes plaintext")  # in which "<" begins no tag
@@ -97,9 +97,11 @@ def _tag_end(text: str, at: int) -> int:
 
 def markup(
     text: str, *, language: str = "", longest: int = LONGEST, inline: frozenset[str] = INLINE,
-    points: frozenset[str] = IN_LINE,
+    points: frozenset[str] = IN_LINE, blanks: frozenset[str] = frozenset(), untouched: frozenset[str] = UNTOUCHED,
+    untouched_inline: frozenset[str] = UNTOUCHED_INLINE,
 ) -> Document:  # fmt: skip
-    """HTML, a whole page or a part of one; or XML with other elements `inline`, and others without text (`points`)."""
+    """HTML, a whole page or a part of one; or XML with other elements `inline`, others without text (`points`), others
+    that are read as a blank (`blanks`), and others that stay with all that is in them (`untouched`)."""
     parts: list[str | Unit] = []
     run, preformatted = InlineRun(), 0
 
@@ -108,10 +110,12 @@ def markup(
         parts.extend(run.parts(language, longest, lines=preformatted > 0))
         run = InlineRun()
 
-    tokens = _with_untouched(scan(text))
+    tokens = _with_untouched(scan(text), untouched | untouched_inline, inline | untouched_inline)
     for token in tokens:
         if token.name in points:
             run.point(token.raw)
+        elif token.name in blanks:
+            run.read_as(" " * (not token.closes), token.raw)
         elif not token.name or token.name in inline:
             run.add(token)
         elif token.name == "untouched":
@@ -127,12 +131,14 @@ def markup(
     return Document(parts)
 
 
-def _with_untouched(tokens: Iterator[MarkupToken]) -> Iterator[MarkupToken]:
+def _with_untouched(
+    tokens: Iterator[MarkupToken], untouched: frozenset[str], in_line: frozenset[str]
+) -> Iterator[MarkupToken]:
     """Tokens of markup, in which an element that is not to be translated becomes one: named "untouched" if it stands in
     a line, and "!" if it does not."""
     for token in tokens:
         opens = bool(token.name) and token.name != "!" and not token.closes and not token.alone
-        if not opens or not (token.name in UNTOUCHED or _KEPT.search(token.raw)):
+        if not opens or not (token.name in untouched or _KEPT.search(token.raw)):
             yield token
             continue
         raws, depth = [token.raw], 1
@@ -140,8 +146,7 @@ def _with_untouched(tokens: Iterator[MarkupToken]) -> Iterator[MarkupToken]:
             raws.append(inner.raw)
             if inner.name == token.name and not inner.alone:
                 depth += -1 if inner.closes else 1
-        inline = token.name in INLINE or token.name in UNTOUCHED_INLINE
-        yield MarkupToken("".join(raws), "untouched" if inline else "!")
+        yield MarkupToken("".join(raws), "untouched" if token.name in in_line else "!")
 
 
 @dataclass
@@ -175,7 +180,7 @@ class InlineRun:
             at = 0
             for entity in _ENTITY.finditer(token.raw):
                 self._read(token.raw[at : entity.start()])
-                self._read_as(html.unescape(entity[0]), entity[0])
+                self.read_as(html.unescape(entity[0]), entity[0])
                 at = entity.end()
             self._read(token.raw[at:])
         elif token.alone:
@@ -189,6 +194,11 @@ class InlineRun:
     def point(self, raw: str) -> None:
         """Take in what has no text."""
         self._element("point", raw)
+
+    def read_as(self, text: str, raw: str) -> None:
+        """Take in what is read as this text."""
+        self._take(text, [len(self.tape)] * len(text))
+        self.tape.append(raw)
 
     def keep(self, raw: str) -> None:
         """Take in an element that is not to be translated. If it is short, the model reads it in its sentence, so that
@@ -212,10 +222,6 @@ class InlineRun:
     def _read(self, text: str) -> None:
         self._take(text, range(len(self.tape), len(self.tape) + len(text)))
         self.tape += text
-
-    def _read_as(self, text: str, raw: str) -> None:
-        self._take(text, [len(self.tape)] * len(text))
-        self.tape.append(raw)
 
     def _take(self, text: str, places: Sequence[int]) -> None:
         if inner := text.rstrip():

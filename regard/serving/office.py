@@ -18,14 +18,17 @@ from regard.serving.sentences import LONGEST, names
 MOST_BYTES = 64 * 2**20  # of an archive's parts, unpacked
 MOST_PARTS = 5000
 OFFICE: dict[Format, re.Pattern[str]] = {  # the parts that hold what is read
-    "docx": re.compile(r"word/(document|(header|footer)\d*|footnotes|endnotes)\.xml"),
+    "docx": re.compile(r"word/((document|header|footer)\d*|footnotes|endnotes)\.xml"),
     "odt": re.compile(r"content\.xml"),
 }
+ENTRY = b"PK\1\2"  # how the entry of each part begins
 KEPT = 'xml:space="preserve"'  # Word drops blanks at the ends of a text without it
 
 
 def unpack(content: bytes, form: Format) -> dict[str, str]:
     """The XML of the parts of a document that hold text, by their names."""
+    if content.count(ENTRY) > MOST_PARTS:  # before there is an object for each
+        raise _too_large()
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             _check(archive.infolist())
@@ -43,8 +46,8 @@ def unpack(content: bytes, form: Format) -> dict[str, str]:
 
 def _check(parts: list[zipfile.ZipInfo]) -> None:
     """Refuse an archive that is more, or other, than a document."""
-    if len(parts) > MOST_PARTS or sum(part.file_size for part in parts) > MOST_BYTES:
-        raise Refused(413, "too_large", f"the file unpacks to more than {MOST_PARTS} parts or {MOST_BYTES:,} bytes")
+    if sum(part.file_size for part in parts) > MOST_BYTES:
+        raise _too_large()
     known = set[str]()
     for part in parts:
         name = part.filename
@@ -54,6 +57,10 @@ def _check(parts: list[zipfile.ZipInfo]) -> None:
         known.add(name)
 
 
+def _too_large() -> Refused:
+    return Refused(413, "too_large", f"the file unpacks to more than {MOST_PARTS} parts or {MOST_BYTES:,} bytes")
+
+
 def repack(content: bytes, texts: Mapping[str, str]) -> bytes:
     """The archive with this XML in place of that of some parts."""
     file = BytesIO()
@@ -61,31 +68,51 @@ def repack(content: bytes, texts: Mapping[str, str]) -> bytes:
         packed.comment = archive.comment
         for part in archive.infolist():
             text = texts.get(part.filename)
-            packed.writestr(part, archive.read(part) if text is None else _NOTHING.sub("", text).encode())
+            packed.writestr(part, archive.read(part) if text is None else _encoded(text))
     return file.getvalue()
+
+
+def _encoded(text: str) -> bytes:
+    return _DECLARED.sub(r"\1UTF-8", _NOTHING.sub("", text)).encode()
+
+
+def shown(text: str) -> Iterator[str]:
+    """What stands between the tags of a part."""
+    return (part.strip() for part in re.split(r"<[^<>]*>", text))
 
 
 # OpenDocument
 
 INLINE = names("text:span text:a text:ruby text:ruby-base text:meta")
 POINTS = names("""
-    text:s text:tab text:soft-page-break text:bookmark text:bookmark-start text:bookmark-end text:reference-mark
+    text:soft-page-break text:bookmark text:bookmark-start text:bookmark-end text:reference-mark
     text:reference-mark-start text:reference-mark-end
+""")
+STAYING = names("""
+    office:automatic-styles office:binary-data office:scripts text:tracked-changes text:note-citation
+    dc:creator dc:date meta:creator-initials meta:date-string
+""")
+FIELDS = names("""
+    text:page-number text:page-count text:date text:time text:sequence text:sequence-ref text:bookmark-ref
+    text:reference-ref text:note-ref
 """)
 
 
 def odt(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     """The text of an OpenDocument, which has inline tags as HTML does."""
-    return markup(text, language=language, longest=longest, inline=INLINE, points=POINTS)
+    return markup(
+        text, language=language, longest=longest, inline=INLINE, points=POINTS, blanks=names("text:s"),
+        untouched=STAYING, untouched_inline=FIELDS,
+    )  # fmt: skip
 
 
 # Office Open XML
 
-_AT = r"(?: [^<>]*)?"  # attributes; none of these patterns looks beyond the next tag for its end
-_PROPERTIES = r"<w:rPr/>|<w:rPr>(?:<(?!/?w:r[ >]|/w:rPr>)[^<>]*>)*</w:rPr>"
-_INSIDE = rf"<w:t{_AT}>[^<]*</w:t>|<w:(?:t|tab|br|cr|noBreakHyphen|softHyphen|lastRenderedPageBreak){_AT}/>"
+_AT = r"(?:\s[^<>]*)?"  # attributes; none of these patterns looks beyond the next tag for its end
+_PROPERTIES = r"<w:rPr/>|<w:rPr>\s*(?:<(?!/?w:r[\s>]|/w:rPr>)[^<>]*>\s*)*</w:rPr>"
+_INSIDE = rf"<w:t{_AT}>[^<]*</w:t>|<w:(?!fldChar|rPr|r\b)\w+{_AT}/>"
 _PIECE = re.compile(
-    rf"<w:r{_AT}>(?P<properties>{_PROPERTIES})?(?P<run>(?:{_INSIDE})+)</w:r>"
+    rf"<w:r{_AT}>\s*(?:(?P<properties>{_PROPERTIES})\s*)?(?P<run>(?:(?:{_INSIDE})\s*)+)</w:r>"
     rf"|(?P<point><w:(?:proofErr|bookmarkStart|bookmarkEnd){_AT}/>)"
     rf"|(?P<around></?(?P<name>w:hyperlink|w:ins|w:smartTag){_AT}>)"
 )
@@ -93,7 +120,9 @@ _NOTHING = re.compile(  # runs without text, and characters that XML cannot hold
     rf"<w:r>(?:{_PROPERTIES})?<w:t {KEPT}></w:t></w:r>|[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]"
 )
 _PART = re.compile(rf"<w:t{_AT}>(?P<text>[^<]*)</w:t>|<w:[^<>]*>")
-_BREAK = re.compile(r"<w:(?:br|cr)[ /]")
+_BREAK = re.compile(r"<w:(?:br|cr|tab|ptab)[\s/]")
+_HYPHEN = re.compile(r"<w:noBreakHyphen[\s/]")
+_DECLARED = re.compile(r"""^(\ufeff?<\?xml[^<>]*?\sencoding=["'])[\w.-]+""")
 
 
 def docx(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
@@ -101,11 +130,12 @@ def docx(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
     in runs is read as one text; the format that most of it has is that of the text, any other an inline element."""
     parts, line, at = list[str | Unit](), list[re.Match[str]](), 0
     for piece in _PIECE.finditer(text):
-        if line and piece.start() > at:
+        between = text[at : piece.start()]
+        if line and between.strip():
             parts += _line(line, language, longest)
             line = []
-        if piece.start() > at:
-            parts.append(text[at : piece.start()])
+        if not line:
+            parts.append(between)
         line.append(piece)
         at = piece.end()
     return Document([*parts, *_line(line, language, longest), text[at:]])
@@ -123,13 +153,15 @@ def _line(pieces: list[re.Match[str]], language: str, longest: int) -> Iterator[
         if token.name == "break":
             found += [*run.parts(language, longest, lines=False), token.raw]
             run = InlineRun()
+        elif token.name == "hyphen":
+            run.read_as("-", token.raw)
         else:
             run.add(token)
     found += run.parts(language, longest, lines=False)
     if any(isinstance(part, Unit) for part in found):
         yield from (opening, *found, closing)
     else:
-        yield "".join(piece[0] for piece in pieces)
+        yield pieces[0].string[pieces[0].start() : pieces[-1].end()] if pieces else ""
 
 
 def _tokens(pieces: list[re.Match[str]], usual: str, opening: str, closing: str) -> Iterator[MarkupToken]:
@@ -146,7 +178,7 @@ def _tokens(pieces: list[re.Match[str]], usual: str, opening: str, closing: str)
             if part["text"] is not None:
                 yield MarkupToken(part["text"])
             else:
-                name = "break" if _BREAK.match(part[0]) else "point"
+                name = "break" if _BREAK.match(part[0]) else "hyphen" if _HYPHEN.match(part[0]) else "point"
                 yield MarkupToken(f"</w:t>{part[0]}<w:t {KEPT}>", name, alone=True)
         if properties != usual:
             yield MarkupToken(f"{closing}{opening}", "run", closes=True)

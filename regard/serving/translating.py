@@ -20,7 +20,7 @@ from regard.serving.documents import Document, Format, Unit, split, whole
 from regard.serving.glossary import Glossary
 from regard.serving.languages import SOURCE
 from regard.serving.messages import Flag, Generation, LanguagePair, ModelInfo, Refused, Source, Written
-from regard.serving.office import OFFICE
+from regard.serving.office import OFFICE, shown
 from regard.serving.sentences import LONGEST
 from regard.serving.service import Service
 
@@ -132,15 +132,20 @@ async def translate_streaming(
 
 
 async def _documents(service: Service, texts: Sequence[str], info: ModelInfo, how: Translating) -> list[Document]:
-    most = service.limits.characters
-    _check_length(texts, most * (MARKUP if how.form in OFFICE else 1))
-    documents = [await asyncio.to_thread(_document, text, info, how) for text in texts]
-    _check_length([text for document in documents for text in document.sentences], most)
-    return documents
+    check_length(texts, how.form, service.limits.characters)
+    return [await asyncio.to_thread(_document, text, info, how) for text in texts]
 
 
-def _check_length(texts: Sequence[str], most: int) -> None:
-    characters = sum(map(len, texts))
+def check_length(texts: Sequence[str], form: Format, most: int) -> None:
+    """Refuse texts of more characters, before anything is made of them."""
+    if form in OFFICE:
+        _check(sum(map(len, texts)), MARKUP * most)
+        _check(sum(len(part) for text in texts for part in shown(text)), most)
+    else:
+        _check(sum(map(len, texts)), most)
+
+
+def _check(characters: int, most: int) -> None:
     if characters > most:
         raise Refused(413, "too_large", f"{characters:,} characters are more than {most:,}, the limit here")
 

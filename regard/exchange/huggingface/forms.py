@@ -19,7 +19,7 @@ from regard.model_settings import ModelSettings
 from regard.settings import Config
 
 NAMES = {here: there for there, here in reversed(ACTIVATIONS.items())}  # of activations
-FREE = ("dropout", "max_positions")  # what may differ where no weight hangs on it
+FREE = ("dropout", "stochastic_depth", "max_positions")  # what may differ; the last, where no weight hangs on it
 
 
 def _encoder_decoder(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any]]:
@@ -197,7 +197,7 @@ def differences(config: Config, family: Family) -> Iterator[str]:
     learned = any(
         getattr(part, "positions", "") == "learned" for part in (*config.model.encoders, config.model.decoder)
     )
-    skip = FREE[:1] if learned else FREE
+    skip = FREE[:-1] if learned else FREE
     here, there = settings_of(config.model), settings_of(theirs)
     for name in sorted({*here, *there}):
         if name.split(".")[-1] not in skip and here.get(name) != there.get(name) and not _same_stem(name, here, there):
