@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from regard.errors import ConfigError, DataError, MissingExtraError, RegardError
 from regard.inspection.attribution import METHODS
+from regard.memory import freeze_objects
 from regard.serving.details import Finding, describe
 from regard.serving.engine import Engine, new_engine
 from regard.serving.jobs import Job, Jobs
@@ -338,8 +339,8 @@ def describe_model(system: System, start: Start) -> ModelInfo:
     )  # fmt: skip
 
 
-def serve(line: socket.socket) -> int:
-    """Load the model that the server names, and work."""
+def serve(line: socket.socket, loaded: Callable[[], None] = lambda: None) -> int:
+    """Load the model that the server names, and work. `loaded` is called in between."""
     channel = Channel(line)
     try:
         start = Start.model_validate_json(channel.receive(wait=True)[0])
@@ -362,6 +363,7 @@ def serve(line: socket.socket) -> int:
         except (RegardError, OSError, MemoryError, RuntimeError) as error:
             channel.send(Unable(message=str(error) or type(error).__name__))
             return 2
+        loaded()
         channel.send(Ready(info=info))
         try:
             Worker(system, channel, start, engine).run()
@@ -381,7 +383,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as line:
-        sys.exit(serve(line))
+        sys.exit(serve(line, freeze_objects))
 
 
 if __name__ == "__main__":
