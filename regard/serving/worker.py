@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -46,13 +46,13 @@ from regard.serving.wire import (
     Wrote,
     dumped,
 )
-from regard.serving.work import Work
+from regard.serving.work import Work, checked
 from regard.system import System, load
 from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
 
 if TYPE_CHECKING:
-    from regard.data.side import Field
+    from regard.data.side import Field, Item
     from regard.search_settings import Search
     from regard.tasks.results import Output
 
@@ -73,6 +73,7 @@ class Input:
     search: Search
     files: list[Path]
     asked: float
+    item: Item | None = None  # the source as numbers, if the task writes a token at a time
     ticket: int | None = None
     text: StableText = field(default_factory=StableText)
     told: float = -math.inf  # when new text was last sent
@@ -174,20 +175,23 @@ class Worker:
             self.fail(ask.id, bug(error))
 
     def _submit(self, ask: Generate) -> None:
-        request, search = ask.request, self.search(ask.request.search)
-        self._check_pixels(len(request.inputs) * search.nbest)
-        for text in (*(request.prefixes or ()), *chain.from_iterable(request.phrases or ())):
-            self.system.task.target.check_output(text)
+        asked, search, task = ask.request, self.search(ask.request.search), self.system.task
+        self._check_pixels(len(asked.inputs) * search.nbest)
+        for text in (*(asked.prefixes or ()), *chain.from_iterable(asked.phrases or ())):
+            task.target.check_output(text)
         mine = self.inputs[ask.id] = []
-        for index, source in enumerate(request.inputs):
+        for index, source in enumerate(asked.inputs):
             given, files = self.uploads.field(source)
             one = Input(self, ask, index, given, search, files, time.monotonic())
             mine.append(one)
             work = Work(
-                given, search, prefix=request.prefixes[index] if request.prefixes else "",
-                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index, stream=ask.stream,
+                given, search, prefix=asked.prefixes[index] if asked.prefixes else "",
+                phrases=tuple(asked.phrases[index]) if asked.phrases else (), number=index, stream=ask.stream,
             )  # fmt: skip
             try:
+                if isinstance(task, TextGeneration):
+                    request = checked(task, work)
+                    work, one.item = replace(work, request=request), request.item
                 one.ticket = self.engine.submit(work, one)
             except RegardError as error:
                 raise one.named(error) from None
@@ -250,7 +254,8 @@ class Worker:
     def _described(self, done: Sequence[tuple[Input, list[Output]]]) -> list[list[Written]]:
         """Outputs with all that their requests ask for."""
         task = self.system.task
-        items = task.source.encode_many([one.field for one, _ in done])
+        encode = task.source.encode_many
+        items = [encode([one.field])[0] if one.item is None else one.item for one, _ in done]
         findings = [
             Finding(one.field, item, one.search, one.ask.request, outputs)
             for (one, outputs), item in zip(done, items, strict=True)
