@@ -31,7 +31,7 @@ def create_app(service: Service) -> Guard:
         redoc_url=None,
     )
     # One list of routes: a router that is included is a list in a list, and each request would be matched twice.
-    for protocol in (router, status_router, libretranslate.router, openai_api.router):
+    for protocol in (status_router, router, libretranslate.router, openai_api.router):
         app.router.routes += protocol(service).routes
     app.router.routes += pages.router().routes
     _answer_errors(app, service)

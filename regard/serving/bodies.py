@@ -53,22 +53,19 @@ class StrictRoute(APIRoute):
         request = StrictRequest(scope, receive)
         if not is_json(request):
             raise Refused(415, "unsupported_media_type", "a body here is JSON, with Content-Type: application/json")
-        content = await request.json() if await request.body() else None
+        is_empty = not await request.body()
+        content = None if is_empty else await request.json()
         for dependency in self.dependencies:
             if dependency.dependency is not None:
                 await dependency.dependency(request)
-        response = await self.endpoint(body=self._validated(content), request=request)
-        await response(scope, receive, send)
-
-    def _validated(self, content: Any) -> Any:
-        """The body as its model has it."""
-        assert self.body_field is not None, "only routes with a body come here"
-        if content is None:
+        if is_empty:
             raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required"}])
+        assert self.body_field is not None, "only routes with a body come here"
         body, problems = self.body_field.validate(content, {}, loc=("body",))
         if problems:
             raise RequestValidationError(problems)
-        return body
+        response = await self.endpoint(body=body, request=request)
+        await response(scope, receive, send)
 
 
 def is_json(request: Request) -> bool:
