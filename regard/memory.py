@@ -57,7 +57,7 @@ def freeze_objects() -> None:
     """Leave all objects that there are out of garbage collection, and collect less often; for a process that has loaded
     what it needs and answers requests from now on.
 
-    A full collection of what torch and a model consist of takes 60 ms, in which nobody gets an answer.
+    A full collection of all that torch and a model consist of takes tens of milliseconds, in which nobody is answered.
     """
     gc.collect()
     gc.freeze()

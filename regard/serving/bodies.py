@@ -40,8 +40,8 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that takes JSON alone. One with a body is called by ourselves, and FastAPI only documents it: to solve
-    dependencies takes it longer than all else takes here. Its endpoint takes `body` and the `request`, and gives a
+    """A route that takes JSON alone. One with a body is run here, and FastAPI only documents it: to have it solve
+    dependencies takes much of the time of a short request. Its endpoint takes `body` and `request` and returns a
     response; its dependencies take the request."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
