@@ -365,6 +365,11 @@ def test_bodies_that_are_no_json_are_not_read(server: Running) -> None:
     told(post("/v1/generate", content=body), 415, "unsupported_media_type")
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     told(post("/v1/generate", content=body, headers=headers), 415, "unsupported_media_type")
+    headers = {"Content-Type": "application/json"}
+    for body, problem in ((b"", "body: Field required"), (b"null", "body: Input should be"), (b"[]", "body: Input")):
+        response = post("/v1/generate", content=body, headers=headers)
+        told(response, 422, "unprocessable")
+        assert response.json()["error"]["message"].startswith(problem)
     told(server.client.get("/v1/generate"), 405, "method_not_allowed")
     told(server.client.get("/v1/nothing"), 404, "not_found")
 

@@ -275,7 +275,7 @@ def spoilt(body: dict[str, Any], choice: random.Random) -> bytes:
         holder: Any = body
         for part in way:
             holder = holder[part]
-        value, how = choice.choice(ODD), choice.random()
+        value, how = deepcopy(choice.choice(ODD)), choice.random()
         if name == "search" and how < 0.6 and isinstance(holder[name], dict):
             holder[name] = {**holder[name], choice.choice(SETTINGS): value}
         elif how < 0.1 and isinstance(holder, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 import stat
@@ -22,13 +23,16 @@ from regard.data.tokenizers.symbols import Bytes
 from regard.errors import ConfigError, DataError, OutputError
 from regard.search_settings import Search
 from regard.serving.access import Access, new_key, read_keys
+from regard.serving.connections import MOST_HELD, Gathered
 from regard.serving.details import Finding, describe
 from regard.serving.limits import Limits
 from regard.serving.messages import Blob, Generation, Refused
 from regard.serving.server import listen
-from regard.serving.settings import ServerSettings, read_settings
+from regard.serving.settings import Served, ServerSettings, read_settings
 from regard.serving.stable import StableText
+from regard.serving.supervisor import Worker
 from regard.serving.uploads import Uploads, check_source, remove
+from regard.serving.wire import Answer, Embed, Failed, Frames, Started, frame
 from regard.tasks.results import Output
 from tests.served import TEXT, TOKENS
 from tests.test_cli import refused
@@ -265,3 +269,88 @@ def test_flags(source: str, text: str, expected: list[str]) -> None:
 def test_an_output_that_was_cut_off() -> None:
     assert flags("alpha", "BETA", tokens=40) == ["truncated"]
     assert flags("alpha", "BETA", tokens=39) == []
+
+
+# What goes to and fro
+
+
+@given(st.lists(st.binary(max_size=300)), st.lists(st.integers(1, 40), min_size=1))
+def test_frames_are_whole_however_they_come(contents: list[bytes], sizes: list[int]) -> None:
+    data, frames, found, start = b"".join(map(frame, contents)), Frames(), list[bytes](), 0
+    while start < len(data):
+        size = sizes[start % len(sizes)]
+        found += frames.take(data[start : start + size])
+        start += size
+    assert found == contents
+    assert not frames.buffer
+
+
+def test_a_call_hears_what_its_worker_says() -> None:
+    """Without a process: replies are put by hand."""
+
+    async def ask() -> None:
+        worker, waited = Worker(Served(name="a", folder="a"), Limits(), []), list[float]()
+        worker.gone.set()  # nothing is sent
+        call = worker.ask(lambda i: Embed(id=i, sources=["alpha"]), waited.append)
+        call.replies.clear()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(call.put, Started(id=1, waited=0.5))
+        loop.call_soon(call.put, Answer(id=1, content="[]"))
+        loop.call_soon(call.put, Answer(id=1, content="[1]"))
+        assert await call.next(loop.time() + 60) == Answer(id=1, content="[]")
+        assert waited == [0.5]
+        assert await call.next(loop.time() + 60) == Answer(id=1, content="[1]")
+        for until in (loop.time() - 1, loop.time() + 0.01):
+            with pytest.raises(Refused, match="took too long"):
+                await call.next(until)
+        call.put(Failed(id=1, status=422, code="unprocessable", message="no"))
+        call.put(None)
+        with pytest.raises(Refused, match="no"):
+            await call.next(loop.time() + 60)
+        with pytest.raises(Refused, match="ended before it answered"):
+            await call.next(loop.time() + 60)
+
+    asyncio.run(ask())
+
+
+class Sent(asyncio.Transport):
+    """A transport that notes what it is told to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent, self.ended = list[bytes](), ""
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+def test_head_and_body_of_an_answer_are_sent_at_once() -> None:
+    async def answer() -> None:
+        loop, line = asyncio.get_running_loop(), Sent()
+        gathered = Gathered(line, loop)
+        for _ in range(2):
+            gathered.write(b"head")
+            gathered.write(b"body")
+            assert not line.sent
+            await asyncio.sleep(0)
+            assert line.sent == [b"headbody"]
+            line.sent.clear()
+        gathered.write(b"a" * MOST_HELD)
+        gathered.write(b"b")
+        gathered.write(b"c")
+        assert line.sent == [b"a" * MOST_HELD + b"b"]
+        gathered.close()
+        assert (line.sent[1:], line.ended) == ([b"c"], "closed")
+        gathered = Gathered(line := Sent(), loop)
+        gathered.write(b"a")
+        gathered.abort()
+        await asyncio.sleep(0)
+        assert (b"".join(line.sent), line.ended) == (b"", "aborted")
+
+    asyncio.run(answer())

@@ -70,10 +70,16 @@ class Marks:
 
     def frame(self, *, begins: bool, ends: bool) -> Frame:
         """What stands around a source that has a mark before and after it, where the model asks for one."""
-        if self.source is not None:
-            return self.source
+        return self._frames[begins, ends] if self.source is None else self.source
+
+    @cached_property
+    def _frames(self) -> dict[tuple[bool, bool], Frame]:
         before, between = ((i,) if i is not None else () for i in (self.begin, self.separator))
-        return Frame(before if begins else (), between, (self.end,) if ends else ())
+        return {
+            (begins, ends): Frame(before if begins else (), between, (self.end,) if ends else ())
+            for begins in (False, True)
+            for ends in (False, True)
+        }
 
     def forbidden(self, *, unknown: bool) -> tuple[int, ...]:
         """What a search may not write, `unknown` only where it may."""

@@ -30,11 +30,10 @@ def create_app(service: Service) -> Guard:
         docs_url=None,  # this and the next would load scripts from a network
         redoc_url=None,
     )
-    app.include_router(status_router(service))
-    app.include_router(router(service))
-    app.include_router(libretranslate.router(service))
-    app.include_router(openai_api.router(service))
-    app.include_router(pages.router())
+    # One list of routes: a router that is included is a list in a list, and each request would be matched twice.
+    for protocol in (status_router, router, libretranslate.router, openai_api.router):
+        app.router.routes += protocol(service).routes
+    app.router.routes += pages.router().routes
     _answer_errors(app, service)
     if service.settings.cors:
         app.add_middleware(

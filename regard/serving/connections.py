@@ -14,7 +14,42 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.limits import Limits
 
 HEADER_BYTES = 2**16  # of a request, all of them
+MOST_HELD = 2**16  # bytes that are gathered before they are sent
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: a socket that is closed sends nothing more
+
+
+class Gathered:
+    """A transport that sends what is written in one turn of the loop at once: the head of an answer with its body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.transport, self.loop = transport, loop
+        self.parts, self.size = list[bytes](), 0
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        """Send soon; at once if it is much."""
+        if not self.parts:
+            self.loop.call_soon(self.flush)
+        self.parts.append(data)
+        self.size += len(data)
+        if self.size > MOST_HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was written."""
+        data, self.parts, self.size = b"".join(self.parts), [], 0
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """Send what was written, and no more."""
+        self.flush()
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Send nothing more."""
+        self.parts.clear()
+        self.transport.abort()
 
 
 class BoundedProtocol(H11Protocol):
@@ -28,7 +63,7 @@ class BoundedProtocol(H11Protocol):
     unread: asyncio.TimerHandle | None = None  # until when the client has to read what was sent
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(Gathered(transport, self.loop))  # type: ignore[arg-type]
         transport.set_write_buffer_limits(0)  # writing pauses as soon as the kernel takes no more
         self._wait(within=True)
         while len(self.connections) > self.limits.connections and len(self.waiting) > 1:

@@ -204,11 +204,15 @@ def _units(text: str) -> list[str]:
 def _repeats(units: Sequence[str]) -> int:
     """How often at most one to four words stand one after the other."""
     most = 1
+    if len(units) - len(set(units)) < REPEATED - 1:  # none stands there as often as would be told
+        return most
     for size in range(1, 5):
-        run = 0
-        for i in range(size, len(units)):
-            run = run + 1 if units[i] == units[i - size] else 0
-            most = max(most, run // size + 1)
+        run = longest = 0
+        for one, later in zip(units, units[size:], strict=False):
+            run = run + 1 if one == later else 0
+            if run > longest:
+                longest = run
+        most = max(most, longest // size + 1)
     return most
 
 

@@ -4,7 +4,6 @@ protect a browser, names the server answers to, and bodies that are read whole b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import re
@@ -14,7 +13,7 @@ import time
 import traceback
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +35,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "geolocation=(), payment=()",
 }
+PROTECTION = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def note(event: str, **what: Any) -> None:
@@ -76,8 +76,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        wanted = Headers(scope=scope).get("x-request-id", "")
+        request_id = wanted if REQUEST_ID.fullmatch(wanted) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         begun, status, whole = time.monotonic(), 0, False
         self.running += 1
@@ -87,12 +87,12 @@ class Guard:
             whole = message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers["X-Request-ID"] = request_id
-                if self.service.draining:
-                    headers["Connection"] = "close"
+                given = {name for name, _ in message["headers"]}
+                more = [pair for pair in PROTECTION if pair[0] not in given]
+                more.append((b"x-request-id", request_id.encode()))
+                if self.service.draining and b"connection" not in given:
+                    more.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
@@ -220,22 +220,20 @@ class Bodies:
             await gone.wait()
             return {"type": "http.disconnect"}
 
+        work = asyncio.current_task()
+        assert work is not None, "a server runs it"
+
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
+            gone.set()
+            work.cancel()
 
-        async def answer() -> None:
-            await self.app(scope, replay, send)
-
-        work, watcher = asyncio.create_task(answer()), asyncio.create_task(watch())
+        watcher = asyncio.create_task(watch())
         try:
-            await asyncio.wait([work, watcher], return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                gone.set()
-                work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
+            await self.app(scope, replay, send)
+        except asyncio.CancelledError:
+            if not gone.is_set():  # the server itself is ending
+                raise
         finally:
             watcher.cancel()
-            if not work.done():  # the server itself is ending
-                work.cancel()

@@ -78,14 +78,14 @@ def router(service: Service) -> APIRouter:
         return Response(content.model_dump_json(), media_type="application/json")
 
     @routes.post("/score", response_model=ScoreResponse)
-    async def score(body: ScoreRequest) -> Response:
+    async def score(body: ScoreRequest, request: Request) -> Response:
         """How probable a target is given its source, and each of its tokens."""
         sources, targets = [pair.source for pair in body.pairs], [pair.target for pair in body.pairs]
         scores = await service.score(body.model, sources, targets, deadline=body.timeout)
         return Response(ScoreResponse(scores=scores).model_dump_json(), media_type="application/json")
 
     @routes.post("/explain", response_model=dict[str, Any])
-    async def explain(body: ExplainRequest) -> Response:
+    async def explain(body: ExplainRequest, request: Request) -> Response:
         """All that a model attends to while it writes an output."""
         found = await service.explain(
             body.model, body.input, body.target, method=body.method, search=body.search, deadline=body.timeout
@@ -93,7 +93,7 @@ def router(service: Service) -> APIRouter:
         return Response(found, media_type="application/json")
 
     @routes.post("/inspect", response_model=dict[str, Any])
-    async def inspect(body: InspectRequest) -> Response:
+    async def inspect(body: InspectRequest, request: Request) -> Response:
         """The search for an output: what might have stood in each place, and what became of each hypothesis."""
         found = await service.inspect(
             body.model, body.input, forced=body.forced, alternatives=body.alternatives, tree=body.tree,
@@ -102,11 +102,12 @@ def router(service: Service) -> APIRouter:
         return Response(found, media_type="application/json")
 
     @routes.post("/embed", response_model=EmbedResponse)
-    async def embed(body: EmbedRequest) -> EmbedResponse:
+    async def embed(body: EmbedRequest, request: Request) -> Response:
         """One vector for each input: what the encoder makes of the whole."""
         inputs = body.input if isinstance(body.input, list) else [body.input]
         vectors = await service.embed(body.model, inputs, deadline=body.timeout)
-        return EmbedResponse(model=service.model(body.model).name, embeddings=vectors)
+        content = EmbedResponse(model=service.model(body.model).name, embeddings=vectors)
+        return Response(content.model_dump_json(), media_type="application/json")
 
     @routes.post("/models/{name}/reload", response_model=ModelInfo)
     async def reload(name: str, request: Request) -> ModelInfo:

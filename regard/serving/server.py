@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from regard.errors import OutputError
+from regard.memory import freeze_objects
 from regard.serving.app import create_app
 from regard.serving.connections import HEADER_BYTES, bounded_protocol
 from regard.serving.guards import Guard, note, places
@@ -82,6 +83,7 @@ async def _run(
         return
     loading.result()
     app = create_app(service)
+    freeze_objects()
     server = Server(_config(app, settings))
     serving = asyncio.create_task(server.serve([line]))
     reloads = set[asyncio.Task[None]]()

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from regard.serving.metrics import Metrics
 from regard.serving.settings import ServerSettings
 from regard.serving.supervisor import Call, Keeper, Note
 from regard.serving.uploads import check_source
-from regard.serving.wire import Answer, Ask, Embed, Explain, Found, Generate, Inspect, Score, Started, Wrote
+from regard.serving.wire import Answer, Ask, Embed, Explain, Found, Generate, Inspect, Score, Wrote
 
 SCORED = TypeAdapter(list[Scored])
 VECTORS = TypeAdapter(list[list[float]])
@@ -158,12 +158,11 @@ class Service:
             return
         name, begun, left, first = keeper.served.name, time.monotonic(), len(request.inputs), True
         own = request.model_copy(update={"model": name})
-        with self._asked(keeper, lambda i: Generate(id=i, request=own, stream=stream), left) as call:
+        waited = self.metrics.waited.labels(name).observe
+        with self._asked(keeper, lambda i: Generate(id=i, request=own, stream=stream), left, waited) as call:
             while left:
                 reply = await call.next(until)
-                if isinstance(reply, Started):
-                    self.metrics.waited.labels(name).observe(reply.waited)
-                elif isinstance(reply, Wrote | Found):
+                if isinstance(reply, Wrote | Found):
                     if stream and first:
                         self.metrics.first.labels(name).observe(time.monotonic() - begun)
                         first = False
@@ -255,7 +254,9 @@ class Service:
         return asyncio.get_running_loop().time() + (most if deadline is None else min(deadline, most))
 
     @contextmanager
-    def _asked(self, keeper: Keeper, make: Any, inputs: int) -> Iterator[Call]:
+    def _asked(
+        self, keeper: Keeper, make: Any, inputs: int, started: Callable[[float], None] = lambda waited: None
+    ) -> Iterator[Call]:
         """A question that was taken on; work on it ends with the block."""
         name = keeper.served.name
         if self.draining:
@@ -266,7 +267,7 @@ class Service:
             wait = math.ceil(self._pace[name].wait(self._open[name]))
             message = f"{name} has {self._open[name]} inputs before yours, and {self.limits.queue} are the most"
             raise Refused(429, "overloaded", message, wait)
-        call = keeper.worker.ask(make)
+        call = keeper.worker.ask(make, started)
         self._open[name] += inputs
         try:
             yield call

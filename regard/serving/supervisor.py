@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -20,16 +21,22 @@ from regard.serving.limits import Limits
 from regard.serving.messages import ModelInfo, Refused
 from regard.serving.settings import Served
 from regard.serving.wire import (
+    CHUNK,
     LARGEST,
     TELL,
+    Answer,
     Ask,
     Cancel,
     Failed,
+    Found,
+    Frames,
     Load,
     Ready,
     Reply,
     Start,
+    Started,
     Unable,
+    Wrote,
     frame,
     read_frame,
 )
@@ -45,20 +52,38 @@ Note = Callable[..., None]  # what the log is told: an event, and what there is 
 
 
 class Call:
-    """A question that a worker works on."""
+    """A question that a worker works on. `started` hears how long each of its inputs waited."""
 
-    def __init__(self, worker: Worker, number: int) -> None:
-        self.worker, self.number = worker, number
-        self.replies: asyncio.Queue[Reply | None] = asyncio.Queue()
+    def __init__(self, worker: Worker, number: int, started: Callable[[float], None]) -> None:
+        self.worker, self.number, self.started = worker, number, started
+        self.replies = deque[Wrote | Found | Answer | Failed | None]()  # None: the worker is gone
         self.answered = False  # all of it
+        self._news: asyncio.Future[None] | None = None  # what `next` waits for
 
-    async def next(self, until: float) -> Reply:
+    def put(self, reply: Reply | None) -> None:
+        """Take in what the worker says."""
+        if isinstance(reply, Started):
+            self.started(reply.waited)
+            return
+        self.replies.append(reply)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def next(self, until: float) -> Wrote | Found | Answer:
         """What it says next; `Refused` where it fails, dies, or says nothing until then (in the loop's time)."""
-        left = until - asyncio.get_running_loop().time()
-        try:
-            reply = await asyncio.wait_for(self.replies.get(), max(left, 0.0))
-        except TimeoutError:
-            raise Refused(504, "deadline", "the answer took too long, and the work on it was stopped") from None
+        if not self.replies:
+            loop = asyncio.get_running_loop()
+            self._news, timer = loop.create_future(), loop.call_at(until, self._wake)
+            try:
+                await self._news
+            finally:
+                timer.cancel()
+        if not self.replies:
+            raise Refused(504, "deadline", "the answer took too long, and the work on it was stopped")
+        reply = self.replies.popleft()
         if reply is None:
             raise Refused(503, "worker_died", "the process of the model ended before it answered", 1.0)
         if isinstance(reply, Failed):
@@ -84,6 +109,7 @@ class Worker:
         self.process: asyncio.subprocess.Process | None = None
         self._folder = ""
         self._tasks: list[asyncio.Task[Any]] = []
+        self._outbox = list[bytes]()  # what is sent when all that has just come from clients is read
 
     async def start(self) -> ModelInfo:
         """Start the process and wait until the model is loaded; a `ModelError` if it cannot be."""
@@ -113,32 +139,34 @@ class Worker:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Hand out what it says, until it is gone."""
+        frames = Frames()
         try:
-            while True:
-                said = TELL.validate_json(await read_frame(reader))
-                if isinstance(said, Load):
-                    self.load = said
-                elif not isinstance(said, Ready | Unable) and (call := self.calls.get(said.id)):
-                    call.replies.put_nowait(said)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            while data := await reader.read(CHUNK):
+                for content in frames.take(data):
+                    said = TELL.validate_json(content)
+                    if isinstance(said, Load):
+                        self.load = said
+                    elif not isinstance(said, Ready | Unable) and (call := self.calls.get(said.id)):
+                        call.put(said)
+        except ConnectionError:
             pass
         finally:
             self.gone.set()
             for call in self.calls.values():
-                call.replies.put_nowait(None)
+                call.put(None)
 
-    def ask(self, make: Callable[[int], Ask]) -> Call:
+    def ask(self, make: Callable[[int], Ask], started: Callable[[float], None] = lambda waited: None) -> Call:
         """Ask something, under a number of its own."""
         number = next(self.numbers)
         try:
             content = make(number).model_dump_json().encode()
         except (ValueError, UnicodeError):
             raise Refused(422, "unprocessable", "a text holds half a character (a lone surrogate)") from None
-        call = self.calls[number] = Call(self, number)
+        call = self.calls[number] = Call(self, number, started)
         self.idle.clear()
         self._send(content)
         if self.gone.is_set():
-            call.replies.put_nowait(None)
+            call.put(None)
         return call
 
     def drop(self, call: Call) -> None:
@@ -149,8 +177,14 @@ class Worker:
             self.idle.set()
 
     def _send(self, content: bytes) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(frame(content))
+
+    def _flush(self) -> None:
+        content, self._outbox = b"".join(self._outbox), []
         if not self.gone.is_set() and not self.writer.is_closing():
-            self.writer.write(frame(content))
+            self.writer.write(content)
 
     async def retire(self) -> None:
         """End it when it has answered all that it was asked."""

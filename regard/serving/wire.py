@@ -177,33 +177,42 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
+class Frames:
+    """Frames as they come, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def take(self, data: bytes) -> list[bytes]:
+        """The contents that are whole with this piece."""
+        self.buffer += data
+        found, start = [], 0
+        while len(self.buffer) >= start + HEAD:
+            end = start + HEAD + int.from_bytes(self.buffer[start : start + HEAD], "big")
+            if len(self.buffer) < end:
+                break
+            found.append(bytes(self.buffer[start + HEAD : end]))
+            start = end
+        del self.buffer[:start]
+        return found
+
+
 class Channel:
     """The worker's end of the line: it waits, or looks whether something has come."""
 
     def __init__(self, line: socket.socket) -> None:
-        self.line, self.buffer = line, bytearray()
+        self.line, self.frames = line, Frames()
         self.poll = select.poll()
         self.poll.register(line, select.POLLIN)
 
     def receive(self, *, wait: bool) -> list[bytes]:
         """All that has come; with `wait`, at least one. An `EOFError` when the other end is gone."""
-        found = self._frames()
+        found = list[bytes]()
         while (wait and not found) or self.poll.poll(0):
             data = self.line.recv(CHUNK)
             if not data:
                 raise EOFError
-            self.buffer += data
-            found += self._frames()
-        return found
-
-    def _frames(self) -> list[bytes]:
-        found = []
-        while len(self.buffer) >= HEAD:
-            end = HEAD + int.from_bytes(self.buffer[:HEAD], "big")
-            if len(self.buffer) < end:
-                break
-            found.append(bytes(self.buffer[HEAD:end]))
-            del self.buffer[:end]
+            found += self.frames.take(data)
         return found
 
     def send(self, *messages: Tell) -> None:

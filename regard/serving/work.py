@@ -24,6 +24,7 @@ class Work:
     number: int = 0  # what is drawn at random depends on `search.seed` and on this
     prefix_tokens: tuple[int, ...] | None = None  # like `prefix`, as token ids
     stream: bool = True  # whether its listener wants to hear what is written before all of it is
+    request: Request | None = None  # all this as numbers, where that is known (`checked`)
 
     @property
     def given(self) -> Given:
@@ -111,6 +112,8 @@ class Job:
 
 def checked(task: TextGeneration, work: Work) -> Request:
     """A request as numbers; one for which nothing can be written is refused."""
+    if work.request is not None:
+        return work.request
 
     def refuse(_: int, what: str) -> None:
         raise DataError(f"the source {what}")

@@ -13,8 +13,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from regard.errors import ConfigError, DataError, MissingExtraError, RegardError
 from regard.inspection.attribution import METHODS
+from regard.memory import freeze_objects
 from regard.serving.details import Finding, describe
 from regard.serving.engine import Engine, new_engine
 from regard.serving.jobs import Job, Jobs
@@ -45,13 +46,13 @@ from regard.serving.wire import (
     Wrote,
     dumped,
 )
-from regard.serving.work import Work
+from regard.serving.work import Work, checked
 from regard.system import System, load
 from regard.tasks.generating import TextGeneration
 from regard.training.checkpoint import WEIGHTS
 
 if TYPE_CHECKING:
-    from regard.data.side import Field
+    from regard.data.side import Field, Item
     from regard.search_settings import Search
     from regard.tasks.results import Output
 
@@ -72,6 +73,7 @@ class Input:
     search: Search
     files: list[Path]
     asked: float
+    item: Item | None = None  # the source as numbers, if the task writes a token at a time
     ticket: int | None = None
     text: StableText = field(default_factory=StableText)
     told: float = -math.inf  # when new text was last sent
@@ -173,20 +175,23 @@ class Worker:
             self.fail(ask.id, bug(error))
 
     def _submit(self, ask: Generate) -> None:
-        request, search = ask.request, self.search(ask.request.search)
-        self._check_pixels(len(request.inputs) * search.nbest)
-        for text in (*(request.prefixes or ()), *chain.from_iterable(request.phrases or ())):
-            self.system.task.target.check_output(text)
+        asked, search, task = ask.request, self.search(ask.request.search), self.system.task
+        self._check_pixels(len(asked.inputs) * search.nbest)
+        for text in (*(asked.prefixes or ()), *chain.from_iterable(asked.phrases or ())):
+            task.target.check_output(text)
         mine = self.inputs[ask.id] = []
-        for index, source in enumerate(request.inputs):
+        for index, source in enumerate(asked.inputs):
             given, files = self.uploads.field(source)
             one = Input(self, ask, index, given, search, files, time.monotonic())
             mine.append(one)
             work = Work(
-                given, search, prefix=request.prefixes[index] if request.prefixes else "",
-                phrases=tuple(request.phrases[index]) if request.phrases else (), number=index, stream=ask.stream,
+                given, search, prefix=asked.prefixes[index] if asked.prefixes else "",
+                phrases=tuple(asked.phrases[index]) if asked.phrases else (), number=index, stream=ask.stream,
             )  # fmt: skip
             try:
+                if isinstance(task, TextGeneration):
+                    request = checked(task, work)
+                    work, one.item = replace(work, request=request), request.item
                 one.ticket = self.engine.submit(work, one)
             except RegardError as error:
                 raise one.named(error) from None
@@ -249,7 +254,8 @@ class Worker:
     def _described(self, done: Sequence[tuple[Input, list[Output]]]) -> list[list[Written]]:
         """Outputs with all that their requests ask for."""
         task = self.system.task
-        items = task.source.encode_many([one.field for one, _ in done])
+        encode = task.source.encode_many
+        items = [encode([one.field])[0] if one.item is None else one.item for one, _ in done]
         findings = [
             Finding(one.field, item, one.search, one.ask.request, outputs)
             for (one, outputs), item in zip(done, items, strict=True)
@@ -338,8 +344,8 @@ def describe_model(system: System, start: Start) -> ModelInfo:
     )  # fmt: skip
 
 
-def serve(line: socket.socket) -> int:
-    """Load the model that the server names, and work."""
+def serve(line: socket.socket, loaded: Callable[[], None] = lambda: None) -> int:
+    """Load the model that the server names, and work. `loaded` is called in between."""
     channel = Channel(line)
     try:
         start = Start.model_validate_json(channel.receive(wait=True)[0])
@@ -362,6 +368,7 @@ def serve(line: socket.socket) -> int:
         except (RegardError, OSError, MemoryError, RuntimeError) as error:
             channel.send(Unable(message=str(error) or type(error).__name__))
             return 2
+        loaded()
         channel.send(Ready(info=info))
         try:
             Worker(system, channel, start, engine).run()
@@ -381,7 +388,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as line:
-        sys.exit(serve(line))
+        sys.exit(serve(line, freeze_objects))
 
 
 if __name__ == "__main__":
