@@ -173,12 +173,11 @@ class ContinuousEngine(Engine):
         request = checked(self.task, work)
         if work.phrases and (search.sample or search.mbr or search.contrastive):
             raise ConfigError("phrases that must appear need beam search; leave out sample, mbr and contrastive")
-        job = Job(next(self.tickets), work, listener, request, Size.of(self.task, request, search))
-        (self.large if self._is_large(job) else self.queue).append(job)
+        size = Size.of(self.task, request, search)
+        large = Size.fitting([size], [size], self.budget) == 0
+        job = Job(next(self.tickets), work, listener, request, size, large)
+        (self.large if large else self.queue).append(job)
         return job.ticket
-
-    def _is_large(self, job: Job) -> bool:
-        return Size.fitting([job.size], [job.size], self.budget) == 0
 
     def cancel(self, ticket: int) -> None:
         self.queue, self.large = (
@@ -216,12 +215,12 @@ class ContinuousEngine(Engine):
     def _admit(self) -> None:
         """Take in what waits and fits, unless it is few beside what runs and has not waited long: to encode and to lay
         out a batch anew takes about as long for some as for one."""
-        if self.large and not any(map(self._is_large, self.jobs.values())):
+        if self.large and not any(job.large for job in self.jobs.values()):
             self._take([self.large.popleft()])
         if not self.queue:
             self.patience = PATIENCE
             return
-        running = [job.size for job in self.jobs.values() if not self._is_large(job)]
+        running = [job.size for job in self.jobs.values() if not job.large]
         fitting = Size.fitting((job.size for job in self.queue), running, self.budget)
         self.patience = self.patience - 1 if fitting else PATIENCE
         if fitting * GATHERED < len(running) and self.patience > 0:
@@ -238,7 +237,7 @@ class ContinuousEngine(Engine):
             search = job.work.search
             if job.work.stream and not search.coverage:  # which ranks anew at the end
                 self.streams.add(job.ticket)
-            shared = self.task.ctc_weight(search), bool(search.contrastive), self._is_large(job)
+            shared = self.task.ctc_weight(search), bool(search.contrastive), job.large
             new.setdefault(shared, []).append(job)
         for key, some in new.items():
             self._begin(key, some)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,22 +70,17 @@ class Size:
         return Size(task.width(search), room + 1, places)
 
     @staticmethod
-    def fitting(sizes: Iterable[Size], among: Iterable[Size], budget: int) -> int:
+    def fitting(sizes: Iterable[Size], among: Collection[Size], budget: int) -> int:
         """How many of `sizes`, the first first, fit into a batch with others; if there are none, at least one does.
 
         A batch holds tokens of its sources and of its rows, all padded to the longest of them."""
-        rows = target = source = count = fitting = 0
-
-        def held(size: Size) -> int:
-            nonlocal rows, target, source, count
-            rows, target, source = rows + size.rows, max(target, size.target), max(source, size.source)
-            count += 1
-            return rows * target + count * source
-
-        for size in among:
-            held(size)
+        rows, count, fitting = sum(size.rows for size in among), len(among), 0
+        target = max((size.target for size in among), default=0)
+        source = max((size.source for size in among), default=0)
         for size in sizes:
-            if held(size) > budget and count > 1:
+            rows, count = rows + size.rows, count + 1
+            target, source = max(target, size.target), max(source, size.source)
+            if rows * target + count * source > budget and count > 1:
                 break
             fitting += 1
         return fitting
@@ -100,6 +95,7 @@ class Job:
     listener: Listener
     request: Request | None  # as numbers, where a decoder writes a token at a time
     size: Size
+    large: bool = False  # by itself it fills more than half of a batch
     told: int = 0  # settled tokens that the listener has heard of
     waits: bool = True
 
