@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 from urllib.request import urlopen
@@ -29,14 +30,18 @@ from benchmarks.peers.ours import fixed_search, liven, make_task
 from benchmarks.race import Case, Contender, UnavailableError, Work
 from benchmarks.workload import SHAPES, Shape, draw_lengths, sentences
 from regard.data.marks import EOS
-from regard.errors import ModelError
+from regard.errors import ModelError, RegardError
+from regard.serving.engine import new_engine
+from regard.serving.work import Work as Input
 from regard.system import System, load
+from regard.tasks.results import Output
 
 SHORTEST, LONGEST = 4, 64
 ROOM = 11  # tokens that an output has more than its source, where `max_ratio` is 1 and nothing ends it before
 TOKENS = {"cuda": 2**17, "cpu": None}  # that the server may work on at once: 256 beams of 4; None: its default
 OFFLINE = {"cuda": 2**15, "cpu": 8192}  # of sources, times the beam, that are searched for at once without a server
 OFFLINE_NAME = "Regard offline"
+ENGINE_NAME = "the engine without a server"
 PEERS = {
     "marian": ("FastAPI and HF generate", "a request a thread, as plain examples have it"),
     "ctranslate2": ("one at a time, CTranslate2", "the way of LibreTranslate: requests one after the other"),
@@ -46,7 +51,8 @@ WORKLOAD = (
     f"side; texts are of {SHORTEST} to {LONGEST} tokens, drawn as lengths of a translation corpus, with outputs as "
     f"long, or on a GPU {ROOM} tokens longer, so that all requests have the same settings. Clients and server share "
     "the machine. Output tokens of all answers, by the time from the first request to the last answer. Offline is "
-    "`System.generate` on the same texts at once, in the process of the benchmark."
+    "`System.generate` on the same texts at once, in the process of the benchmark; the engine without a server, there "
+    "too, takes in as many texts at once as the clients send."
 )
 
 
@@ -240,6 +246,9 @@ def cases(options: Namespace, device: torch.device) -> Iterator[Case]:
                     Contender(f"{name}, streaming", "beside", partial(_work, streaming, asked, warm)),
                     Contender("Regard, one client", "beside", partial(_work, clients(1), few, few[:4])),
                 ]
+                if options.engine == "regard":
+                    alone = partial(_engine, Path(folder), device, precision, asked, count * options.inputs, tokens)
+                    contenders.append(Contender(ENGINE_NAME, "beside", alone))
                 if gpu:
                     offline = partial(_offline, Path(folder), device, precision, asked)
                     contenders.append(Contender(OFFLINE_NAME, "beside", offline))
@@ -303,6 +312,52 @@ def _offline(folder: Path, device: torch.device, precision: str, asked: Sequence
         return float(sum(lengths))
 
     return Work(turn, lambda: (turn(), turn()))  # the first may be recorded
+
+
+@dataclass
+class _Client:
+    """Who hears of one text, and then sends the next."""
+
+    question: Question
+    send_next: Callable[[], None]
+
+    def begun(self) -> None:
+        """Nothing follows from that."""
+
+    def wrote(self, tokens: Sequence[int]) -> None:
+        """Nor from that."""
+
+    def done(self, outputs: list[Output]) -> None:
+        if len(outputs[0].text.split()) != self.question.length:
+            raise ModelError("an output has another length than was asked for: what is timed is another task")
+        self.send_next()
+
+    def failed(self, error: RegardError) -> None:
+        raise error
+
+
+def _engine(
+    folder: Path, device: torch.device, precision: str, asked: Sequence[Question], count: int, tokens: int | None
+) -> Work:
+    """So many texts at once, the next as soon as one is over."""
+    system = load(folder / "model", device=device.type)
+    settings = [system.search_settings(**question.search, precision=precision) for question in asked]
+    engine = new_engine(system.task, budget=tokens or settings[0].batch_tokens, precision=precision)
+
+    def turn() -> float:
+        left = zip(asked, settings, strict=True)
+
+        def send_next() -> None:
+            for question, search in islice(left, 1):
+                engine.submit(Input(question.text, search, stream=False), _Client(question, send_next))
+
+        for _ in range(count):
+            send_next()
+        while engine.turn():
+            pass
+        return float(sum(question.length for question in asked))
+
+    return Work(turn, turn)
 
 
 def _peer(servers: ExitStack, name: str, folder: Path, precision: str) -> Server:
