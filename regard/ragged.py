@@ -6,6 +6,7 @@ never touches padding. Only attention and recurrence ask where a sequence ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -306,6 +307,17 @@ class Ragged:
         total = total.index_add(0, self.row, self.values.to(kind))
         found = total[:-1] / self.lengths.clamp(min=1).view(-1, *[1] * (total.dim() - 1))
         return found.to(dtype)
+
+    def weighted(self, scores: Tensor) -> Tensor:
+        """`Σ softmax(scores) values` over each sequence, of a score for each value, `(rows, …)`; zeros for an empty
+        one."""
+        scores, kind = scores.float(), self.values.dtype
+        top = scores.new_full((self.rows + 1,), -math.inf).scatter_reduce(0, self.row, scores.detach(), "amax")
+        share = (scores - top[self.row]).exp()
+        share = share / share.new_zeros(self.rows + 1).index_add(0, self.row, share)[self.row]
+        weighed = share.view(-1, *[1] * (self.values.dim() - 1)) * self.values
+        total = weighed.new_zeros((self.rows + 1, *self.values.shape[1:])).index_add(0, self.row, weighed)
+        return total[:-1].to(kind)
 
     def spread(self, of_row: Tensor) -> Tensor:
         """What each sequence has, `(rows, …)`, for each of its values, `(total, …)`; anything for a value of none."""

@@ -149,10 +149,25 @@ class TargetSettings(SideSettings):
         return True
 
     @property
-    def pool(self) -> Literal["first", "mean"] | None:
+    def pool(self) -> Literal["first", "mean", "attention"] | None:
         """Which vector stands for the whole source; None: the one that is usual for the body."""
         return None
 
     metrics: list[str] | None = Field(
         None, description="metrics that `regard evaluate` reports (default: the usual ones for this kind of target)"
     )
+
+
+class PooledSettings(TargetSettings):
+    """What every target has that is told by one vector of the whole source."""
+
+    pooling: Literal["mean", "attention"] | None = Field(
+        None,
+        description="the vector of the whole source: the mean of all, or a mean by weights that a score of each gives "
+        "(attention; SeqPool, Hassani et al. 2021) (default: the class token; the first of a Transformer over text; "
+        "the last of a decoder; the summary of others)",
+    )
+
+    @property
+    def pool(self) -> Literal["first", "mean", "attention"] | None:
+        return self.pooling

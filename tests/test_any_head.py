@@ -30,6 +30,8 @@ PAIR, FOUR = {"column": [1, 2]}, {"column": [1, 2, 3, 4]}
 # Settings of each head, lines of its data, and an input.
 HEADS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "label": ({"target": "label"}, ["a b\tx", "c d a\ty"], "a d"),
+    "label by attention": ({"target": {"kind": "label", "pooling": "attention"}}, ["a b\tx", "c d a\ty"], "a d"),
+    "number by mean": ({"target": {"kind": "number", "pooling": "mean"}}, ["a b\t1", "c d a\t2.5"], "d"),
     "tags": ({"target": "tags"}, ["a b\tB-X I-X", "c d a\tO O B-X"], "a b c"),
     "crf": ({"target": {"kind": "tags", "crf": True}}, ["a b\tB-X I-X", "c d a\tO O B-X"], "a b c"),
     "number": ({"target": "number"}, ["a b\t1", "c d a\t2.5"], "d"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,23 @@ def test_last_and_mean_are_of_each_row_and_zero_for_an_empty_one(rows: list[list
     pairs = vectors(rows)
     assert pairs.last().tolist() == [[row[-1], -row[-1]] if row else [0, 0] for row in rows]
     assert pairs.mean().flatten().tolist() == pytest.approx([sign * m for m in means for sign in (1, -1)])
+
+
+@given(filled)
+def test_a_weighted_mean_follows_scores_within_each_row(rows: list[list[int]]) -> None:
+    x = vectors(rows)
+    scores = (x.values[:, 0] / 10).requires_grad_()
+    found = x.weighted(scores)
+    for row, mean in zip(rows, found.tolist(), strict=True):
+        weights = [math.exp(number / 10) for number in row]
+        expected = sum(w * number for w, number in zip(weights, row, strict=True)) / sum(weights) if row else 0.0
+        assert mean == pytest.approx([expected, -expected], rel=1e-4, abs=1e-6)
+    more = x.filled(len(x.values) + 2, len(rows) + 1, fill=7)
+    spare = more.weighted(torch.cat((scores, torch.tensor([90.0, 99.0]))))
+    torch.testing.assert_close(spare[: len(rows)], found)
+    found[:, 0].sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
 
 
 @given(filled)

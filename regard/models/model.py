@@ -250,8 +250,9 @@ class EncoderWithHead(nn.Module):
 
     For the whole it predicts from one vector: the first of a Transformer's encoder, by way of `tanh(W h)` (BERT, Devlin
     et al. 2019) or `relu(W h)` (DistilBERT, Sanh et al. 2019), that of a class token (ViT, Dosovitskiy et al. 2021),
-    the last of a decoder (GPT, Radford et al. 2018), or the encoder's summary. For a word, from the vector at one of
-    its pieces. The body has the name that it has in other models, so that it can be pretrained.
+    the last of a decoder (GPT, Radford et al. 2018), the encoder's summary, or a mean by learnt weights, `softmax(w x +
+    b)` over its vectors `x` (SeqPool, Hassani et al. 2021). For a word, from the vector at one of its pieces. The body
+    has the name that it has in other models, so that it can be pretrained.
 
     With a `chain` (`regard/nn/crf.py`) what is said of a word depends on what is said of the one before. Without
     `outputs` there is no head: what is found is the vector itself, in use without the dense layer unless `projected`.
@@ -267,6 +268,7 @@ class EncoderWithHead(nn.Module):
         self.pool, self.packed = pool, False
         self.transform = nn.Linear(d_model, d_model) if pool == "first" else None
         self.activation = torch.tanh if pooler == "tanh" else torch.relu
+        self.score = nn.Linear(d_model, 1) if pool == "attention" else None
         self.dropout, self.predicts = Dropout(dropout), outputs > 0
         if self.predicts:
             self.head = Head(d_model, outputs, None, bias=bias)
@@ -291,6 +293,9 @@ class EncoderWithHead(nn.Module):
                 return memory.states.values[memory.states.offsets[:-1].long()]
             case "mean":
                 return memory.states.mean()
+            case "attention":
+                assert self.score is not None, "it was made for this"
+                return memory.states.weighted(self.score(memory.states.values).squeeze(-1))
             case _:
                 return memory.summary
 
@@ -307,5 +312,5 @@ class EncoderWithHead(nn.Module):
         return self.decoder is not None
 
 
-Pool = Literal["first", "class", "last", "summary", "mean", "each"]
+Pool = Literal["first", "class", "last", "summary", "mean", "attention", "each"]
 Model = AutoregressiveModel | MaskedLanguageModel | EncoderWithHead

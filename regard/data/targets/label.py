@@ -21,7 +21,7 @@ from regard.evaluation.bootstrap import interval
 from regard.evaluation.labels import BinaryF1, ClassScore, class_scores, label_scores, ranked_accuracy
 from regard.evaluation.metrics import Score
 from regard.registry import register
-from regard.section import TargetSettings
+from regard.section import PooledSettings, TargetSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 IGNORED = -100  # an answer that does not count, as in torch
 
 
-class LabelSettings(TargetSettings):
+class LabelSettings(PooledSettings):
     """A label of the whole source."""
 
     best = "accuracy"

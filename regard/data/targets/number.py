@@ -17,7 +17,7 @@ from regard.errors import DataError
 from regard.evaluation.labels import number_scores
 from regard.evaluation.metrics import Score
 from regard.registry import register
-from regard.section import TargetSettings
+from regard.section import PooledSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regard.ragged import Ragged
 
 
-class NumberSettings(TargetSettings):
+class NumberSettings(PooledSettings):
     """A number."""
 
     usual = ("pearson", "spearman", "rmse")

@@ -137,7 +137,7 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
     """What a model might be there, going by what it reads and writes. It reads and predicts so many tokens."""
     model, kinds = config.model, [side.kind for side in config.sources]
     transformer = [part.kind for part in (*model.encoders, model.decoder)]
-    if len(kinds) > 1 or model.ctc or model.output != "full" or config.target.chained:
+    if len(kinds) > 1 or model.ctc or model.output != "full" or config.target.chained or _pools(config):
         return
     match kinds[0], transformer:
         case "text", ["transformer", "transformer"] if config.target.text:
@@ -154,6 +154,11 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
             yield _captioner(config, sizes)
         case "audio", ["transformer", "transformer"] if config.target.text:
             yield _whisper(config, sizes)
+
+
+def _pools(config: Config) -> bool:
+    """Whether a head stands on another vector than is usual."""
+    return config.target.pool is not None and not config.target.vectors
 
 
 def form_of(config: Config, sizes: tuple[int, int], labels: list[str], preprocessor: Mapping[str, Any]) -> Family:
@@ -178,6 +183,7 @@ def form_of(config: Config, sizes: tuple[int, int], labels: list[str], preproces
         model, target = config.model, config.target
         kinds = [f"source.kind {'/'.join(side.kind for side in config.sources)}", f"target.kind {target.kind}"]
         kinds += ["target.crf"] if target.chained else []
+        kinds += [f"target.pooling {target.pool}"] if _pools(config) else []
         kinds += ["model.ctc"] if model.ctc else []
         kinds += [f"model.output {model.output}"] if model.output != "full" else []
         raise ConfigError(f"transformers has no model with {', '.join(kinds)}, so this one is not exported")
