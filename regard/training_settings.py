@@ -110,6 +110,10 @@ class ObjectiveSettings(Section):
         0.0, ge=0, le=100, description="image classification: cutmix, with the share of the other image drawn from "
         "Beta(cutmix, cutmix) (Yun et al. 2019; try 1); with mixup, half of the images each"
     )  # fmt: skip
+    mixed: Fraction = Field(
+        1.0, description="mixup and cutmix: share of training after which images are not mixed any more (Hassani et "
+        "al. 2021: 175 of 300 epochs)"
+    )  # fmt: skip
     doubly_stochastic: Weight = Field(
         0.0,
         description="soft attention of a recurrent decoder: weight of Σ_i (1 - Σ_t α_ti)², so that all places are "

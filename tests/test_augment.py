@@ -162,6 +162,16 @@ def test_randaugment_draws_for_each_picture() -> None:
     assert torch.allclose(altered(source, randaugment=2, magnitude=0.0).median(0).values, given(one)[0], atol=0.02)
 
 
+def test_randaugment_is_applied_as_often_as_asked() -> None:
+    """Of two operations drawn, one of which in fourteen is the identity, this many pictures keep as they are."""
+    one = images(1, SIDE)
+    source = Ragged.from_lengths(one.values.repeat(400, 1), [SIDE] * 400)
+    for probability, expected in ((0.0, 1.0), (0.5, (0.5 + 0.5 / 14) ** 2), (1.0, 1 / 14**2)):
+        found = altered(source, randaugment=2, magnitude=12.0, probability=probability)
+        same = torch.isclose(found, given(one), atol=0.02).flatten(1).all(1).float().mean()
+        assert float(same) == pytest.approx(expected, abs=0.08)
+
+
 def test_colours_vary_as_much_as_they_may() -> None:
     source = Ragged.from_lengths(torch.full((ROWS * SIDE, 3 * SIDE), 100, dtype=torch.uint8), [SIDE] * ROWS)
     found = altered(source, colour=0.4)  # of a grey picture only the brightness can
@@ -306,6 +316,26 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_losses(folder: Path) -> None:
             smooth = 0.9 * log_p[i, label] + 0.1 * log_p[i].mean()
             expected -= float(weight * smooth)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_mixing_ends_when_asked(folder: Path) -> None:
+    """The last part of training is on pictures as they are: the loss is that of the head alone."""
+    from regard.data.batch import Batch
+    from regard.data.targets.label import Label, LabelSettings
+
+    plain = {"kind": "image", "size": SIDE}
+    system = regard.train(config(folder, "run", source=plain))
+    target = Label(LabelSettings())
+    target.labels = ["a", "b", "c"]
+    batch = Batch(images(3, SIDE), Ragged.of([[0]] * 3), Ragged.from_lengths(torch.tensor([0, 2, 1]), [1] * 3))
+    training = {"steps": 1, "objective": {"mixup": 0.4, "cutmix": 1.0, "mixed": 0.6}}
+    settings = config(folder, "run", source=plain, training=training).training.objective
+    mixing = HeadLoss(system.task.model.eval(), settings, 0.1, target)
+    unmixed = HeadLoss(system.task.model, settings.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), 0.1, target)
+    own = unmixed(batch, 0.0).item()
+    for done, same in ((0.0, False), (0.59, False), (0.6, True), (0.99, True), (0.2, False)):
+        mixing.at(done)
+        assert (mixing(batch, done).item() == pytest.approx(own, rel=1e-5)) == same
 
 
 def test_settings_of_augmentation_are_checked(folder: Path) -> None:

@@ -412,7 +412,9 @@ def updates_on_pictures(
         task.batch(list(draw.integers(0, 256, (rows, 16, 48), dtype=np.uint8)), [[i % 3] for i in range(rows)])
         for rows in (6, 6, 6, 4)
     ]
-    losses = [updater([updater.prepare(x)], i, 0.0).loss.item() / x.tokens for i, x in enumerate(4 * batches, 1)]
+    losses = [
+        updater([updater.prepare(x)], i, (i - 1) / 16).loss.item() / x.tokens for i, x in enumerate(4 * batches, 1)
+    ]
     return updater, losses
 
 
@@ -480,6 +482,17 @@ def test_augmentation_and_mixing_are_recorded() -> None:
     assert updater.recording is not None
     assert all(map(math.isfinite, losses))
     assert len({round(loss, 5) for loss in losses[::4]}) == 4
+
+
+@gpu
+@compiles
+def test_a_recorded_update_stops_mixing() -> None:
+    still = {"learning_rate": 1e-12, "objective": {"mixup": 0.8, "cutmix": 1.0, "mixed": 0.5}}
+    updater, losses = updates_on_pictures(VIT, {}, still)
+    assert updater.recording is not None
+    own = losses[8:12]
+    assert losses[12:] == pytest.approx(own, abs=1e-4)
+    assert all(loss != pytest.approx(of_own, abs=1e-4) for loss, of_own in zip(losses[4:8], own, strict=True))
 
 
 # Sizes

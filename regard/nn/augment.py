@@ -36,6 +36,10 @@ class PictureAugmentation(nn.Module):
         which = torch.arange(rows, device=device) if len(x) == rows else source.row  # frames of a video go together
         settings, count = self.settings, self.settings.randaugment
         drawn = torch.randint(len(OPERATIONS), (count, rows), device=device)
+        if settings.probability < 1.0:
+            drawn *= (
+                torch.rand(count, rows, device=device) < settings.probability
+            )  # the first leaves a picture as it is
         sign = torch.randint(2, (count, rows), device=device) * 2.0 - 1.0
         if settings.crop or settings.flip or settings.resize < 1.0 or count:
             x = transformed(x, self._map(rows, device, drawn, sign)[which])
@@ -219,6 +223,9 @@ class Mixing(nn.Module):
     def __init__(self, augmentation: nn.Module | None, mixup: float, cutmix: float) -> None:
         super().__init__()
         self.augmentation, self.mixup, self.cutmix = augmentation, mixup, cutmix
+        self.register_buffer("on", torch.ones((), dtype=torch.bool), persistent=False)  # which a recorded update reads
+
+    on: Tensor  # False: pictures are no longer mixed
 
     def forward(self, source: Ragged) -> tuple[Ragged, Tensor]:
         """The pictures, and `λ` of each row; row `i` is mixed with row `i - 1`, the first with the last."""
@@ -235,6 +242,7 @@ class Mixing(nn.Module):
             taken = inside(_placed(edge, edge, side), side)[:, 0, :, :, None] & _each(cut)
             kept = torch.where(cut, 1.0 - taken.float().mean((1, 2, 3)), kept)
             weight = weight * ~taken
+        kept, weight = torch.where(self.on, kept, 1.0), torch.where(self.on, weight, 1.0)
         return source.like((weight * x + (1.0 - weight) * other).view(source.values.shape)), kept
 
 

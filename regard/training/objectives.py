@@ -58,6 +58,9 @@ class Objective(ABC):
         if self.settings.sampled:
             self.log_q = PROPOSALS[self.settings.proposal](counts)
 
+    def at(self, done: float) -> None:  # noqa: B027 - most have nothing to do
+        """Told before each update which share of training is behind: what a recorded one reads on the device."""
+
     @abstractmethod
     def __call__(self, batch: Batch, done: float) -> Tensor:
         """The loss, summed over the batch's target tokens; `done` is the share of training that is behind."""
@@ -306,6 +309,10 @@ class HeadLoss(Objective):
         if settings.mixup or settings.cutmix:
             stem: Any = model.get_submodule("encoder.stem")
             self.mixing = Mixing(stem.take_augmentation(), settings.mixup, settings.cutmix)
+
+    def at(self, done: float) -> None:
+        if self.mixing is not None:
+            self.mixing.to(next(self.model.parameters()).device).on.fill_(done < self.settings.mixed)
 
     def _mixed(self, batch: Batch, mixing: Mixing) -> Tensor:
         source, share = mixing(batch.source)

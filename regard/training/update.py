@@ -97,6 +97,7 @@ class Updater:
             return self._next(batches, step, done)
 
     def _next(self, batches: Sequence[Batch], step: int, done: float) -> Updated:
+        self.objective.at(done)
         rate = learning_rate(step, self.settings, done)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):

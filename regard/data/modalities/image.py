@@ -66,6 +66,9 @@ class AugmentSettings(Section):
         0, ge=0, le=14, description="RandAugment: operations drawn for each image (Cubuk et al. 2020; try 2)"
     )
     magnitude: float = Setting(9.0, ge=0, le=30, description="RandAugment: magnitude of the operations, up to 30")
+    probability: Fraction = Setting(
+        1.0, description="RandAugment: probability that an operation drawn is applied (Hassani et al. 2021 take 0.5)"
+    )
     erase: Fraction = Setting(
         0.0, description="random erasing: share of images in which a rectangle is made grey (Zhong et al. 2020)"
     )
