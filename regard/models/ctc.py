@@ -76,6 +76,9 @@ class PrefixState:
             laid("blank", rows, most + 1), last, prefix,
         )  # fmt: skip
 
+    def put(self, other: PrefixState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+        return False
+
     @property
     def owner(self) -> Tensor:
         """The source of each row, `(rows,)`."""
@@ -315,6 +318,9 @@ class JointState:
     def join(self, others: Sequence[JointState], rows: Tensor, sources: Tensor, room: int = 0) -> JointState:
         decoder = self.decoder.join([other.decoder for other in others], rows, sources, room)
         return JointState(decoder, self.ctc.join([other.ctc for other in others], rows, sources, room))
+
+    def put(self, other: JointState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+        return self.decoder.put(other.decoder, rows, whose, sources) and self.ctc.put(other.ctc, rows, whose, sources)
 
 
 class JointStepper:

@@ -121,6 +121,15 @@ class RecurrentState:
         read = [state.at for state in states if state.at is not None]
         return RecurrentState(carry, fed, past, view, at=torch.cat(read)[rows] if read else None)
 
+    def put(self, other: RecurrentState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+        if self.view is not None:
+            return False
+        for own, given in ((self.carry, other.carry), (self.fed, other.fed)):
+            own.index_copy_(0, rows, given[whose])
+        if self.at is not None and other.at is not None:
+            self.at.index_copy_(0, rows, other.at[whose])
+        return True
+
 
 class RecurrentDecoder(Looped):
     """`s_t = f(x_t, s_{t-1})`, and an output of it, in one of the `CONTEXT_MODES`.

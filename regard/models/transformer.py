@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.encoders import Memory, Parts
@@ -102,6 +103,21 @@ class TransformerState:
         source = tuple(laid(blocks) for blocks in zip(*(state.source for state in states), strict=True))
         mask = torch.arange(most, device=rows.device) < lengths[:, None]
         return replace(joined, source=source, mask=mask[:, None, None, :])
+
+    def put(self, other: TransformerState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+        """Only of what has read nothing yet, so that no cache is written to."""
+        if other.at != 0 or self.real is None or self.origin is None:
+            return False
+        if self.mask is not None and other.mask is not None:
+            length = other.mask.shape[-1]
+            if length > self.mask.shape[-1]:
+                return False
+            for own, given in zip(self.source, other.source, strict=True):
+                own[:, :length].index_copy_(0, sources, given)
+            self.mask.index_copy_(0, sources, F.pad(other.mask, (0, self.mask.shape[-1] - length)))
+        self.real.index_fill_(0, rows, False)
+        self.origin.index_copy_(0, rows, rows[:, None].expand(-1, self.origin.shape[1]))
+        return True
 
     @property
     def _counts(self) -> Tensor:

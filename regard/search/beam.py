@@ -141,6 +141,9 @@ class BeamSearch(IncrementalSearch):
         self.board, self.graphs, self.recording = self.board.joined([x.board for x in others]), None, None
         self.turn.chooser.join([other.turn.chooser for other in others])
 
+    def put(self, places: Tensor, other: BeamSearch) -> bool:
+        return type(self.turn.chooser) is Chooser and self.board.put(places, other.board)
+
     def _beams(self, sources: Tensor) -> Tensor:
         if self.groups == 1:
             return sources

@@ -13,6 +13,8 @@ from torch import Tensor
 from regard.ragged import round_up
 from regard.search.limits import Hypothesis, Limits
 
+WIDE = {"written": 2, "last": 2, "closed": 1}  # how many tokens more than the longest output these have room for
+
 
 @dataclass(frozen=True)
 class Board:
@@ -66,19 +68,29 @@ class Board:
 
         def laid(name: str) -> Tensor:
             parts = [getattr(board, name) for board in boards]
-            wide = {"written": most + 2, "last": most + 2, "closed": most + 1}.get(name)
+            wide = most + WIDE[name] if name in WIDE else None
             return torch.cat(parts if wide is None else [F.pad(x, (0, wide - x.shape[-1])) for x in parts])
 
         tensors = {name: laid(name) for name, x in vars(self).items() if isinstance(x, Tensor) and name != "length"}
         length = torch.cat([board.length.expand(len(board.number)) for board in boards])
         return replace(self, limits=limits, length=length, **tensors)
 
+    def put(self, places: Tensor, other: Board) -> bool:
+        """Write the beams of another, which are as wide, in these places, in place; False: there is no room."""
+        most = self.closed.shape[-1] - other.closed.shape[-1]
+        if most < 0 or len(self.length) < len(self.number) or not self.limits.put(places, other.limits):
+            return False
+        for name, own in vars(self).items():
+            if isinstance(own, Tensor):
+                given = getattr(other, name)
+                given = given.expand(len(places)) if name == "length" else given
+                own.index_copy_(0, places, F.pad(given, (0, most)) if name in WIDE else given)
+        return True
+
     def fixed(self) -> Board:
         """In one of few shapes, with a length for each beam."""
         most = self.closed.shape[-1] - 1
-        wider = {
-            name: F.pad(getattr(self, name), (0, round_up(most, 64) - most)) for name in ("written", "last", "closed")
-        }
+        wider = {name: F.pad(getattr(self, name), (0, round_up(most, 64) - most)) for name in WIDE}
         length = self.length.expand(len(self.number)).clone()
         return replace(self, limits=self.limits.fixed(), length=length, **wider)
 

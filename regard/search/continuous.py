@@ -5,9 +5,10 @@ see nothing of each other, and each search keeps its own length, limits and draw
 
 On a GPU a step of the network is recorded as a CUDA graph and replayed, and so is the choice of each kind of search
 that can be. For that the batch has one of few shapes: sources are filled up to one of few numbers by repeating one of
-them, whose searches nobody reads, and caches have room for tokens to come. Where states have no `static_shapes`, such
-as those of recurrent decoders over a source and of CTC, the step runs as it is, and so does every choice that
-`IncrementalSearch.fixed` leaves as it is: by sampling, and under phrases.
+them, whose searches nobody reads, and caches have room for tokens to come. What joins such a batch is written over
+what has left it, in place, so that most joins copy no cache; when there is no place or the caches are full, all is laid
+out anew. Where states have no `static_shapes`, such as those of recurrent decoders over a source and of CTC, the step
+runs as it is, and so does every choice that `IncrementalSearch.fixed` leaves as it is: by sampling, and under phrases.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from regard.search.stepper import Step
 
 M = TypeVar("M")  # what stands for a source to the caller
 IDLE = 4  # when one row in so many idles, rows are laid out anew without those
-ROOM = 32  # tokens that caches of a recorded step have room for at first, and are widened by
+ROOM = 32  # tokens that caches of a recorded step have room for, before rows are laid out anew
 LEAST = 8  # sources that a recorded step has; more are a power of two
 
 
@@ -63,6 +64,23 @@ class Group(Generic[M]):
             self.members, self.gone, self.sources = [self.members[i] for i in left], set(), len(left)
         return _Stay(self, (row + stay[:, None] * has + column).view(-1, self.each), source + stay)
 
+    @property
+    def free(self) -> list[int]:
+        """Sources that are nobody's."""
+        return [*sorted(self.gone), *range(len(self.members), self.sources)]
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether it would have fewer sources if it was laid out anew, and brought up to one of few numbers."""
+        return bucket(len(self.members) - len(self.gone), 2, LEAST) < self.sources
+
+    def take(self, places: Sequence[int], other: Group[M]) -> None:
+        """Take in what the sources of another stand for, in these of the places that are `free`, the first first."""
+        self.gone.difference_update(places)
+        self.gone.update(places[i] for i in other.gone)
+        for place, member in zip(places, other.members, strict=True):
+            self.members[place : place + 1] = [member]
+
     def join(self, others: Sequence[Group[M]]) -> None:
         """Take in the sources of others of its kind, behind its own."""
         if others:
@@ -94,6 +112,7 @@ class SharedBatch(Generic[M]):
         self.step, self.device, self.graphs = step, device, graphs
         self.groups: list[Group[M]] = []
         self.state: Any = None
+        self.recorded = False  # whether the step is
         self.recording: Recording[tuple[Tensor, Any]] | None = None  # of the step, for the state that there is now
         self.room = 0  # tokens that are still to be read before the state of a recorded step is full
         self.spare = (0, 0)  # rows and sources behind those of all groups, which fill the state up
@@ -124,7 +143,8 @@ class SharedBatch(Generic[M]):
 
     def clear(self) -> None:
         """End all searches."""
-        self.groups, self.state, self.new, self.recording, self.room, self.spare = [], None, [], None, 0, (0, 0)
+        self.groups, self.state, self.new, self.spare = [], None, [], (0, 0)
+        self.recorded, self.recording, self.room = False, None, 0
 
     def turn(self) -> list[tuple[M, list[Hypothesis]]]:
         """One more token for every row; gives what was found for the sources that are now over."""
@@ -133,8 +153,9 @@ class SharedBatch(Generic[M]):
 
     def launch(self) -> None:
         """Begin with one more token for every row. A GPU works on it while the host does other things."""
-        idle = sum(len(group.gone) * group.each for group in self.groups)
-        if self.new or (idle and idle * IDLE >= self.rows):
+        while self.recorded and self.new and self._put(*self.new[0]):
+            del self.new[0]
+        if self.new or self._outgrown:
             self._lay_out()
         if not self.groups:
             return
@@ -170,13 +191,11 @@ class SharedBatch(Generic[M]):
 
     def _step(self, tokens: Tensor) -> tuple[Tensor, Any]:
         """One step of the network, by a recording where there are any."""
-        if not self.room:
-            if self.recording is None:
-                return self.step(tokens, self.state)
-            self.state, self.recording, self.room = self.state.fixed(ROOM), None, ROOM
+        if not self.recorded:
+            return self.step(tokens, self.state)
         self.room -= 1
         if self.recording is None:
-            assert self.graphs is not None, "only what is recorded has room"
+            assert self.graphs is not None, "there is nowhere to record"
             key, inputs = ("step", self.step), (tokens, self.state)
             self.recording = self.graphs.recording(key, partial(_step_in_place, self.step), inputs, often=True)
         else:
@@ -192,6 +211,43 @@ class SharedBatch(Generic[M]):
             group.gone.update(over)
             found = group.search.results(torch.tensor(over, device=self.device))
             yield from zip([group.members[i] for i in over], found, strict=True)
+
+    def _put(self, state: Any, groups: Sequence[Group[M]]) -> bool:
+        """Put the searches over a state in the places of others of their kinds; False: some of them have none."""
+        own, row, source = dict[Hashable, tuple[Group[M], list[int], int, int]](), 0, 0
+        for group in self.groups:
+            if (kind := group.search.kind) is not None:
+                own[kind] = group, group.free, row, source
+            row, source = row + group.sources * group.each, source + group.sources
+        found = list[tuple[Group[M], list[int], Group[M]]]()
+        rows, whose, sources, begun = list[Tensor](), list[Tensor](), list[Tensor](), 0
+        for new in groups:
+            count = len(new.members)
+            if new.search.kind not in own or len(own[new.search.kind][1]) < count:
+                return False
+            group, free, row, source = own[new.search.kind]
+            places, column = torch.tensor(free[:count], device=self.device), torch.arange(group.each, device=self.device)
+            if not group.search.put(places, new.search):
+                return False
+            rows.append((row + places[:, None] * group.each + column).flatten())
+            whose.append(torch.arange(begun, begun + count, device=self.device).repeat_interleave(group.each))
+            sources.append(source + places)
+            found.append((group, free[:count], new))
+            del free[:count]
+            begun += count
+        if not self.state.put(state, torch.cat(rows), torch.cat(whose), torch.cat(sources)):
+            return False
+        for group, taken, new in found:
+            group.take(taken, new)
+        return True
+
+    @property
+    def _outgrown(self) -> bool:
+        """Whether too much idles, or the state of a recorded step is full."""
+        if self.recorded:
+            return not self.room or any(group.shrinks for group in self.groups)
+        idle = sum(len(group.gone) * group.each for group in self.groups)
+        return bool(idle) and idle * IDLE >= self.rows
 
     def _lay_out(self) -> None:
         """Without the rows that idle, and with those that are new; searches of one kind become one."""
@@ -223,7 +279,7 @@ class SharedBatch(Generic[M]):
         if not by_kind:
             return
         if graphs is not None:
-            self.room = ROOM
+            self.recorded, self.room = True, ROOM
         counts = [group.each for group in self.groups for _ in range(group.sources)]
         grouping = Grouping.of(counts, self.device, bucket(max(counts), 2) if self.room else 0)
         own, whose = torch.cat(rows), torch.cat(sources)

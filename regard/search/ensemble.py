@@ -42,6 +42,10 @@ class EnsembleState:
         parts = zip(*(state.states for state in (self, *others)), strict=True)
         return EnsembleState(tuple(own.join(rest, rows, sources, room) for own, *rest in parts))
 
+    def put(self, other: EnsembleState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+        pairs = zip(self.states, other.states, strict=True)
+        return all(own.put(given, rows, whose, sources) for own, given in pairs)
+
 
 def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
     """One step of several models over the same tokens, `p = 1/K Σ_k p_k`. Averaging networks is of Hansen and Salamon

@@ -58,6 +58,11 @@ class IncrementalSearch(ABC):
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sources of others of this kind, behind its own."""
 
+    def put(self, places: Tensor, other: Self) -> bool:
+        """Write the sources of another of this kind over these, in place, if there is room for them, so that what is
+        recorded stays. False: what these places hold is nothing any more."""
+        return False
+
     def fixed(self, sources: Tensor, graphs: Graphs) -> None:
         """Only these sources go on, some of them several times over, so that they are one of few numbers. Turns until
         others join may be recorded."""

@@ -123,6 +123,18 @@ class Limits:
             vars(made).update(shortest=max(each.shortest for each in (self, *others)), _shortest=least)
         return made
 
+    def put(self, places: Tensor, other: Limits) -> bool:
+        """Write those of other sources, under the same rules, in these places, in place; False: there is no room."""
+        most, theirs = self._prefix.shape[1], other._prefix.shape[1]
+        if theirs > most or (self._shortest is None and (other._shortest is not None or other.shortest != self.shortest)):
+            return False
+        self.longest.index_copy_(0, places, other.longest)
+        if most:
+            self._prefix.index_copy_(0, places, F.pad(other._prefix, (0, most - theirs), value=-1))
+        if self._shortest is not None:
+            self._shortest.index_copy_(0, places, other._least())
+        return True
+
     def _least(self) -> Tensor:
         """The fewest tokens of each source, `(sources,)`."""
         return torch.full_like(self.longest, self.shortest) if self._shortest is None else self._shortest

@@ -127,6 +127,18 @@ class Sampling(IncrementalSearch):
             x[stay] for x in (self.keys, self.written, self.log_prob, self.ended)
         )
 
+    def put(self, places: Tensor, other: Sampling) -> bool:
+        wider = self.written.shape[2] - other.written.shape[2]
+        if wider < 0 or not self.limits.put(places, other.limits):
+            return False
+        if len(self.length) < len(self.keys):
+            self.length = self.length.expand(len(self.keys)).clone()
+        self.written.index_copy_(0, places, F.pad(other.written, (0, wider), value=self.limits.eos))
+        self.length.index_copy_(0, places, other.length.expand(len(places)))
+        for name in ("keys", "log_prob", "ended"):
+            getattr(self, name).index_copy_(0, places, getattr(other, name))
+        return True
+
     def join(self, others: Sequence[Sampling]) -> None:
         every = (self, *others)
         self.limits = self.limits.joined([other.limits for other in others])
