@@ -330,8 +330,9 @@ def test_mixing_ends_when_asked(folder: Path) -> None:
     batch = Batch(images(3, SIDE), Ragged.of([[0]] * 3), Ragged.from_lengths(torch.tensor([0, 2, 1]), [1] * 3))
     training = {"steps": 1, "objective": {"mixup": 0.4, "cutmix": 1.0, "mixed": 0.6}}
     settings = config(folder, "run", source=plain, training=training).training.objective
-    mixing = HeadLoss(system.task.model.eval(), settings, 0.1, target)
-    unmixed = HeadLoss(system.task.model, settings.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), 0.1, target)
+    model: Any = system.task.model.eval()
+    mixing = HeadLoss(model, settings, 0.1, target)
+    unmixed = HeadLoss(model, settings.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), 0.1, target)
     own = unmixed(batch, 0.0).item()
     for done, same in ((0.0, False), (0.59, False), (0.6, True), (0.99, True), (0.2, False)):
         mixing.at(done)

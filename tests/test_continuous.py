@@ -778,4 +778,4 @@ def test_settled_tokens_are_those_of_all_that_can_still_win() -> None:
         search.advance(table.log()[search.token])
         told.append(search.settled()[0])
     assert told[:4] == [[a], [a], [a], [a]]  # open: b and c; then c has closed and leads, and b goes on
-    assert search.results(torch.tensor([0]))[0][0].tokens == [a, c]
+    assert search.results(torch.tensor([0]))()[0][0].tokens == [a, c]

@@ -20,12 +20,13 @@ from regard.errors import ConfigError
 from regard.nn.graphs import Graphs, Recording, copy_into, exclusive
 from regard.nn.kernels import usable
 from regard.ragged import bucket, round_up
-from regard.search.board import Board, copy_to_host
+from regard.search.board import Board
 from regard.search.choice import Chooser, Constrained, Diverse
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits, length_penalty
 from regard.search.phrases import Constraints, count_phrases
 from regard.search.stepper import LazyStart, Step, Stepper, scoring, started
+from regard.search.transfer import copy_to_host
 
 WINDOW = 32  # slots of the target that a recorded turn has room for at first
 WIDEST = 16  # beam that a turn has a kernel for
@@ -72,25 +73,29 @@ def beam_search(
 def new_beam_search(
     limits: Limits, *, width: int, nbest: int, penalty: str, alpha: float, stop: str, counted: int,
     constraints: Constraints | None = None, edges: WordEdges | None = None, groups: int = 1, diversity: float = 0.5,
-    normalised: bool = True,
+    normalised: bool = True, longest: int | None = None,
 ) -> BeamSearch:  # fmt: skip
     """Like `beam_search`, for who has the model to advance it by logits or, `normalised`, by log-probabilities. All
     turns have as many rows, so that searches can be joined at any of them (but for those with `groups`, which share a
-    batch all the same)."""
+    batch all the same). `longest` is the greatest of the limits, so that the device need not be asked."""
     chooser = _chooser(limits, width, constraints, edges, groups, diversity, open_=width)
     turn = _Turn(chooser, penalty, alpha, stop, None, normalised, counted)
-    return BeamSearch(turn, limits, nbest, groups, open_=width // groups)
+    return BeamSearch(turn, limits, nbest, groups, open_=width // groups, longest=longest)
 
 
 class BeamSearch(IncrementalSearch):
     """Beam search for some sources, each of which has one beam, or as many as there are groups."""
 
-    def __init__(self, turn: _Turn, limits: Limits, nbest: int, groups: int = 1, open_: int = 1) -> None:
+    def __init__(
+        self, turn: _Turn, limits: Limits, nbest: int, groups: int = 1, open_: int = 1, longest: int | None = None
+    ) -> None:
         """The first turn has `open_` rows for each beam, of which all but one idle."""
         self.turn, self.nbest, self.groups = turn, nbest, groups
         self.graphs: Graphs | None = None  # where its turns are recorded
         self.recording: Recording[tuple[Board, Tensor]] | None = None  # of the turn, for the beams that there are now
-        most = max(int(limits.longest.max()), 0) if turn.most is None else turn.most
+        if longest is None and turn.most is None:
+            longest = int(limits.longest.max())
+        most = max(longest or 0, 0) if turn.most is None else turn.most
         self.board = Board.new(limits, groups, open_, turn.chooser.width, most)
 
     @property
@@ -121,9 +126,14 @@ class BeamSearch(IncrementalSearch):
             self.board, rows = self.recording.inputs[0], self.recording()
         return rows if self.board.log_prob.shape[1] > 1 else None  # greedy rows never change places
 
-    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        found = [hypotheses for _, hypotheses in self.board.hypotheses(self.nbest, self._beams(sources))]
-        return [_merge(found[i : i + self.groups], self.nbest) for i in range(0, len(found), self.groups)]
+    def results(self, sources: Tensor) -> Callable[[], list[list[Hypothesis]]]:
+        arriving = self.board.hypotheses(self.nbest, self._beams(sources))
+
+        def wait() -> list[list[Hypothesis]]:
+            found = [hypotheses for _, hypotheses in arriving()]
+            return [_merge(found[i : i + self.groups], self.nbest) for i in range(0, len(found), self.groups)]
+
+        return wait
 
     def settled(self) -> list[list[int]]:
         return self.board.settled() if self.groups == 1 else [[] for _ in self.over]  # any of its beams may win
@@ -185,7 +195,7 @@ def _replay(graphs: Graphs, turn: _Turn, step: Step, state: Any, limits: Limits,
                 break
             if bucket(left) * 2 <= size:
                 size = bucket(left)
-                found |= board.hypotheses(nbest, (board.over & (board.number >= 0)).nonzero().flatten())
+                found |= board.hypotheses(nbest, (board.over & (board.number >= 0)).nonzero().flatten())()
                 open_ = (~board.over).nonzero().flatten()
                 stay = torch.cat((open_, open_[:1].expand(size - left)))
                 board, state = board.keep(stay).idle(left), state.select(board.rows(stay), stay)
@@ -197,7 +207,7 @@ def _replay(graphs: Graphs, turn: _Turn, step: Step, state: Any, limits: Limits,
         before, arriving = arriving, copy_to_host(recording.inputs[0].over)
         if before is not None:  # what was over a turn ago: so nothing waits for the device, which is a turn behind
             left = int((~before()[0]).sum())
-    found |= recording.inputs[0].hypotheses(nbest)
+    found |= recording.inputs[0].hypotheses(nbest)()
     return [found[number] for number in range(len(limits.longest))]
 
 

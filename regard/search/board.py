@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.ragged import round_up
 from regard.search.limits import Hypothesis, Limits
+from regard.search.transfer import copy_to_host
 
 WIDE = {"written": 2, "last": 2, "closed": 1}  # how many tokens more than the longest output these have room for
 
@@ -127,29 +128,39 @@ class Board:
             return written.index_copy_(2, place, token.unsqueeze(-1))
         return written.scatter_(2, place[:, None, None].expand_as(token.unsqueeze(-1)), token.unsqueeze(-1))
 
-    def hypotheses(self, nbest: int, beams: Tensor | None = None) -> list[tuple[int, list[Hypothesis]]]:
-        """The number of some beams, or of all, whose search is over, and the best that each has found. One that found
-        none gives the best that was left open. Beams that are nobody's are left out."""
-        best = (self.closed, self.closed_length, self.closed_log_prob, self.closed_score)
-        parts = (self.number, *(x[:, :nbest] for x in best))
-        some = parts if beams is None else [x[beams] for x in parts]
-        here = copy_to_host(*some)()  # at once: each waits for a device
-        found, lost = [], []
-        for i, (number, *closed) in enumerate(zip(*(x.tolist() for x in here), strict=True)):
-            if number < 0:
-                continue
-            every = zip(*closed, strict=True)
-            found.append((number, [Hypothesis(x[:n], p, score) for x, n, p, score in every if score > -math.inf]))
-            if not found[-1][1]:
-                lost.append((i, found[-1][1]))
-        if lost:
-            rows = torch.tensor([i for i, _ in lost], device=self.last.device)
-            rows = rows if beams is None else beams[rows]
-            ends = zip(self.last[rows].tolist(), self.last_length[rows].tolist(), strict=True)
-            left = self.limits.begin([tokens[1 : end + 1] for tokens, end in ends], rows)
-            for (_, hypotheses), tokens in zip(lost, left, strict=True):
-                hypotheses.append(Hypothesis(tokens, -math.inf, -math.inf))
-        return found
+    def hypotheses(self, nbest: int, beams: Tensor | None = None) -> Callable[[], list[tuple[int, list[Hypothesis]]]]:
+        """Send what was found on its way from the device. What is given back waits for it: the number of some beams, or
+        of all, whose search is over, and the best that each has found. One that found none gives the best that was left
+        open. Beams that are nobody's are left out."""
+        closed, prefix = self.closed[:, :nbest], self.limits.prefixes
+        count, wide = closed.shape[1:]
+        parts = (self.number[:, None], self.last_length[:, None], self.closed_length[:, :nbest])
+        scores = torch.cat((self.closed_log_prob[:, :nbest], self.closed_score[:, :nbest]), dim=1)
+        every = torch.cat((*parts, prefix, self.last, closed.flatten(1)), dim=1)  # in one copy: each takes its time
+        arriving = copy_to_host(*((every, scores) if beams is None else (every[beams], scores[beams])))
+
+        def wait() -> list[tuple[int, list[Hypothesis]]]:
+            (whole, real), found = (x.numpy() for x in arriving()), list[tuple[int, list[Hypothesis]]]()
+            first = 2 + count + prefix.shape[1]  # where the best open one begins, and behind it those that closed
+            for row, values, (number, end, *lengths) in zip(
+                whole, real.tolist(), whole[:, : 2 + count].tolist(), strict=True
+            ):
+                if number < 0:
+                    continue
+                tokens = row[first + self.last.shape[1] :].reshape(count, wide)
+                best = [
+                    Hypothesis(one[:length].tolist(), log_prob, score)
+                    for one, length, log_prob, score in zip(tokens, lengths, values, values[count:], strict=False)
+                    if score > -math.inf
+                ]
+                if not best:  # even if it broke off within its prefix, it has all of that
+                    begun = [token for token in row[2 + count : first].tolist() if token >= 0]
+                    left = row[first + 1 : first + 1 + end].tolist()
+                    best = [Hypothesis(begun + left[len(begun) :], -math.inf, -math.inf)]
+                found.append((number, best))
+            return found
+
+        return wait
 
     def settled(self) -> list[list[int]]:
         """What every hypothesis of a beam begins with that may still win: those that are open, and the best closed."""
@@ -170,18 +181,3 @@ class Board:
 def picked(x: Tensor, index: Tensor) -> Tensor:
     """`(beams, some, tokens)` of `(beams, all, tokens)`."""
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-
-
-def copy_to_host(*given: Tensor) -> Callable[[], list[Tensor]]:
-    """Send tensors on their way from the device, which goes on meanwhile; what is given back waits for them."""
-    sent = [x.detach().to("cpu", non_blocking=True, copy=True) for x in given]
-    event = torch.cuda.Event() if given[0].is_cuda else None
-    if event is not None:
-        event.record()
-
-    def wait() -> list[Tensor]:
-        if event is not None:
-            event.synchronize()
-        return sent
-
-    return wait

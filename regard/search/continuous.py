@@ -13,7 +13,7 @@ runs as it is, and so does every choice that `IncrementalSearch.fixed` leaves as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from regard.ragged import bucket
 from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis
 from regard.search.stepper import Step
+from regard.search.transfer import to_device
 
 M = TypeVar("M")  # what stands for a source to the caller
 IDLE = 4  # when one row in so many idles, rows are laid out anew without those
@@ -57,7 +58,7 @@ class Group(Generic[M]):
         """Without what is gone. The group stands in all states from these on, and there has so many rows for a source:
         as many as in the search or, in a state before the first token, one."""
         left = [i for i in range(len(self.members)) if i not in self.gone]
-        stay = torch.tensor(left, dtype=torch.long, device=device)
+        stay = to_device(left, device)
         column = torch.arange(self.each, device=device) % has
         if left and len(left) < self.sources:
             self.search.keep(stay)
@@ -149,7 +150,7 @@ class SharedBatch(Generic[M]):
     def turn(self) -> list[tuple[M, list[Hypothesis]]]:
         """One more token for every row; gives what was found for the sources that are now over."""
         self.launch()
-        return self.collect()
+        return self.collect()()
 
     def launch(self) -> None:
         """Begin with one more token for every row. A GPU works on it while the host does other things."""
@@ -161,23 +162,25 @@ class SharedBatch(Generic[M]):
             return
         tokens = [group.search.token for group in self.groups]
         given, state = self._step(torch.cat([*tokens, tokens[0].new_zeros(self.spare[0])]))
-        moved, begin, stay = list[Tensor](), 0, True
-        for group in self.groups:
-            count = len(group.search.token)
-            rows = group.search.advance(given[begin : begin + count])
-            stay = stay and rows is None
-            rows = torch.arange(count, device=self.device) if rows is None else rows
-            moved.append(rows + begin)
-            begin += count
-        spare = torch.arange(begin, begin + self.spare[0], device=self.device)
-        self.state = state if stay else state.select(torch.cat([*moved, spare]))
+        moved, begin = list[tuple[int, int, Tensor | None]](), 0
+        for group, own in zip(self.groups, tokens, strict=True):
+            end = begin + len(own)
+            rows = group.search.advance(given[begin:end])
+            moved.append((begin, end, None if rows is None else rows + begin))  # the next replay may write over `rows`
+            begin = end
+        if any(rows is not None for _, _, rows in moved):
+            moved.append((begin, begin + self.spare[0], None))
+            every = [torch.arange(i, j, device=self.device) if rows is None else rows for i, j, rows in moved]
+            state = state.select(torch.cat(every))
+        self.state = state
 
-    def collect(self) -> list[tuple[M, list[Hypothesis]]]:
-        """What was found for the sources that are over since the last time, as soon as what was launched is done."""
-        found = [found for group in self.groups for found in self._finished(group)]
+    def collect(self) -> Callable[[], list[tuple[M, list[Hypothesis]]]]:
+        """As soon as what was launched is done: what was found for the sources that are over since the last time, on
+        its way from the device. What is given back waits for it, and may be called when the next turn is launched."""
+        found = list(self._finished())
         if not self.members:
             self.clear()
-        return found
+        return lambda: [pair for members, wait in found for pair in zip(members, wait(), strict=True)]
 
     def settled(self, wanted: Collection[M] | None = None) -> Iterator[tuple[M, list[int]]]:
         """For each source that is not over, or for those of them that are `wanted`, the tokens that its best output
@@ -204,13 +207,14 @@ class SharedBatch(Generic[M]):
         # The choice of one of several groups is a replay too, which may write over what the step gave.
         return given if len(self.groups) == 1 else given.clone(), self.recording.inputs[1]
 
-    def _finished(self, group: Group[M]) -> Iterator[tuple[M, list[Hypothesis]]]:
-        overs = zip(range(len(group.members)), group.search.over.tolist(), strict=False)
-        over = [i for i, over in overs if over and i not in group.gone]
-        if over:
-            group.gone.update(over)
-            found = group.search.results(torch.tensor(over, device=self.device))
-            yield from zip([group.members[i] for i in over], found, strict=True)
+    def _finished(self) -> Iterator[tuple[list[M], Callable[[], list[list[Hypothesis]]]]]:
+        """The sources of each group that are over since the last time, and what was found for them."""
+        for group in self.groups:
+            overs = zip(range(len(group.members)), group.search.over.tolist(), strict=False)
+            over = [i for i, over in overs if over and i not in group.gone]
+            if over:
+                group.gone.update(over)
+                yield [group.members[i] for i in over], group.search.results(to_device(over, self.device))
 
     def _put(self, state: Any, groups: Sequence[Group[M]]) -> bool:
         """Put the searches over a state in the places of others of their kinds; False: some of them have none."""
@@ -226,7 +230,7 @@ class SharedBatch(Generic[M]):
             if new.search.kind not in own or len(own[new.search.kind][1]) < count:
                 return False
             group, free, row, source = own[new.search.kind]
-            places, column = torch.tensor(free[:count], device=self.device), torch.arange(group.each, device=self.device)
+            places, column = to_device(free[:count], self.device), torch.arange(group.each, device=self.device)
             if not group.search.put(places, new.search):
                 return False
             rows.append((row + places[:, None] * group.each + column).flatten())

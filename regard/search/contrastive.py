@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import Step, started
+from regard.search.transfer import copy_to_host
 
 
 def contrastive_search(
@@ -99,10 +100,14 @@ class ContrastiveSearch(IncrementalSearch):
         self.candidates = self.limits.hold(token, torch.tensor([length], device=token.device))
         self.found = given.squeeze(1).gather(1, self.candidates)
 
-    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        parts = (self.written[sources, 0, 1:], self.ended[sources], self.log_prob[sources])
-        every = zip(*(x.tolist() for x in parts), strict=True)
-        return [[Hypothesis(tokens[:end], value, value)] for tokens, end, value in every]
+    def results(self, sources: Tensor) -> Callable[[], list[list[Hypothesis]]]:
+        arriving = copy_to_host(self.written[sources, 0, 1:], self.ended[sources], self.log_prob[sources])
+
+        def wait() -> list[list[Hypothesis]]:
+            every = zip(*(x.tolist() for x in arriving()), strict=True)
+            return [[Hypothesis(tokens[:end], value, value)] for tokens, end, value in every]
+
+        return wait
 
     def settled(self) -> list[list[int]]:
         return [tokens[1:] for tokens in self.written[:, 0].tolist()]

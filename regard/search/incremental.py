@@ -8,7 +8,7 @@ at different times can share one step of the network (`continuous.py`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Self
 
 import torch
@@ -43,8 +43,9 @@ class IncrementalSearch(ABC):
         that each row of the next turn goes on from, which need not be as many; None: each goes on from itself."""
 
     @abstractmethod
-    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        """What was found for each of these sources, best first."""
+    def results(self, sources: Tensor) -> Callable[[], list[list[Hypothesis]]]:
+        """Send what was found for each of these sources on its way from the device, before another turn overwrites it.
+        What is given back waits for it; the best come first."""
 
     @abstractmethod
     def settled(self) -> list[list[int]]:
@@ -84,7 +85,7 @@ def drive(step: Step, state: Any, search: IncrementalSearch) -> list[list[Hypoth
         over = search.over
         if over.any():
             done = over.nonzero().flatten()
-            for number, hypotheses in zip(left[done.cpu()].tolist(), search.results(done), strict=True):
+            for number, hypotheses in zip(left[done.cpu()].tolist(), search.results(done)(), strict=True):
                 found[number] = hypotheses
             stay = (~over).nonzero().flatten()
             left = left[stay.cpu()]

@@ -80,9 +80,9 @@ class Limits:
         return self._with(lambda table: table[sources])
 
     def to(self, device: torch.device) -> Limits:
-        """On another device."""
-        moved = self._with(lambda table: table.to(device), self.prefix)
-        vars(moved).update({f"_{name}": getattr(self, f"_{name}").to(device) for name in LISTS})
+        """On a device, which they are sent to: nobody waits until they are there."""
+        moved = self._with(lambda table: table.to(device, non_blocking=True), self.prefix)
+        vars(moved).update({f"_{name}": getattr(self, f"_{name}").to(device, non_blocking=True) for name in LISTS})
         return moved
 
     def filled(self, sources: int) -> Limits:
@@ -126,7 +126,8 @@ class Limits:
     def put(self, places: Tensor, other: Limits) -> bool:
         """Write those of other sources, under the same rules, in these places, in place; False: there is no room."""
         most, theirs = self._prefix.shape[1], other._prefix.shape[1]
-        if theirs > most or (self._shortest is None and (other._shortest is not None or other.shortest != self.shortest)):
+        same = other._shortest is None and other.shortest == self.shortest
+        if theirs > most or (self._shortest is None and not same):
             return False
         self.longest.index_copy_(0, places, other.longest)
         if most:
@@ -190,6 +191,11 @@ class Limits:
         return token, torch.where(closes, ending, given).squeeze(-1)
 
     @property
+    def prefixes(self) -> Tensor:
+        """How the outputs of each source begin, `(sources, most tokens of any)`; -1: behind that."""
+        return self._prefix
+
+    @property
     def _begins(self) -> Tensor:
         """`(sources,)`: the length of each prefix."""
         return (self._prefix >= 0).sum(1)
@@ -239,11 +245,6 @@ class Limits:
         else:
             due = self._prefix.gather(1, place[:, None]).squeeze(1)
         return due.masked_fill(length >= most, -1)
-
-    def begin(self, tokens: list[list[int]], sources: Tensor) -> list[list[int]]:
-        """What searches for some sources were left with, from the prefix on, even where one broke off within it."""
-        prefixes = [[token for token in row if token >= 0] for row in self._prefix[sources].tolist()]
-        return [prefix + rest[len(prefix) :] for prefix, rest in zip(prefixes, tokens, strict=True)]
 
     def _ban_repeats(self, log_probs: Tensor, written: Tensor, length: Tensor) -> None:
         size, places = self.no_repeat, written.shape[-1] - self.no_repeat + 1

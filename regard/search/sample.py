@@ -7,7 +7,7 @@ What is drawn for a source depends on its key alone, not on what is drawn beside
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import Stepper, scoring, started
+from regard.search.transfer import copy_to_host
 
 GOLDEN = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
 
@@ -109,9 +110,9 @@ class Sampling(IncrementalSearch):
     def _normal(self, scores: Tensor) -> Tensor:
         return scores if self.normalised else scores.log_softmax(-1, torch.float32)
 
-    def results(self, sources: Tensor) -> list[list[Hypothesis]]:
-        found = zip(self.written[sources, :, 1:], self.log_prob[sources], strict=True)
-        return [_hypotheses(written, log_prob, self.limits.eos) for written, log_prob in found]
+    def results(self, sources: Tensor) -> Callable[[], list[list[Hypothesis]]]:
+        arriving, eos = copy_to_host(self.written[sources, :, 1:], self.log_prob[sources]), self.limits.eos
+        return lambda: [_hypotheses(written, log_prob, eos) for written, log_prob in zip(*arriving(), strict=True)]
 
     def settled(self) -> list[list[int]]:
         tokens = self.written[..., 1:]

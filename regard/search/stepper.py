@@ -68,7 +68,7 @@ def scoring(model: Stepper) -> tuple[Step, bool]:
 
 def started(state: Any) -> Any:
     """The state, made now if it was not."""
-    return state.start(state.source.to(state.device)) if isinstance(state, LazyStart) else state
+    return state.start(state.source.to(state.device, non_blocking=True)) if isinstance(state, LazyStart) else state
 
 
 def recorded_start(lazy: LazyStart, graphs: Graphs, key: Hashable) -> Any:

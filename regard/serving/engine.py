@@ -290,7 +290,7 @@ class ContinuousEngine(Engine):
                 self._fail(self.jobs[ticket], error)
             batch.clear()
             return
-        for ticket, found in finished:
+        for ticket, found in finished():
             job = self._remove(ticket)
             if job is None or job.request is None:  # another listener has just cancelled it
                 continue

@@ -221,7 +221,7 @@ class SearchingTask(Task):
         settings = searches[0]
         _, normalised = scoring(self.stepper(settings))
         limits = self._limits([one.item for one in asked], settings, [one.prefix for one in asked], searches)
-        limits = limits.to(self.device)
+        longest, limits = int(limits.longest.max()), limits.to(self.device)
         phrases = [one.phrases for one in asked] if any(one.phrases for one in asked) else None
         if settings.sample or settings.mbr:
             _refuse_phrases(phrases, "sample and mbr")
@@ -241,7 +241,7 @@ class SearchingTask(Task):
             limits, width=settings.beam, nbest=settings.beam if settings.coverage else settings.nbest,
             groups=settings.groups, diversity=settings.diversity, penalty=settings.length_penalty, alpha=settings.alpha,
             stop=settings.stop, counted=self.target.marks.counted, constraints=phrases, normalised=normalised,
-            edges=self.target.edges if phrases else None,
+            edges=self.target.edges if phrases else None, longest=longest,
         )  # fmt: skip
 
     def step_of(self, settings: Search) -> Step:
