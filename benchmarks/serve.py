@@ -324,6 +324,10 @@ class _Client:
     def begun(self) -> None:
         """Nothing follows from that."""
 
+    def wants(self, now: float) -> bool:
+        """It does not."""
+        return False
+
     def wrote(self, tokens: Sequence[int]) -> None:
         """Nor from that."""
 

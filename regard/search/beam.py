@@ -135,8 +135,10 @@ class BeamSearch(IncrementalSearch):
 
         return wait
 
-    def settled(self) -> list[list[int]]:
-        return self.board.settled() if self.groups == 1 else [[] for _ in self.over]  # any of its beams may win
+    def settled(self, sources: Tensor) -> Callable[[], list[list[int]]]:
+        if self.groups > 1:  # any of its beams may win
+            return lambda: [[] for _ in range(len(sources))]
+        return self.board.settled(sources)
 
     def keep(self, stay: Tensor) -> None:
         self.board, self.graphs, self.recording = self.board.keep(self._beams(stay)), None, None

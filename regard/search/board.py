@@ -162,20 +162,26 @@ class Board:
 
         return wait
 
-    def settled(self) -> list[list[int]]:
-        """What every hypothesis of a beam begins with that may still win: those that are open, and the best closed."""
-        most = min(int(self.length.max()) - 1, self.closed.shape[-1])
-        leader = self.closed[:, :1, :most]
-        tokens = torch.cat((leader, self.written[..., 1 : most + 1]), dim=1)
-        length = torch.cat((self.closed_length[:, :1], (self.length - 1)[:, None].expand_as(self.log_prob)), dim=1)
-        counts = torch.cat((self.closed_score[:, :1], self.log_prob), dim=1) > -math.inf
+    def settled(self, beams: Tensor) -> Callable[[], list[list[int]]]:
+        """Send what every hypothesis of these beams begins with that may still win, those that are open and the best
+        closed, on its way from the device. What is given back waits for it."""
+        leader, most = self.closed[beams, :1], self.closed.shape[-1]
+        tokens = torch.cat((leader, self.written[beams, :, 1 : most + 1]), dim=1)
+        open_length = (self.length.expand(len(self.number))[beams, None] - 1).expand(-1, self.log_prob.shape[1])
+        length = torch.cat((self.closed_length[beams, :1], open_length), dim=1)
+        counts = torch.cat((self.closed_score[beams, :1], self.log_prob[beams]), dim=1) > -math.inf
         # Tokens of the first that counts, as far as all that count have them too.
-        first = counts.int().argmax(1)[:, None]
-        own = picked(tokens, first)
+        own = picked(tokens, counts.int().argmax(1)[:, None])
         inside = torch.arange(most, device=tokens.device) < length.unsqueeze(-1)
         same = ((tokens == own) & inside) | ~counts.unsqueeze(-1)
         ends = same.all(1).int().cumprod(1).sum(1).masked_fill(~counts.any(1), 0)
-        return [row[:end] for row, end in zip(own.squeeze(1).tolist(), ends.tolist(), strict=True)]
+        arriving = copy_to_host(torch.cat((ends[:, None], own.squeeze(1)), dim=1))
+
+        def wait() -> list[list[int]]:
+            rows = arriving()[0].numpy()
+            return [row[1 : 1 + end].tolist() for row, end in zip(rows, rows[:, 0].tolist(), strict=True)]
+
+        return wait
 
 
 def picked(x: Tensor, index: Tensor) -> Tensor:

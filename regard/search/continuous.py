@@ -182,15 +182,16 @@ class SharedBatch(Generic[M]):
             self.clear()
         return lambda: [pair for members, wait in found for pair in zip(members, wait(), strict=True)]
 
-    def settled(self, wanted: Collection[M] | None = None) -> Iterator[tuple[M, list[int]]]:
-        """For each source that is not over, or for those of them that are `wanted`, the tokens that its best output
-        surely begins with."""
+    def settled(self, wanted: Collection[M] | None = None) -> Callable[[], list[tuple[M, list[int]]]]:
+        """Like `collect`, for each source that is not over, or for those of them that are `wanted`, the tokens that its
+        best output surely begins with."""
+        found = list[tuple[list[M], Callable[[], list[list[int]]]]]()
         for group in self.groups:
-            if wanted is not None and not any(member in wanted for member in group.members):
-                continue
-            for source, (member, tokens) in enumerate(zip(group.members, group.search.settled(), strict=False)):
-                if source not in group.gone and (wanted is None or member in wanted):
-                    yield member, tokens
+            here = [i for i, x in enumerate(group.members) if i not in group.gone and (wanted is None or x in wanted)]
+            if here:
+                members = [group.members[i] for i in here]
+                found.append((members, group.search.settled(to_device(here, self.device))))
+        return lambda: [pair for members, wait in found for pair in zip(members, wait(), strict=True)]
 
     def _step(self, tokens: Tensor) -> tuple[Tensor, Any]:
         """One step of the network, by a recording where there are any."""

@@ -109,8 +109,9 @@ class ContrastiveSearch(IncrementalSearch):
 
         return wait
 
-    def settled(self) -> list[list[int]]:
-        return [tokens[1:] for tokens in self.written[:, 0].tolist()]
+    def settled(self, sources: Tensor) -> Callable[[], list[list[int]]]:
+        arriving = copy_to_host(self.written[sources, 0, 1:])
+        return lambda: arriving()[0].tolist()
 
     def keep(self, stay: Tensor) -> None:
         self.limits = self.limits.keep(stay)

@@ -48,8 +48,8 @@ class IncrementalSearch(ABC):
         What is given back waits for it; the best come first."""
 
     @abstractmethod
-    def settled(self) -> list[list[int]]:
-        """For each source the tokens that its best output surely begins with."""
+    def settled(self, sources: Tensor) -> Callable[[], list[list[int]]]:
+        """Like `results`, for each of these sources the tokens that its best output surely begins with."""
 
     @abstractmethod
     def keep(self, stay: Tensor) -> None:

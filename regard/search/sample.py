@@ -55,7 +55,7 @@ class Sampling(IncrementalSearch):
         self.temperature, self.epsilon, self.top_k, self.top_p = temperature, epsilon, top_k, top_p
         self.typical_p = typical_p
         sources, device = len(limits.longest), limits.longest.device
-        self.keys = keys.to(device)
+        self.keys = keys.to(device, non_blocking=True)
         self.length = torch.zeros(1, dtype=torch.long, device=device)  # (1,) or (sources,): tokens of each sample
         self.longest = 0  # none is longer, as far as is known without asking the device
         self.written = torch.full((sources, rows, 1), limits.bos, device=device)  # (sources, samples, tokens + 1)
@@ -114,12 +114,12 @@ class Sampling(IncrementalSearch):
         arriving, eos = copy_to_host(self.written[sources, :, 1:], self.log_prob[sources]), self.limits.eos
         return lambda: [_hypotheses(written, log_prob, eos) for written, log_prob in zip(*arriving(), strict=True)]
 
-    def settled(self) -> list[list[int]]:
-        tokens = self.written[..., 1:]
-        place = torch.arange(tokens.shape[-1], device=tokens.device) < self.length[:, None]
+    def settled(self, sources: Tensor) -> Callable[[], list[list[int]]]:
+        tokens, length = self.written[sources, :, 1:], self.length.expand(len(self.keys))[sources]
+        place = torch.arange(tokens.shape[-1], device=tokens.device) < length[:, None]
         same = (tokens == tokens[:, :1]).all(1) & (tokens[:, 0] != self.limits.eos) & place
-        ends = same.int().cumprod(1).sum(1)
-        return [row[:end] for row, end in zip(tokens[:, 0].tolist(), ends.tolist(), strict=True)]
+        arriving = copy_to_host(tokens[:, 0], same.int().cumprod(1).sum(1))
+        return lambda: [row[:end] for row, end in zip(*(x.tolist() for x in arriving()), strict=True)]
 
     def keep(self, stay: Tensor) -> None:
         self.limits = self.limits.keep(stay)

@@ -218,11 +218,8 @@ def _repeats(units: Sequence[str]) -> int:
 
 def _copied(source: Sequence[str], output: Sequence[str]) -> bool:
     """Whether words of the source, in a row, stand in the output as they are; numbers and signs may."""
-    grams = {tuple(source[i : i + COPIED]) for i in range(len(source) - COPIED + 1)}
-    return any(
-        gram in grams and any(any(map(str.isalpha, unit)) for unit in gram)
-        for gram in (tuple(output[i : i + COPIED]) for i in range(len(output) - COPIED + 1))
-    )
+    theirs, ours = ({tuple(x[i : i + COPIED]) for i in range(len(x) - COPIED + 1)} for x in (source, output))
+    return any(any(any(map(str.isalpha, unit)) for unit in gram) for gram in theirs & ours)
 
 
 def log_prob(value: float) -> float | None:

@@ -7,6 +7,7 @@ the network (see `regard/search/continuous.py`); `BatchEngine` works on a batch 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
@@ -280,10 +281,12 @@ class ContinuousEngine(Engine):
 
     def _step(self, batch: SharedBatch[int]) -> None:
         """Take in what the last turn gave, and begin with the next before anybody hears of it."""
+        now = time.monotonic()
+        wanted = {ticket for ticket in self.streams if self.jobs[ticket].listener.wants(now)}
         members = batch.members  # those that were over as something failed among them
         try:
             finished = batch.collect()
-            settled = list(batch.settled(self.streams)) if self.streams else []
+            settled = batch.settled(wanted) if wanted else list
             batch.launch()
         except Exception as error:
             for ticket in members:
@@ -300,7 +303,7 @@ class ContinuousEngine(Engine):
                 job.listener.failed(as_told(error))
             else:
                 job.listener.done(outputs)
-        for ticket, tokens in settled:
+        for ticket, tokens in settled():
             job = self.jobs.get(ticket)
             if job is not None and len(tokens) > job.told:
                 job.told = len(tokens)

@@ -43,6 +43,9 @@ class Listener(Protocol):
     def begun(self) -> None:
         """Work on it begins."""
 
+    def wants(self, now: float) -> bool:
+        """Whether it wants to hear, at this time of `time.monotonic`, of what is written."""
+
     def wrote(self, tokens: Sequence[int]) -> None:
         """All tokens so far that the best output surely begins with; there are more of them each time."""
 

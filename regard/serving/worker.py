@@ -82,13 +82,16 @@ class Input:
         self.worker.waiting.discard(self)
         self.worker.say(Started(id=self.ask.id, waited=time.monotonic() - self.asked))
 
+    def wants(self, now: float) -> bool:
+        return now - self.told >= PACE
+
     def wrote(self, tokens: Sequence[int]) -> None:
-        task, now = self.worker.system.task, time.monotonic()
-        if not self.ask.stream or now - self.told < PACE or not isinstance(task, TextGeneration) or not task.grows:
+        task = self.worker.system.task
+        if not self.ask.stream or not isinstance(task, TextGeneration) or not task.grows:
             return
         if new := self.text.settled(task.target.decode(tokens)):
             self.worker.say(Wrote(id=self.ask.id, text=new))
-            self.told = now
+            self.told = time.monotonic()
 
     def done(self, outputs: list[Output]) -> None:
         self.worker.finished.append((self, outputs))
