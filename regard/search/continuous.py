@@ -73,7 +73,7 @@ class Group(Generic[M]):
     @property
     def shrinks(self) -> bool:
         """Whether it would have fewer sources if it was laid out anew, and brought up to one of few numbers."""
-        return bucket(len(self.members) - len(self.gone), 2, LEAST) < self.sources
+        return bucket(max(len(self.members) - len(self.gone), 1), 2, LEAST) < self.sources
 
     def take(self, places: Sequence[int], other: Group[M]) -> None:
         """Take in what the sources of another stand for, in these of the places that are `free`, the first first."""
