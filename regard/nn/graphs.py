@@ -70,6 +70,20 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
         _collect(part, found)
 
 
+def _pair(one: Any, other: Any, found: list[tuple[Tensor, Tensor]]) -> None:
+    """The tensors that stand in the same places of two trees and are not the same ones; what both have is passed by."""
+    if one is other:
+        return
+    if isinstance(one, Tensor):
+        found.append((one, other))
+    elif isinstance(one, tuple):
+        for x, y in zip(one, other, strict=True):
+            _pair(x, y, found)
+    else:
+        for name in getattr(one, "__dataclass_fields__", ()):
+            _pair(getattr(one, name), getattr(other, name), found)
+
+
 def signature(tree: Any) -> Hashable:
     """What a tree holds beside tensors, and their shapes: two of the same can share a recording."""
     return tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in _leaves(tree))
@@ -92,11 +106,9 @@ def cloned(tree: Tree, device: torch.device | None = None) -> Tree:
 def copy_into(own: Any, given: Any) -> None:
     """Write what one tree holds into the tensors of another like it, except one number that is spread out: that is room
     in which nothing stands yet."""
-    pairs = [
-        (x, y)
-        for x, y in zip(tensors(own), tensors(given), strict=True)
-        if x is not y and (any(y.stride()) or y.numel() == 1)
-    ]
+    different = list[tuple[Tensor, Tensor]]()
+    _pair(own, given, different)
+    pairs = [(x, y) for x, y in different if any(y.stride()) or y.numel() == 1]
     near = [(x, y) for x, y in pairs if x.device == y.device]
     if near:
         torch._foreach_copy_([x for x, _ in near], [y for _, y in near])

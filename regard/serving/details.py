@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -207,12 +208,8 @@ def _repeats(units: Sequence[str]) -> int:
     if len(units) - len(set(units)) < REPEATED - 1:  # none stands there as often as would be told
         return most
     for size in range(1, 5):
-        run = longest = 0
-        for one, later in zip(units, units[size:], strict=False):
-            run = run + 1 if one == later else 0
-            if run > longest:
-                longest = run
-        most = max(most, longest // size + 1)
+        same = bytes(map(eq, units, units[size:]))
+        most = max(most, max(map(len, same.split(b"\0"))) // size + 1)
     return most
 
 
