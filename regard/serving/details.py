@@ -215,7 +215,7 @@ def _repeats(units: Sequence[str]) -> int:
 
 def _copied(source: Sequence[str], output: Sequence[str]) -> bool:
     """Whether words of the source, in a row, stand in the output as they are; numbers and signs may."""
-    theirs, ours = ({tuple(x[i : i + COPIED]) for i in range(len(x) - COPIED + 1)} for x in (source, output))
+    theirs, ours = (set(zip(*(units[i:] for i in range(COPIED)), strict=False)) for units in (source, output))
     return any(any(any(map(str.isalpha, unit)) for unit in gram) for gram in theirs & ours)
 
 
