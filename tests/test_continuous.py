@@ -251,12 +251,12 @@ def test_a_step_and_each_choice_are_recorded_in_few_shapes(monkeypatch: pytest.M
             graphs.recordings.clear()
 
 
-@pytest.mark.parametrize("name", ["transformer-rotary", "awd-lstm"])
+@pytest.mark.parametrize("name", ["transformer-rotary", "transformer-t5", "awd-lstm"])
 def test_what_joins_a_recorded_batch_takes_the_places_of_what_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place, so that the batch is laid out anew but seldom: for a source that is longer than all before it, say. One
     that was dropped before it joined is nobody's."""
     monkeypatch.setattr(continuous, "ROOM", 32)
-    model: Any = network("awd-lstm") if name == "awd-lstm" else tiny(("lstm-uni", name))
+    model: Any = tiny(("lstm-uni", name)) if name == "transformer-rotary" else network(name)
     choice, laid_out, found = drawn(name), 0, dict[int, list[Hypothesis]]()
     given = asked(60, choice, ("greedy", "beam", "sample"))
     source, batch = (

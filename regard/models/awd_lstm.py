@@ -38,7 +38,7 @@ class LSTMState:
     def join(self, others: Sequence[LSTMState], rows: Tensor, sources: Tensor, room: int = 0) -> LSTMState:
         return LSTMState(torch.cat([state.carry for state in (self, *others)])[rows])
 
-    def put(self, other: LSTMState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+    def put(self, other: LSTMState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
         self.carry.index_copy_(0, rows, other.carry[whose])
         return True
 

@@ -76,7 +76,7 @@ class PrefixState:
             laid("blank", rows, most + 1), last, prefix,
         )  # fmt: skip
 
-    def put(self, other: PrefixState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+    def put(self, other: PrefixState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
         return False
 
     @property
@@ -319,8 +319,10 @@ class JointState:
         decoder = self.decoder.join([other.decoder for other in others], rows, sources, room)
         return JointState(decoder, self.ctc.join([other.ctc for other in others], rows, sources, room))
 
-    def put(self, other: JointState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
-        return self.decoder.put(other.decoder, rows, whose, sources) and self.ctc.put(other.ctc, rows, whose, sources)
+    def put(self, other: JointState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
+        return self.decoder.put(other.decoder, rows, whose, sources, room) and self.ctc.put(
+            other.ctc, rows, whose, sources, room
+        )
 
 
 class JointStepper:

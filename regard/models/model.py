@@ -51,10 +51,10 @@ class State(Protocol):
         these `rows` and `sources` of all of them, counted through, in this order; any of them may come several times.
         With `room` for so many more tokens what comes of it is `fixed`, where it has `static_shapes`."""
 
-    def put(self, other: Self, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
-        """Write another state over `rows` and `sources` of this one, in place, if there is room for it; only of a state
-        that is `fixed`. Row `rows[i]` becomes what row `whose[i]` of the other is. False: these rows and sources hold
-        nothing any more."""
+    def put(self, other: Self, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
+        """Write another state over `rows` and `sources` of this one, in place, if it fits; only over a state that was
+        joined with room, of which there is now so much left. Row `rows[i]` becomes what row `whose[i]` of the other is.
+        False: these rows and sources hold nothing any more."""
 
 
 class Decoder(Protocol):

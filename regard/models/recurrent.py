@@ -121,7 +121,7 @@ class RecurrentState:
         read = [state.at for state in states if state.at is not None]
         return RecurrentState(carry, fed, past, view, at=torch.cat(read)[rows] if read else None)
 
-    def put(self, other: RecurrentState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+    def put(self, other: RecurrentState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
         if self.view is not None:
             return False
         for own, given in ((self.carry, other.carry), (self.fed, other.fed)):

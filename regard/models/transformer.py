@@ -80,12 +80,13 @@ class TransformerState:
         states = (self, *others)
         counts = torch.cat([state._counts for state in states])[rows]
         at = int(counts.max())
+        slots = round_up(at + room, 32) if room else at + SPARE
+        at = slots - room if room else at  # which is known later on without asking the device
         ends, real = [int(state.at) for state in states], None
         parts = [
             Part(len(state.caches[0]), state.caches[0].shape[1], at - end, state.origin)
             for state, end in zip(states, ends, strict=True)
         ]
-        slots = round_up(at + room, 32) if room else at + SPARE
         laid = Together(parts, rows, slots)
         if room or not bool((counts == at).all()):
             slot = torch.arange(slots, device=rows.device)
@@ -104,9 +105,12 @@ class TransformerState:
         mask = torch.arange(most, device=rows.device) < lengths[:, None]
         return replace(joined, source=source, mask=mask[:, None, None, :])
 
-    def put(self, other: TransformerState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
-        """Only of what has read nothing yet, so that no cache is written to."""
-        if other.at != 0 or self.real is None or self.origin is None:
+    def put(self, other: TransformerState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
+        slots, read = self.caches[0].shape[1], other.at
+        at = slots - room  # where rows end now
+        assert self.real is not None, "rows of a state with room are of different lengths"
+        assert self.origin is not None, "they may have changed places"
+        if isinstance(read, Tensor) or read > at or other.origin is not None:
             return False
         if self.mask is not None and other.mask is not None:
             length = other.mask.shape[-1]
@@ -115,8 +119,14 @@ class TransformerState:
             for own, given in zip(self.source, other.source, strict=True):
                 own[:, :length].index_copy_(0, sources, given)
             self.mask.index_copy_(0, sources, F.pad(other.mask, (0, self.mask.shape[-1] - length)))
+        self.origin.index_copy_(0, rows, rows[:, None].expand(-1, slots))
         self.real.index_fill_(0, rows, False)
-        self.origin.index_copy_(0, rows, rows[:, None].expand(-1, self.origin.shape[1]))
+        if read:
+            taken = slice(at - read, at)
+            for own, given in zip(self.caches, other.caches, strict=True):
+                own[:, taken].index_copy_(0, rows, given[whose, :read])
+            real = self.real.new_ones(len(rows), read) if other.real is None else other.real[whose, :read]
+            self.real[:, taken].index_copy_(0, rows, real)
         return True
 
     @property

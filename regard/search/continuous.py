@@ -240,7 +240,7 @@ class SharedBatch(Generic[M]):
             found.append((group, free[:count], new))
             del free[:count]
             begun += count
-        if not self.state.put(state, torch.cat(rows), torch.cat(whose), torch.cat(sources)):
+        if not self.state.put(state, torch.cat(rows), torch.cat(whose), torch.cat(sources), self.room):
             return False
         for group, taken, new in found:
             group.take(taken, new)

@@ -42,9 +42,9 @@ class EnsembleState:
         parts = zip(*(state.states for state in (self, *others)), strict=True)
         return EnsembleState(tuple(own.join(rest, rows, sources, room) for own, *rest in parts))
 
-    def put(self, other: EnsembleState, rows: Tensor, whose: Tensor, sources: Tensor) -> bool:
+    def put(self, other: EnsembleState, rows: Tensor, whose: Tensor, sources: Tensor, room: int) -> bool:
         pairs = zip(self.states, other.states, strict=True)
-        return all(own.put(given, rows, whose, sources) for own, given in pairs)
+        return all(own.put(given, rows, whose, sources, room) for own, given in pairs)
 
 
 def mean_step(steps: Sequence[Step], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
