@@ -4,11 +4,12 @@
     python recipes/tasks.py cmudict FOLDER     cmudict-0.7b.train-dev-20-21, .train-dev-1-21 and .test (CNTK's copy)
     python recipes/tasks.py conala FOLDER      conala-train.json and conala-test.json (conala-corpus.github.io)
     python recipes/tasks.py dialogue FOLDER    dialogues_text_En.txt and en_dev.txt (XDailyDialog)
+    python recipes/tasks.py liar FOLDER        train.tsv and valid.tsv (LIAR)
     python recipes/tasks.py tagging FOLDER     lines-ud-*.conllu (UD English LinES) and wnut17-*.conll (WNUT 2017)
     python recipes/tasks.py xquad FOLDER       xquad.LANGUAGE.json (github.com/google-deepmind/xquad)
 
 Each writes to a folder of its name beside this file, and says how many examples went where. What is held out of
-training data to validate on is every twentieth example (of tags every tenth sentence), so it is the same everywhere.
+training data to validate on is every twentieth example (of tags and of LIAR every tenth), so it is the same everywhere.
 """
 
 from __future__ import annotations
@@ -120,6 +121,14 @@ def dialogue(folder: Path, to: Path) -> None:
         write(to / f"{part}.tsv", replies(given))
 
 
+def liar(folder: Path, to: Path) -> None:
+    """Its own validation data are for the test, as its test data are often kept apart."""
+    known, test = ([line.split("\t") for line in lines(folder / f"{part}.tsv") if line] for part in ("train", "valid"))
+    train, valid = held_out(known, 10)
+    for part, rows in (("train", train), ("valid", valid), ("test", test)):
+        write(to / f"{part}.tsv", rows)
+
+
 def sentences(path: Path) -> list[Pair]:
     """Words and tags of a file with a word a line and a blank line after each sentence: of .conllu the universal part
     of speech, else what stands last."""
@@ -161,7 +170,7 @@ def xquad(folder: Path, to: Path) -> None:
 
 
 CORPORA: dict[str, Callable[[Path, Path], None]] = {
-    made.__name__: made for made in (scan, cmudict, conala, dialogue, tagging, xquad)
+    made.__name__: made for made in (scan, cmudict, conala, dialogue, liar, tagging, xquad)
 }
 
 if __name__ == "__main__":

@@ -88,6 +88,18 @@ def test_words_and_tags_are_read_from_columns(tasks: dict[str, Any], tmp_path: P
     assert tasks["sentences"](table) == [("in New York", "O B-location I-location"), ("#", "O")]
 
 
+def test_of_claims_every_tenth_is_held_out(tasks: dict[str, Any], tmp_path: Path) -> None:
+    for part, count in (("train", 21), ("valid", 2)):
+        (tmp_path / f"{part}.tsv").write_text("".join(f"{i}.json\ttrue\t{part} {i}\n" for i in range(count)))
+    tasks["liar"](tmp_path, tmp_path / "made")
+    found = {
+        part: (tmp_path / "made" / f"{part}.tsv").read_text().split("\n")[:-1] for part in ("train", "valid", "test")
+    }
+    assert {part: len(rows) for part, rows in found.items()} == {"train": 19, "valid": 2, "test": 2}
+    assert found["valid"] == ["9.json\ttrue\ttrain 9", "19.json\ttrue\ttrain 19"]
+    assert found["test"][0] == "0.json\ttrue\tvalid 0"
+
+
 def test_questions_are_split_by_paragraph(tasks: dict[str, Any], tmp_path: Path) -> None:
     articles = [{"paragraphs": [{"context": f"{i}{j}", "qas": [{}] * j} for j in range(5)]} for i in range(2)]
     (tmp_path / "xquad.en.json").write_text(json.dumps({"data": articles}))
