@@ -103,8 +103,8 @@ def test_help_keeps_what_stands_in_brackets() -> None:
     for name, text in told.items():
         for parameter in commands[name].params:
             assert " ".join((getattr(parameter, "help", None) or "").split()) in text
-    assert "Any other setting of [search], such as search.no_repeat=3." in told["generate"]
-    assert "Any other setting of [search], or of [source], such as source.size=96." in told["evaluate"]
+    for name in ("generate", "evaluate", "explain"):
+        assert "Any other setting of [search], such as search.no_repeat=3, or of [source]" in told[name]
     assert "of a .tsv or .jsonl file, its source column" in told["generate"]
     for corpus in ("scenes", "spoken"):
         for task in TASKS[corpus]:
