@@ -58,7 +58,7 @@ def read(path: Path, *, translated: bool = False) -> list[Line]:
                 raise ValueError("should be the text to say, a tab, and its translation")
             if not translated and "\t" in text.strip():
                 raise ValueError(
-                    "has a tab, and all of a line is said; leave out what follows it or, if that is a translation, give "
+                    "has a tab, and all of a line is said; leave out what follows or, if that is a translation, give "
                     "--task translate"
                 )
             translation = columns[1].strip() if translated else None
