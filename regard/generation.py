@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -70,19 +70,20 @@ class Form:
 def generate_lines(
     system: System, folders: Sequence[Path], file: Path | None, output: Path | None, search: dict[str, Any],
     form: Form, *, prefixes: Path | None = None, phrases: Path | None = None, pictures: Path | None = None,
-    force: bool, warn: Warn, quiet: bool = False,
+    read_as: Mapping[str, Any] | None = None, force: bool, warn: Warn, quiet: bool = False,
 ) -> None:  # fmt: skip
     """Outputs of all lines of a file or of standard input, to a file or to standard output, by the models of `folders`.
 
     Line `i` of `prefixes` is how output `i` begins; line `i` of `phrases` holds what it must hold, separated by tabs.
-    Where outputs are pictures, these are drawn in the folder `pictures`.
+    Where outputs are pictures, these are drawn in the folder `pictures`. `read_as` is how the models were told to read
+    a source otherwise than in training, as `regard.load` takes it.
     """
     settings = system.search_settings(**search)
     name = str(file or "standard input")
     made_from = Fingerprint(
         _models(folders) | settings_of(settings) | asdict(form)
         | {"engine": type(system.task).__name__, "prefixes": prefixes is not None, "phrases": phrases is not None}
-        | ({} if pictures is None else {"pictures": str(pictures)}),
+        | ({} if pictures is None else {"pictures": str(pictures)}) | dict(read_as or {}),
         defaults_of(settings),
     )  # fmt: skip
     album = None
@@ -212,13 +213,13 @@ class Album:
 
 
 def score_lines(
-    folder: Path, files: Files, output: Path | None, *, tokens: bool, perplexity: bool, device: str, force: bool,
-    warn: Warn, quiet: bool = False,
+    folder: Path, files: Files, output: Path | None, *, tokens: bool, perplexity: bool,
+    read_as: Mapping[str, Any], device: str, force: bool, warn: Warn, quiet: bool = False,
 ) -> None:  # fmt: skip
-    """`log p` of all examples of a file, to a file or to standard output."""
-    system = load(folder, device=device)
+    """`log p` of all examples of a file, to a file or to standard output; `read_as` as in `generate_lines`."""
+    system = load(folder, device=device, settings=read_as)
     task, path = system.task, Path(files if isinstance(files, str) else files[0])
-    made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity})
+    made_from = Fingerprint({**_models([folder]), "tokens": tokens, "perplexity": perplexity, **read_as})
 
     def content(example: Example) -> bytes:
         return f"{example.source}\0{example.target}".encode("utf-8", "surrogatepass")

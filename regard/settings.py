@@ -113,8 +113,17 @@ class Config(Section):
         return self._scored_by or self.target.steering
 
     @property
+    def questioned(self) -> bool:
+        """Whether a text is written of a picture or a video and a text, such as a question that several people
+        answered."""
+        seen = any("cider" in side.scored_by for side in self.sources)
+        return self.target.text and seen and any(side.text for side in self.sources)
+
+    @property
     def _scored_by(self) -> tuple[str, ...]:
-        return self.sources[0].scored_by if self.target.text and self.sources else ()
+        """By what a text is scored that is written of one kind of source; of others beside it, as any text is."""
+        usual = {side.scored_by for side in self.sources}
+        return usual.pop() if self.target.text and len(usual) == 1 else ()
 
     @field_validator("source", mode="before")
     @classmethod

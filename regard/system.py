@@ -406,7 +406,7 @@ def load(
     """
     folder = Path(folder)
     task = load_task(folder, weights=None if weights is None else Path(weights), device=device, settings=settings)
-    more = [load_task(Path(other), device=device) for other in others]
+    more = [load_task(Path(other), device=device, settings=settings) for other in others]
     for other in others:
         if vocabulary(Path(other)) != vocabulary(folder):
             raise ConfigError(f"an ensemble needs models of one vocabulary; that of {other} is not that of {folder}")

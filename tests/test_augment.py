@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -163,13 +164,24 @@ def test_randaugment_draws_for_each_picture() -> None:
 
 
 def test_randaugment_is_applied_as_often_as_asked() -> None:
-    """Of two operations drawn, one of which in fourteen is the identity, this many pictures keep as they are."""
+    """Of two operations drawn, one of which in fourteen is the identity, this many pictures keep as they are; and where
+    both are one of the five that move pictures, there and back again."""
     one = images(1, SIDE)
-    source = Ragged.from_lengths(one.values.repeat(400, 1), [SIDE] * 400)
-    for probability, expected in ((0.0, 1.0), (0.5, (0.5 + 0.5 / 14) ** 2), (1.0, 1 / 14**2)):
+    source = Ragged.from_lengths(one.values.repeat(4000, 1), [SIDE] * 4000)
+    for probability in (0.0, 0.5, 1.0):
         found = altered(source, randaugment=2, magnitude=12.0, probability=probability)
         same = torch.isclose(found, given(one), atol=0.02).flatten(1).all(1).float().mean()
-        assert float(same) == pytest.approx(expected, abs=0.08)
+        expected = (1.0 - probability * 13 / 14) ** 2 + 5 * (probability / 14) ** 2 / 2
+        assert float(same) == pytest.approx(expected, abs=3.0 * math.sqrt(expected * (1.0 - expected) / 4000) + 1e-6)
+
+
+def test_frames_go_together_beside_a_video_without_any() -> None:
+    """There are then as many frames as videos."""
+    frames = images(1, SIDE).values.flatten().repeat(3, 1)
+    for lengths in ([3, 0, 0], [0, 3, 0]):
+        found = altered(Ragged.from_lengths(frames, lengths), crop=4, flip=True, colour=0.5, randaugment=2, erase=1.0)
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
 
 
 def test_colours_vary_as_much_as_they_may() -> None:
@@ -327,10 +339,10 @@ def test_mixing_ends_when_asked(folder: Path) -> None:
     system = regard.train(config(folder, "run", source=plain))
     target = Label(LabelSettings())
     target.labels = ["a", "b", "c"]
+    model: Any = system.task.model.eval()
     batch = Batch(images(3, SIDE), Ragged.of([[0]] * 3), Ragged.from_lengths(torch.tensor([0, 2, 1]), [1] * 3))
     training = {"steps": 1, "objective": {"mixup": 0.4, "cutmix": 1.0, "mixed": 0.6}}
     settings = config(folder, "run", source=plain, training=training).training.objective
-    model: Any = system.task.model.eval()
     mixing = HeadLoss(model, settings, 0.1, target)
     unmixed = HeadLoss(model, settings.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), 0.1, target)
     own = unmixed(batch, 0.0).item()

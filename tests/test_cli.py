@@ -103,8 +103,8 @@ def test_help_keeps_what_stands_in_brackets() -> None:
     for name, text in told.items():
         for parameter in commands[name].params:
             assert " ".join((getattr(parameter, "help", None) or "").split()) in text
-    assert "Any other setting of [search], such as search.no_repeat=3." in told["generate"]
-    assert "Any other setting of [search], or of [source], such as source.size=96." in told["evaluate"]
+    for name in ("generate", "evaluate", "explain"):
+        assert "Any other setting of [search], such as search.no_repeat=3, or of [source]" in told[name]
     assert "of a .tsv or .jsonl file, its source column" in told["generate"]
     for corpus in ("scenes", "spoken"):
         for task in TASKS[corpus]:
@@ -377,7 +377,9 @@ def test_new_takes_data_from_where_its_user_stands(tmp_path: Path, monkeypatch: 
     spoken = ("new", "third", "--corpus=spoken")
     assert "no file gone.txt" in refused(*spoken, "--text=gone.txt")
     assert "--words 3-5 chooses among sentences" in refused(*spoken, "--text=b.tsv", "--words=3-5")
-    assert "b.tsv has too few different lines (1); give 3 or more" in refused(*spoken, "--text=b.tsv")
+    assert "b.tsv:1 has a tab, and all of a line is said" in refused(*spoken, "--text=b.tsv")
+    Path("c.txt").write_text("one\n")
+    assert "c.txt has too few different lines (1); give 3 or more" in refused(*spoken, "--text=c.txt")
     assert not Path("third").exists()
 
 

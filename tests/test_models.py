@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.bundle import Bundle
 from regard.config import parse
 from regard.data.sides import Sides
 from regard.errors import ConfigError, DataError
@@ -660,12 +661,17 @@ def test_every_preset_builds_and_runs(name: str) -> None:
     model = build(settings.model, elements(sides, VOCABULARY), outputs, ROOM, settings.target).eval()
     target = Ragged.of([[2, 7], [2]])
     side = sides.source.settings
-    source = Ragged.of([[6, 7, 3], [8, 3]]) if sides.source.has_tokens else nothing(2)
+    source: Any = Ragged.of([[6, 7, 3], [8, 3]]) if sides.source.has_tokens else nothing(2)
     if isinstance(model, MaskedLanguageModel | ReplacedTokenModel):
         source, target = Ragged.of([[2, 6, 5, 3], [2, 5, 3]]), Ragged.of([[1, 2], [1]])
     if isinstance(model, EncoderWithHead):
         source, target = Ragged.of([[2, 6, 3], [2, 5, 7, 3], [2, 3]]), Ragged.of([[1], [2], [0]])
-    if not sides.source.has_tokens and (side.given or sides.source.of_target):
+    if len(sides.source.parts) > 1:
+        draw, rows = np.random.default_rng(1), len(target)
+        drawn = [part.pack([[6, 7, 3]] * rows if part.has_tokens else part.made_up(draw, rows, 24))
+                 for part in sides.source.parts]  # fmt: skip
+        source = Bundle(tuple(drawn))
+    elif not sides.source.has_tokens and (side.given or sides.source.of_target):
         source = sides.source.pack(sides.source.made_up(np.random.default_rng(1), len(target), 24))
     logits = model(source, target).values
     assert logits.shape == (3, *[outputs] * (1 + settings.target.chained))

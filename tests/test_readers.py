@@ -164,6 +164,23 @@ def test_a_flickr_token_file_and_a_list_of_names(tmp_path: Path) -> None:
     assert "d.jpg" in str(report.first["unreadable"][0])
 
 
+def test_pictures_are_where_most_of_them_are_and_names_may_be_absolute(tmp_path: Path) -> None:
+    """One picture that stands elsewhere too does not say where all are."""
+    pictures(tmp_path / "Flicker8k_Dataset")
+    pictures(tmp_path, ["b.jpg"])
+    found, _ = read(flickr(tmp_path))
+    assert {Path(x.source).parent for x in found} == {tmp_path / "Flicker8k_Dataset"}
+    pictures(tmp_path / "train2014")
+    found, _ = read(str(coco(tmp_path)))
+    assert {Path(x.source).parent for x in found} == {tmp_path / "train2014"}
+    away = str(tmp_path / "train2014" / "a.jpg")
+    (tmp_path / "x.token.txt").write_text(f"{away}#0\ta cat\nb.jpg#0\ta dog\n")
+    assert read(str(tmp_path / "x.token.txt"))[0][0].source == away
+    path = coco(tmp_path)
+    path.write_text(path.read_text().replace('"a.jpg"', json.dumps(away)))
+    assert {x.source for x in read(str(path))[0]} == {str(tmp_path / "train2014" / name) for name in CAPTIONS}
+
+
 # Pictures with labels, and shards
 
 
@@ -199,10 +216,10 @@ def test_links_that_lead_nowhere_and_names_that_are_no_text(tmp_path: Path) -> N
         read(str(tmp_path / "none"), "label")
 
 
-def npz(path: Path, names: bool = True, **arrays: Any) -> str:
+def npz(path: Path, names: Sequence[str] = tuple(CAPTIONS), **arrays: Any) -> str:
     files = [picture(i) for i in range(len(CAPTIONS))]
     offsets = np.cumsum([0, *map(len, files)])
-    named: dict[str, Any] = {"names": np.array(list(CAPTIONS))} if names else {}
+    named: dict[str, Any] = {"names": np.array(names)} if names else {}
     np.savez(path, data=np.frombuffer(b"".join(files), np.uint8), offsets=offsets, **named, **arrays)
     return str(path)
 
@@ -214,9 +231,7 @@ def test_shards_of_encoded_pictures(tmp_path: Path) -> None:
     assert found[0].source == f"{tmp_path}/x.npz::a.jpg"
     assert found[0].place == f"{tmp_path}/x.npz:a.jpg"
     assert read_member(tmp_path / "x.npz", "c.jpg") == picture(2)
-    shards = [
-        npz(tmp_path / f"{i}.npz", names=False, labels=np.array(x)) for i, x in enumerate(([1, 0, 1], [b"u"] * 3))
-    ]
+    shards = [npz(tmp_path / f"{i}.npz", names=(), labels=np.array(x)) for i, x in enumerate(([1, 0, 1], [b"u"] * 3))]
     found, _ = read(shards, "label")
     assert pairs(found) == [("0", "1"), ("1", "0"), ("2", "1"), ("0", "u"), ("1", "u"), ("2", "u")]
     assert read_member(tmp_path / "0.npz", "1") == picture(1)
@@ -296,6 +311,26 @@ def test_webdataset_shards(tmp_path: Path) -> None:
     (only,) = read_files(path, form, heard.append)
     assert (only.source, only.target) == ((f"{tmp_path}/0.tar::0002.png", "what?"), "4")
     assert "has no .source2; it has: jpg, txt, cls" in str(heard[0])
+
+
+def test_a_name_that_recurs_in_an_archive_is_refused(tmp_path: Path) -> None:
+    """It does not say which file is meant, and the last would be read for all."""
+    path = npz(tmp_path / "x.npz", ["a", "b", "./a"], labels=np.array([1, 2, 3]))
+    twice = [("1.jpg", picture(1)), ("1.cls", b"1"), ("1.jpg", picture(2)), ("1.cls", b"2"), ("2.jpg", picture(3)),
+             ("2.cls", b"3"), ("3.jpg", picture(1)), ("3.cls", b"1"), ("3.cls", b"2")]  # fmt: skip
+    for files, good, name in ((path, 1, "a"), (tar(tmp_path / "x.tar", twice), 2, "1.jpg")):
+        report = scan(Data(train=files), "train", sides_of("image", "label"))
+        assert (report.lines - report.bad, report.counts["unreadable"]) == (good, 2)
+        assert f"several files in it are called '{name}', so that the name" in str(report.first["unreadable"][0])
+    assert "no file that could be a source; it has: cls" in str(report.first["malformed"][0])
+
+
+def test_a_label_that_is_no_number_is_named(tmp_path: Path) -> None:
+    found, bad = read(npz(tmp_path / "x.npz", labels=np.array([1.5, np.nan, -np.inf])), "label")
+    assert pairs(found) == [("a.jpg", "1.5")]
+    assert [str(x).rpartition("/")[2] for x in bad] == [
+        "x.npz:b.jpg has the label nan, which is no number", "x.npz:c.jpg has the label -inf, which is no number",
+    ]  # fmt: skip
 
 
 def test_odd_and_hostile_tar_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,3 +154,20 @@ def test_answers_of_several_people(tmp_path: Path) -> None:
     assert result.scores["vqa"].value == pytest.approx(100 * np.mean(wanted))
     hits = [output == row[0] for output, row in zip(result.outputs, result.references, strict=True)]
     assert result.scores["accuracy"].value == pytest.approx(100 * np.mean(hits))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_written_answer_is_scored_by_what_several_people_said(tmp_path: Path, order: int) -> None:
+    """Whichever source comes first."""
+    pictures(tmp_path, ["a.jpg", "b.jpg"])
+    asked = [("a.jpg", "what?", "a cat"), ("b.jpg", "what?", "a dog"), ("a.jpg", "what?", "a dog")]
+    (tmp_path / "x.tsv").write_text("".join("\t".join([*row[:2][::order], row[2]]) + "\n" for row in asked))
+    model = {"d_model": 8, "encoder": [SMALL["encoder"], {"kind": "stem"}][::order],
+             "decoder": {"kind": "lstm", "context": "last", "score": None, "place": None}}  # fmt: skip
+    made = config(tmp_path, source=[IMAGE, "text"][::order], target="text", model=model, preset=None,
+                  data={"train": "x.tsv", "valid": "x.tsv"})  # fmt: skip
+    result = regard.train(made).evaluate(str(tmp_path / "x.tsv"))
+    assert list(result.scores)[:5] == ["bleu", "chrf", "ter", "exact", "vqa"]
+    said = zip(result.outputs, result.references, strict=True)
+    wanted = [row.count(output) / len(row) for output, row in said]
+    assert result.scores["vqa"].value == pytest.approx(100 * np.mean(wanted))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.modalities.audio import Audio, AudioSettings, SoundAugmentation
+from regard.data.modalities.ogg import ogg_fault
 from regard.data.modalities.sounds import (
     LARGEST,
     check_sound,
@@ -178,6 +179,41 @@ def test_what_is_no_recording_is_named_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no recording .*none\.wav; in a data file its path is relative to that file"):
         read_sound(tmp_path / "none.wav", RATE)
     assert Audio(AudioSettings(rate=RATE)).find_fault(str(good)) is None
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.aiff", "a.au", "a.rf64", "a.w64", "a.ogg", "a.opus", "a.flac"])
+def test_a_recording_that_is_cut_off_is_not_read_short(tmp_path: Path, name: str) -> None:
+    kind = {"a.opus": {"format": "OGG", "subtype": "OPUS"}}.get(name, {})
+    soundfile.write(tmp_path / name, np.random.default_rng(1).normal(0, 0.1, 40000), RATE, **kind)
+    whole = (tmp_path / name).read_bytes()
+    assert len(read_sound(tmp_path / name, RATE)) == 40000
+    for share in (0.98, 0.8, 0.5):
+        (tmp_path / name).write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(DataError, match=name):
+            read_sound(tmp_path / name, RATE)
+
+
+def test_pages_of_an_ogg_file_that_are_damaged_or_missing_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, np.random.default_rng(1).normal(0, 0.1, 60000), RATE)
+    whole = path.read_bytes()
+    starts = [i for i in range(len(whole)) if whole.startswith(b"OggS", i)]
+    assert len(starts) > 4
+    at, after, last = starts[3], starts[4], starts[-1]
+    for content, what in {
+        whole[: at + 200] + b"\xff\0" + whole[at + 202 :]: f"a.ogg is damaged at byte {at:,}",
+        whole[:at] + b"xxxx" + whole[at + 4 :]: f"a.ogg is damaged at byte {at:,}",
+        whole[:at] + whole[after:]: f"a.ogg has a page missing at byte {at:,}",
+        whole[:last]: "a.ogg is cut off: its last page is not marked as one",
+        whole[: last + 20]: f"a.ogg is cut off in the page at byte {last:,}",
+    }.items():
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=what):
+            read_sound(path, RATE)
+    path.write_bytes(whole + b"TAG and whatever else follows")
+    assert len(read_sound(path, RATE)) == 60000
+    assert ogg_fault(io.BytesIO(whole + whole)) is None  # one after the other, as RFC 3533 has it
+    assert ogg_fault(io.BytesIO(whole + whole[:at])) == "is cut off: its last page is not marked as one"
 
 
 def test_a_header_that_was_written_to_a_pipe_says_no_length_and_what_is_there_is_read(tmp_path: Path) -> None:

@@ -328,5 +328,7 @@ def test_lines_that_cannot_be_said_are_named(tmp_path: Path) -> None:
         script.read(written(tmp_path, "one", "two", "One!"))
     with pytest.raises(DataError, match=r"lines.txt:2 should be the text to say, a tab, and its translation"):
         script.read(written(tmp_path, "one\teins", "two", "three\tdrei"), translated=True)
+    with pytest.raises(DataError, match=r"lines.txt:1 has a tab, .* if that is a translation, give --task translate"):
+        script.read(written(tmp_path, "one\teins", "two\t", "three"))
     with pytest.raises(DataError, match="and 2 lines more"):
         script.read(written(tmp_path, *(f"{i},5" for i in range(12))))

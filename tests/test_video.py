@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
+import tarfile
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -18,7 +20,7 @@ from PIL import Image as Picture
 
 import regard
 from regard.data.examples import Example, read_files
-from regard.data.modalities.clips import check_clip, chosen, clip_digest, count_frames, read_clip
+from regard.data.modalities.clips import check_clip, chosen, clip_digest, clip_size, count_frames, read_clip
 from regard.data.modalities.video import FrameBox, Video
 from regard.errors import DataError
 from regard.models.stems import Elements
@@ -46,9 +48,11 @@ def in_array(place: Path, pictures: NDArray[Any], **more: Any) -> Path:
     return place
 
 
-def in_file(place: Path, pictures: NDArray[np.uint8], codec: str = "ffv1", pixels: str = "bgr0") -> Path:
+def in_file(
+    place: Path, pictures: NDArray[np.uint8], codec: str = "ffv1", pixels: str = "bgr0", **options: str
+) -> Path:
     av = pytest.importorskip("av")
-    with av.open(str(place), "w") as container:
+    with av.open(str(place), "w", options=options) as container:
         stream = container.add_stream(codec, rate=5)
         stream.height, stream.width = pictures.shape[1:3]
         stream.pix_fmt = pixels
@@ -84,6 +88,60 @@ def test_evenly_spaced_frames_are_read_from_every_kind(tmp_path: Path, kind: str
     before = clip_digest(path)
     assert before == clip_digest(path)
     assert read_clip(path, 4, 2).shape == (2, 3 * 4 * 4)
+
+
+@pytest.mark.parametrize("kind", ["array", "file"])
+def test_a_video_in_an_archive_is_that_video(tmp_path: Path, kind: str) -> None:
+    path = in_array(tmp_path / "a.npz", frames(9)) if kind == "array" else in_file(tmp_path / "a.mkv", frames(9))
+    content, name = path.read_bytes(), path.name
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(path, name)
+    np.savez(tmp_path / "x.npz", data=np.frombuffer(content, np.uint8), offsets=np.array([0, len(content)]))
+    (tmp_path / "x.tsv").write_text(f"x.tar::{name}\ta cat\n")
+    (example,) = read_files(str(tmp_path / "x.tsv"), sides_of("video").form)
+    for field in (f"{tmp_path}/x.npz::0", example.source):
+        check_clip(field)
+        assert (count_frames(field), clip_size(field)[:3]) == (9, (9, SIDE, SIDE))
+        np.testing.assert_array_equal(read_clip(field, SIDE, 5), read_clip(path, SIDE, 5))
+    before = clip_digest(example.source)
+    with tarfile.open(tmp_path / "x.tar", "a") as archive:
+        archive.add(path, "other")
+    assert clip_digest(example.source) not in ("missing", before)
+    with pytest.raises(DataError, match=r"x\.tar holds no 'b\.mp4'"):
+        check_clip(tmp_path / "x.tar::b.mp4")
+
+
+def test_a_video_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    first = {"movflags": "faststart"}  # what the header says, before the pictures
+    for name, codec, options in (("a.mkv", "mpeg4", {}), ("a.mp4", "mpeg4", first), ("a.avi", "mpeg4", {})):
+        path = in_file(tmp_path / name, frames(30, 32), codec, "yuv420p", **options)
+        content = path.read_bytes()
+        assert count_frames(path) == 30
+        path.write_bytes(content[: len(content) * 3 // 4])
+        with pytest.raises(DataError, match=rf"{name} cannot be read as a video \(it is cut off: it has .* of 6\.0 s"):
+            check_clip(path)
+        with pytest.raises(DataError, match="is cut off"):
+            read_clip(path, SIDE, 4)
+
+
+def test_a_video_that_a_phone_took_upright_is_turned(tmp_path: Path) -> None:
+    """A matrix in the header of its track says how far."""
+    flat = np.zeros((3, 64, 64, 3), np.uint8)
+    flat[:, :32, :32] = 255
+    content = in_file(tmp_path / "a.mp4", flat, "mpeg4", "yuv420p").read_bytes()
+    one = 2**16
+    whole = struct.pack(">9i", one, 0, 0, 0, one, 0, 0, 0, 2**30)
+    at = content.rindex(whole)  # after that of the whole film
+    for (a, b, c, d), where in {
+        (0, one, -one, 0): (0, 1),
+        (-one, 0, 0, -one): (1, 1),
+        (0, -one, one, 0): (1, 0),
+    }.items():
+        turned = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30)
+        (tmp_path / "b.mp4").write_bytes(content[:at] + turned + content[at + len(whole) :])
+        corners = read_clip(tmp_path / "b.mp4", 2, 1).reshape(2, 2, 3).mean(-1)
+        assert corners[where] > 200
+        assert corners.sum() < 300
 
 
 def test_frames_of_a_folder_are_taken_by_name_and_other_files_left_alone(tmp_path: Path) -> None:

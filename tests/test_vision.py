@@ -40,7 +40,7 @@ from regard.training.update import Updater, takes_even
 from regard.training_settings import Training
 from tests import equations as eq
 from tests.conftest import IMAGE_ENCODERS, compiles, gpu, images, redrawn, tiny
-from tests.test_cli import good, refused
+from tests.test_cli import good, refused, run
 from tests.test_equations_recurrent import agree
 from tests.test_equations_recurrent import weights as arrays
 from tests.toy import sides_of
@@ -519,10 +519,48 @@ def test_a_trained_model_reads_pictures_of_another_size(folder: Path, vit: Syste
         100
         * np.mean([larger.generate([str(folder / f"{i}.png")])[0] == ("red" if i % 2 else "blue") for i in range(8)])
     )
+    read_as = ("--set", "source.size=24")
+    assert good("generate", folder / "vit", *read_as, text=f"{source}\n") == larger.generate([source])[0] + "\n"
+    scored = good("score", folder / "vit", folder / "valid.tsv", *read_as).splitlines()
+    sources = [str(folder / f"{i}.png") for i in range(8)]
+    found = larger.score(sources, ["blue", "red"] * 4)
+    assert [float(x) for x in scored] == pytest.approx([x.log_prob for x in found], abs=1e-3)
+    good("explain", folder / "vit", source, *read_as, "-o", folder / "larger.json")
+    assert len(json.loads((folder / "larger.json").read_text())[0]["source"]) == 37
+    out = folder / "out.txt"
+    good("generate", folder / "vit", *read_as, "-o", out, text=f"{source}\n")
+    assert "score takes settings of [source]" in refused("score", folder / "vit", out, "--set", "beam=1")
     said = refused("evaluate", folder / "vit", folder / "valid.tsv", "--set", "source.size=25")
     assert "source.size (25) is not divisible by model.encoder.stem.size (4); try a source.size of 24" in said
     with pytest.raises(ConfigError, match=r"\[model\] is set in training; of a trained model \[source\] alone"):
         regard.load(folder / "vit", settings={"model": {"d_model": 8}})
+
+
+def test_what_cannot_be_explained_of_a_classifier_says_what_can(folder: Path, vit: System, tmp_path: Path) -> None:
+    plain = regard.train(labels(folder, "plain", RESNET))
+    found = plain.explain(str(folder / "0.png"))
+    found.save(tmp_path / "a.html")
+    with pytest.raises(ConfigError, match=r"train one with a Transformer encoder, or write a page \(\.html\), which"):
+        found.save(tmp_path / "a.png")
+    with pytest.raises(ConfigError, match=r"gradient and erasure, which say what each written .* explain by attention"):
+        vit.explain(str(folder / "0.png"), methods=["gradient"])
+    vit.explain(str(folder / "0.png")).save(tmp_path / "a.png")
+
+
+@pytest.mark.usefixtures("vit")
+def test_examples_that_cannot_be_explained_are_named_and_left_out(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "some.tsv"
+    file.write_text(f"gone.png\tred\nno tab\n{folder}/0.png\tblue\n{folder}/1.png\tred\n")
+    done = run("explain", folder / "vit", "--examples", file, "-o", tmp_path / "a.json")
+    assert done.returncode == 0
+    assert len(json.loads((tmp_path / "a.json").read_text())) == 1
+    one, other = done.stderr.splitlines()
+    assert one.startswith(f"regard: {file}:1: no picture {tmp_path}/gone.png")
+    assert one.endswith("; it is left out")
+    assert other.startswith(f"regard: {file}:2 ")
+    file.write_text("gone.png\tred\n")
+    said = refused("explain", folder / "vit", "--examples", file, "-o", tmp_path / "b.json")
+    assert f"{file} has no example that can be explained" in said
 
 
 @pytest.mark.usefixtures("vit")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.checks import check_input, check_model, check_output
-from regard.cli.options import Beam, Device, Force, ModelFolder
-from regard.cli.shared import app, say, writing
-from regard.errors import ConfigError
+from regard.cli.options import Beam, Device, Force, ModelFolder, Settings
+from regard.cli.shared import app, say, search_settings, source_settings, warn, writing
+from regard.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from regard.explain.trace import Explanation
+    from regard.system import System
 
 
 @app.command(short_help="Draw what the model attends to, as a page or a figure.")
@@ -55,6 +60,7 @@ def explain(
         typer.Option("--off", metavar="LAYER:HEAD", help="Switch this attention head off; may be repeated."),
     ] = None,
     beam: Beam = None,
+    settings: Settings = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
@@ -69,19 +75,19 @@ def explain(
         check_input(examples, folders=True)
     check_output(output, force=force)
     import regard
-    from regard.data.examples import read_files
     from regard.explain.trace import save
     from regard.nn.edits import Edits
 
-    system = regard.load(model, device=device)
-    how: dict[str, Any] = {"methods": methods or [], "edits": Edits.off(off or [])}
+    settings, read_as = source_settings(settings)
+    system = regard.load(model, device=device, settings=read_as)
+    how: dict[str, Any] = {"methods": methods or [], "edits": Edits.off(off or []), **search_settings(settings)}
     how |= {} if beam is None else {"beam": beam}
     form = system.task.sides.judged_form
     explained = [system.explain(form.line(text, f"text {i}"), target, **how) for i, text in enumerate(texts, 1)]
     if examples is not None:
-        written = system.config.target.written  # what is predicted is the model's own
-        some = islice(read_files(str(examples), form), count)
-        explained = [system.explain(x, x.target if written else None, **how) for x in some]
+        explained = list(islice(_explained(system, examples, how), count))
+        if not explained:
+            raise DataError(f"{examples} has no example that can be explained")
     for faithful in (x.faithfulness for x in explained if x.faithfulness):
         ranked = sorted(faithful.items(), key=lambda one: -one[1])
         say("faithfulness: " + ", ".join(f"{name} {value:.2f}" for name, value in ranked))
@@ -91,6 +97,18 @@ def explain(
     with writing(output):
         save(explained, output, layer=layer, head=head, grid=grid)
     say(f"wrote {output}")
+
+
+def _explained(system: System, file: Path, how: dict[str, Any]) -> Iterator[Explanation]:
+    """What is explained of each example of a file; of those that cannot be read, a warning says so."""
+    from regard.data.examples import read_files
+
+    written = system.config.target.written  # what is predicted is the model's own
+    for example in read_files(str(file), system.task.sides.judged_form, lambda bad: warn(f"{bad}; it is left out")):
+        try:
+            yield system.explain(example, example.target if written else None, **how)
+        except DataError as error:
+            warn(f"{example.place}: {error}; it is left out")
 
 
 @app.command(short_help="Plot sentence embeddings in the plane.")

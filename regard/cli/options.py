@@ -19,7 +19,11 @@ Output = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of [search], such as search.no_repeat=3."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other setting of [search], such as search.no_repeat=3, or of [source], such as source.size=96.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")]
 Quantization = Annotated[

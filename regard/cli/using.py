@@ -78,6 +78,7 @@ def generate(
     """
     file, output = dash(file), dash(output)
     given = {"beam": beam, "nbest": nbest, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings, read_as = source_settings(settings)
     search = {**search_settings(settings), **{name: value for name, value in given.items() if value is not None}}
     if sample:
         search["sample"] = True
@@ -86,6 +87,8 @@ def generate(
         raise ConfigError("--quantization goes with --engine ctranslate2; here, --set precision=int8")
     if engine == "ctranslate2" and len(folders) > 1:
         raise ConfigError("--with goes with --engine regard; CTranslate2 writes with one model")
+    if engine == "ctranslate2" and read_as:
+        raise ConfigError("--set source.… goes with --engine regard; CTranslate2 reads texts as in training")
     for folder in folders:
         check_model(folder, exported=engine == "ctranslate2")
     check_input(file, *(path for path in (prefixes, phrases) if path is not None))
@@ -93,9 +96,9 @@ def generate(
         from regard.generation import Form, generate_lines
 
         generate_lines(
-            _loaded(folders, engine, quantization, device), folders, file, output, search,
+            _loaded(folders, engine, quantization, device, read_as), folders, file, output, search,
             Form(scores=scores, align=align, json=as_json), prefixes=prefixes, phrases=phrases, pictures=pictures,
-            force=force, warn=warn, quiet=talk.quiet,
+            read_as=read_as, force=force, warn=warn, quiet=talk.quiet,
         )  # fmt: skip
 
 
@@ -108,12 +111,14 @@ def _lines_to(output: Path | None, read: Sequence[Path | None], *, force: bool) 
     return writing(output)
 
 
-def _loaded(folders: list[Path], engine: Engine, quantization: str | None, device: str) -> System:
+def _loaded(
+    folders: list[Path], engine: Engine, quantization: str | None, device: str, read_as: dict[str, Any]
+) -> System:
     """The model to write with, in the engine that is asked for."""
     import regard
 
     if engine == "regard":
-        return regard.load(folders[0], *folders[1:], device=device)
+        return regard.load(folders[0], *folders[1:], device=device, settings=read_as)
     from regard.exchange.ctranslate2 import open_engine
     from regard.system import System
 
@@ -141,12 +146,20 @@ def score(
             help="Read the file as one long text, with the language model's state carried from line to line.",
         ),
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of [source], such as source.size=96."),
+    ] = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
     """Write log p(target given source) of each pair, one per line; for a language model, log p(text)."""
     if stream and len(pairs) != 1:
         raise ConfigError(f"--stream reads one long text, not {len(pairs)} files")
+    others, read_as = source_settings(settings)
+    if others or (stream and read_as):
+        what = "nothing, as with --stream there is no source" if stream else "settings of [source]"
+        raise ConfigError(f"--set {(settings or [])[0]}: score takes {what}")
     output = dash(output)
     check_model(model)
     check_input(*map(dash, pairs), folders=True)
@@ -160,8 +173,8 @@ def score(
             )  # fmt: skip
         else:
             score_lines(
-                model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, device=device, force=force,
-                warn=warn, quiet=talk.quiet,
+                model, files_of(pairs), output, tokens=tokens, perplexity=perplexity, read_as=read_as,
+                device=device, force=force, warn=warn, quiet=talk.quiet,
             )  # fmt: skip
 
 
@@ -200,12 +213,7 @@ def evaluate(
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, one per line.")] = None,
     beam: Beam = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Any other setting of [search], or of [source], such as source.size=96."
-        ),
-    ] = None,
+    settings: Settings = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:

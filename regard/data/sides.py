@@ -50,7 +50,7 @@ class Sides:
             parts.append(part)
         target: Target = TARGETS.get(config.target.kind)(config.target)
         if isinstance(target, TextTarget):
-            target.usual = config.usual_metrics
+            target.usual, target.questioned = config.usual_metrics, config.questioned
             if config.denoises:
                 parts = [Noised(config.sources[0], config.stem(0), target, config.training.objective)]
         if config.spelled:

@@ -201,9 +201,10 @@ class Explanation:
         """The named layer, `rollout` as if it were one, or what to show first: the best one over the source; without
         any, rollout over what there is to draw on; else the first."""
         if not self.layers:
+            writes = "a decoder that attends (context: attention) or a Transformer"
             raise ConfigError(
-                "this model has no attention, so there is none to show; train one with a decoder that attends "
-                "(context: attention) or a Transformer"
+                "this model has no attention, so there is none to draw; train one with "
+                f"{'a Transformer encoder' if self.places else writes}, or write a page (.html), which shows the rest"
             )
         first = ROLLOUT if self.canvas is not None and self.encoder_layers else self.layers[0].name
         wanted = name or self.best or first

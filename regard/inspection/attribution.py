@@ -42,6 +42,7 @@ METHODS: tuple[Method, ...] = ("gradient", "erasure")
 SHARE = 0.2  # of the source, which `faithfulness` leaves out
 AT_ONCE = 2048  # positions of source and target in a batch
 DRAWS = 4  # of each token, for what chance would give
+NONE = "gradient and erasure, which say what each written token depends on, say nothing of it; explain by attention"
 RANDOM = "random"  # the name of that
 
 
@@ -167,7 +168,7 @@ def attributed(
     the source is."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ConfigError(f"no method '{unknown[0]}'; there are: {', '.join(METHODS)}")
-    pair = GatedPair(written_by(task), item, target, explanation)
+    pair = GatedPair(written_by(task, NONE), item, target, explanation)
     found = {"gradient": lambda: pair.gradient().abs(), "erasure": lambda: pair.erasure().clamp(min=0.0)}
     layers = [Layer(method, "cross", _shares(found[method]())[None]) for method in methods]
     explanation = replace(explanation, layers=[*explanation.layers, *layers], best=methods[0])

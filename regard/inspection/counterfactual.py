@@ -37,7 +37,7 @@ class Counterfactual:
 
 def counterfactual(task: Task, field: Field, variants: Sequence[Field], search: Search) -> list[Counterfactual]:
     """Each variant of a source held against it, all in batches. A prompt counts as the source of a language model."""
-    writing, problems = written_by(task), dict[int, str]()
+    writing, problems = written_by(task, "there is no text whose probability could change"), dict[int, str]()
     outputs = writing.outputs([field, *variants], search, problems.__setitem__)
     if not outputs[0]:
         raise ConfigError(f"the source {problems.get(0, 'has no output')}")

@@ -122,10 +122,10 @@ def _refuse(index: int, what: str) -> None:
     raise DataError(f"the source {what}")
 
 
-def written_by(task: Task) -> TextGeneration:
-    """The task, if it writes an output token by token."""
+def written_by(task: Task, otherwise: str = "there is no search to inspect") -> TextGeneration:
+    """The task, if it writes an output token by token; an error says what follows otherwise."""
     if not isinstance(task, TextGeneration):
-        raise ConfigError("this model predicts and does not write token by token, so there is no search to inspect")
+        raise ConfigError(f"this model predicts and does not write token by token, so {otherwise}")
     return task
 
 

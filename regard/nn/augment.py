@@ -33,13 +33,12 @@ class PictureAugmentation(nn.Module):
     def forward(self, source: Ragged) -> Ragged:
         side, rows, device = self.size, source.rows, source.values.device
         x = source.values.reshape(-1, side, side, 3).permute(0, 3, 1, 2).float()
-        which = torch.arange(rows, device=device) if len(x) == rows else source.row  # frames of a video go together
+        frames = source.values.shape[1] == 3 * side * side  # of videos, those of one of which go together
+        which = source.row if frames else torch.arange(rows, device=device)
         settings, count = self.settings, self.settings.randaugment
         drawn = torch.randint(len(OPERATIONS), (count, rows), device=device)
         if settings.probability < 1.0:
-            drawn *= (
-                torch.rand(count, rows, device=device) < settings.probability
-            )  # the first leaves a picture as it is
+            drawn *= torch.rand(count, rows, device=device) < settings.probability  # the first leaves it as it is
         sign = torch.randint(2, (count, rows), device=device) * 2.0 - 1.0
         if settings.crop or settings.flip or settings.resize < 1.0 or count:
             x = transformed(x, self._map(rows, device, drawn, sign)[which])

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from regard.data.modalities.ogg import ogg_fault
 from regard.data.readers.members import open_field, split_span
 from regard.errors import DataError, require
 
@@ -21,7 +22,7 @@ Samples = NDArray[np.int16]
 LARGEST = 2**28  # samples of all channels, or at the rate that is wanted; more are refused before they are decoded
 RATES = (1000, 768_000)  # samples a second; a header that says otherwise is damaged
 _UNKNOWN = 0x7FFF0000  # the least size of a WAV file that stands for none: it was written to a pipe
-_ENDLESS = 2**62  # samples of a FLAC file whose header says none
+_ENDLESS = 2**62  # samples of a FLAC file whose header says none; as many bytes stand for none elsewhere
 _TAPS = 16  # zero crossings of the resampling filter on either side
 
 
@@ -69,7 +70,7 @@ def check_sound(path: str | Path, rate: int = 16000) -> Any:
         opened = open_field(split_span(str(path))[0])
         if isinstance(opened, Path) and not stat.S_ISREG(opened.stat().st_mode):
             raise DataError(f"{path} cannot be read as a recording (it is no file); WAV, FLAC and OGG will do")
-        size, said = _sizes(opened)
+        missing = _missing(opened)
         header = soundfile.info(opened)
     except DataError:
         raise
@@ -96,8 +97,8 @@ def check_sound(path: str | Path, rate: int = 16000) -> Any:
             f"{path} cannot be read as a recording of {(stop - start) / header.samplerate:,.0f} seconds and "
             f"{header.channels} channels: that is more than {LARGEST:,} samples; split it"
         )
-    if said > size + 1:  # some leave a last byte out that only fills up
-        raise DataError(f"{path} is cut off: it has {size:,} of {said:,} bytes")
+    if missing:
+        raise DataError(f"{path} {missing}")
     return header
 
 
@@ -112,15 +113,45 @@ def _frames(path: str | Path, header: Any) -> tuple[int, int]:
     return first, last
 
 
-def _sizes(opened: Path | IO[bytes]) -> tuple[int, int]:
-    """How many bytes a file has, and how many the header of a WAV file says, which its reader does not mind; else 0."""
+def _missing(opened: Path | IO[bytes]) -> str | None:
+    """What is missing of a file, which its reader does not mind, or None."""
     if isinstance(opened, Path):
-        with opened.open("rb") as file:
-            return _sizes(file)
-    start, size = opened.read(12), opened.seek(0, io.SEEK_END)
+        facts = opened.stat()
+        return _missing_of_file(opened, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    start, size = opened.read(40), opened.seek(0, io.SEEK_END)
     opened.seek(0)
-    said = int.from_bytes(start[4:8], "little")
-    return size, said + 8 if start[:4] == b"RIFF" and start[8:] == b"WAVE" and said < _UNKNOWN else 0
+    fault = ogg_fault(opened) if start[:4] == b"OggS" else None
+    opened.seek(0)
+    if (said := _said(start)) > size + 1:  # some leave a last byte out that only fills up
+        return f"is cut off: it has {size:,} of {said:,} bytes"
+    return fault and f"{fault}; make or download it again"
+
+
+@lru_cache(maxsize=256)
+def _missing_of_file(path: Path, *changes: int) -> str | None:
+    """It is found once, for as long as the file stays the same: many fields may name spans of it."""
+    with path.open("rb") as file:
+        return _missing(file)
+
+
+def _said(start: bytes) -> int:
+    """How many bytes a file has by its header: WAV, AIFF, AU, RF64 or Wave64; else 0."""
+    little, big, after = int.from_bytes(start[4:8], "little"), int.from_bytes(start[4:8], "big"), start[8:12]
+    match start[:4]:
+        case b"RIFF" if after == b"WAVE":
+            return little + 8 if little < _UNKNOWN else 0
+        case b"FORM":
+            return big + 8 if big < _UNKNOWN else 0
+        case b".snd":
+            samples = int.from_bytes(after, "big")
+            return big + samples if samples < _UNKNOWN else 0
+        case b"RF64" if start[12:16] == b"ds64":
+            said = int.from_bytes(start[20:28], "little") + 8
+        case b"riff":
+            said = int.from_bytes(start[16:24], "little")
+        case _:
+            return 0
+    return said if said < _ENDLESS else 0
 
 
 def _unreadable(path: str | Path, error: Exception) -> DataError:

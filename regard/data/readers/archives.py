@@ -7,7 +7,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,6 +51,16 @@ class Members:
     places: Mapping[str, int]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    several: Collection[str] = ()  # names that more than one of them has
+
+    @staticmethod
+    def of(names: Iterable[str], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Members:
+        """Members in order, with their names."""
+        places, several = dict[str, int](), set[str]()
+        for number, name in enumerate(map(plain, names)):
+            if places.setdefault(name, number) != number:
+                several.add(name)
+        return Members(places, starts, sizes, several)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -58,6 +68,11 @@ class Members:
     def find(self, name: str) -> tuple[int, int] | None:
         """Where a member starts, and how many bytes it has."""
         number = self.places.get(plain(name))
+        if plain(name) in self.several:
+            raise ValueError(
+                f"several files in it are called '{name[:200]}', so that the name does not say which is meant; write "
+                "it anew with a name for each (an .npz may leave 'names' out)"
+            )
         if number is None and not self.places and re.fullmatch("[0-9]{1,12}", name) and int(name) < len(self):
             number = int(name)  # members without names are numbered
         return None if number is None else (int(self.starts[number]), int(self.sizes[number]))
@@ -72,14 +87,13 @@ def plain(name: str) -> str:
 def _members(archive: Path, *changes: int) -> Members:
     if archive.suffix == ".npz":
         return Shard(archive).members
-    places: dict[str, int] = {}
-    starts, sizes = list[int](), list[int]()
+    names, starts, sizes = list[str](), list[int](), list[int]()
     for member in tar_members(archive):
         if member.isfile():
-            places[plain(member.name)] = len(starts)
+            names.append(member.name)
             starts.append(member.offset_data)
             sizes.append(member.size)
-    return Members(places, np.array(starts, np.int64), np.array(sizes, np.int64))
+    return Members.of(names, np.array(starts, np.int64), np.array(sizes, np.int64))
 
 
 def tar_members(archive: Path) -> Iterator[tarfile.TarInfo]:
@@ -141,8 +155,7 @@ class Shard:
             raise DataError(f"{self.path} has 'offsets' that should rise from 0 to {total}, the size of its data")
         if names is not None and len(names) != len(bounds) - 1:
             raise DataError(f"{self.path} has {len(names)} names for {len(bounds) - 1} files")
-        places = {} if names is None else {plain(str(name)): i for i, name in enumerate(names)}
-        return Members(places, start + bounds[:-1], np.diff(bounds))
+        return Members.of(() if names is None else map(str, names), start + bounds[:-1], np.diff(bounds))
 
     def _data(self) -> tuple[int, int]:
         """Where in the file the bytes begin, and how many they are."""

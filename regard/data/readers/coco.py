@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from regard.data.examples import Example
@@ -26,12 +26,12 @@ class Layout(JsonFile):
         if not pictures:
             raise DataError(f"{self.path} has no 'images' with 'id' and 'file_name', as COCO's captions have")
         split = self.path.name.partition(".")[0].rpartition("_")[2]  # captions_train2014.json
-        before = find_pictures(self.path, self.form, pictures.values(), (split, "images"))
+        place_of = find_pictures(self.path, self.form, pictures.values(), (split, "images"))
         number = -1
         for number, record in elements(self.path, "annotations"):
             place = f"{self.path}:annotations[{number}]"
             try:
-                example = self._example(record, pictures, before, place)
+                example = self._example(record, pictures, place_of, place)
             except BadLine as bad:
                 tell(bad, on_bad)
             else:
@@ -39,7 +39,7 @@ class Layout(JsonFile):
         if number < 0:
             raise DataError(f"{self.path} has no 'annotations', as COCO's captions have")
 
-    def _example(self, record: Any, pictures: dict[Any, str], before: str, place: str) -> Example:
+    def _example(self, record: Any, pictures: dict[Any, str], place_of: Callable[[str], str], place: str) -> Example:
         if not isinstance(record, dict) or not isinstance(record.get("caption"), str):
             raise BadLine(place, "malformed", "has no 'caption'; is it a file of captions?")
         number = record.get("image_id")
@@ -50,4 +50,4 @@ class Layout(JsonFile):
             record["caption"].encode()
         except UnicodeEncodeError:
             raise BadLine(place, "malformed", "has a 'caption' with half a character") from None
-        return self.example(before + name, " ".join(record["caption"].splitlines()), place)
+        return self.example(place_of(name), " ".join(record["caption"].splitlines()), place)

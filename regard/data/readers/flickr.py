@@ -48,7 +48,7 @@ class Layout(Reader):
         if not some:
             named = "" if wanted is None else f" of a picture that {self.paths[1]} names"
             raise DataError(f"{self.path} has no line such as 'name.jpg#0', a tab and a sentence{named}")
-        before = find_pictures(self.path, self.form, some, USUAL)
+        place_of = find_pictures(self.path, self.form, some, USUAL)
 
         def parse(line: str, place: str) -> Example | None:
             match = CAPTION.fullmatch(line)
@@ -57,6 +57,6 @@ class Layout(Reader):
                 raise BadLine(place, "malformed" if line.strip() else "blank", what)
             if wanted is not None and match[1] not in wanted:
                 return None
-            return self.example(before + match[1], match[3], place)
+            return self.example(place_of(match[1]), match[3], place)
 
         yield from (x for x in each_line(self.path, numbered(self.path), parse, on_bad) if x is not None)

@@ -53,9 +53,12 @@ class Layout(Reader):
             member = str(number if names is None else names[number])
             place = f"{path}:{member}"
             source = f"{path.absolute()}{BETWEEN}{member}"
-            texts = [str(x) for x in np.atleast_1d(targets[number]).tolist()]
+            own = np.atleast_1d(targets[number])
+            texts = [str(x) for x in own.tolist()]
             for text in [x for x in texts if x] or [""]:
                 try:
+                    if own.dtype.kind == "f" and not np.isfinite(own).all():
+                        raise BadLine(place, "malformed", f"has the label {text}, which is no number")
                     example = self.example(source, text, place)
                 except BadLine as bad:
                     tell(bad, on_bad)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -103,20 +104,21 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry).is_dir())
 
 
-def find_pictures(path: Path, form: Form, names: Iterable[str], usual: Sequence[str]) -> str:
+def find_pictures(path: Path, form: Form, names: Iterable[str], usual: Sequence[str]) -> Callable[[str], str]:
     """Where the pictures are that a file of captions names: `data.root` (a folder, or an archive that holds them), the
-    file's folder, or a folder beside it with one of the `usual` names. What stands before their names is returned."""
+    file's folder, or a folder beside it with one of the `usual` names; of these, the one that has most of them. What
+    makes a path of a name is returned."""
     some = list(islice(names, TRIED))
     if form.root is not None:
         folders = [form.root, *(form.root / name for name in usual)]
     else:
         here = path.parent
         folders = [here, *(here / name for name in usual), *(here.parent / name for name in usual)]
-    for folder in folders:
-        if folder.suffix in (".tar", ".npz") and folder.is_file():
-            return f"{folder.absolute()}{BETWEEN}"
-        if any((folder / name).is_file() for name in some):
-            return f"{folder.absolute()}/"
+    if folders[0].suffix in (".tar", ".npz") and folders[0].is_file():
+        return f"{folders[0].absolute()}{BETWEEN}".__add__
+    held = [sum((folder / name).is_file() for name in some) for folder in folders]
+    if any(held):
+        return partial(os.path.join, folders[held.index(max(held))].absolute())
     looked = ", ".join(str(folder) for folder in folders if folder.is_dir()) or "no folder"
     raise DataError(
         f"{path} names pictures such as {some[0] if some else 'none'}, and they are not in {looked}; set data.root to "

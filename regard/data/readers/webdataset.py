@@ -121,7 +121,7 @@ def _samples(path: Path, texts: Collection[str]) -> Iterator[tuple[str, Parts]]:
             if not member.isfile() or not dot or not stem:
                 continue
             here = f"{folder}/{stem}" if folder else stem
-            if here != key and parts:
+            if parts and (here != key or ending in parts):
                 yield key, parts
                 parts = {}
             key = here

@@ -56,6 +56,11 @@ def read(path: Path, *, translated: bool = False) -> list[Line]:
         try:
             if translated and (len(columns) != 2 or not columns[1].strip()):
                 raise ValueError("should be the text to say, a tab, and its translation")
+            if not translated and "\t" in text.strip():
+                raise ValueError(
+                    "has a tab, and all of a line is said; leave out what follows or, if that is a translation, give "
+                    "--task translate"
+                )
             translation = columns[1].strip() if translated else None
             line = Line(place, *_words(columns[0] if translated else text), translation)
         except ValueError as error:

@@ -64,6 +64,7 @@ class TextTarget(Target):
     sampling = 0.0
     casing: Casing | None = None  # where outputs get their capitals back
     usual: Sequence[str] = TextTargetSettings.usual  # metrics, where the settings name none
+    questioned = False  # it may be the answer of several people to a question about a picture
 
     @property
     def form(self) -> TextForm:
@@ -120,5 +121,6 @@ class TextTarget(Target):
         ours, theirs = [clean(x) for x in outputs], [clean(x) for x in references]
         more = [[None if x is None else clean(x) for x in texts] for texts in scoring.references]
         scoring = replace(scoring, references=more)
-        wanted = self.usual if self.settings.metrics is None else self.settings.metrics
+        answers = ("vqa",) if self.questioned and scoring.references else ()
+        wanted = [*self.usual, *answers] if self.settings.metrics is None else self.settings.metrics
         return {name: measure(name, ours, theirs, scoring) for name in wanted}
