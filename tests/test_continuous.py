@@ -357,6 +357,24 @@ def test_a_state_begun_by_a_recording_can_be_put_in_place() -> None:
         assert state.origin is None
 
 
+def test_a_recorded_batch_of_which_half_has_left_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "ROOM", 32)
+    model, batch = network("transformer-rotary"), SharedBatch[int](network("transformer-rotary").step, CPU, Pool())
+    source = draw([3] * 16, 11, seed=5)
+    with torch.inference_mode():
+        batch.add(
+            model.start(source), [Group(Asked("greedy", 9 if i < 3 else 2, (), 3 * i).search(), [i]) for i in range(16)]
+        )
+        rows = list[int]()
+        while batch.members:
+            batch.launch()
+            rows.append(len(batch.state.caches[0]))
+            batch.collect()()
+    assert rows[0] == 16
+    assert rows[-1] == 8
+    assert len(rows) < 12
+
+
 def test_a_cache_is_no_longer_than_the_longest_row() -> None:
     """Requests come and go for as long as many of them take; slots that no row uses any more are dropped."""
     model: Any = tiny(("lstm-uni", "transformer-rotary"))
@@ -888,6 +906,41 @@ def test_an_error_in_what_arrives_fails_those_it_concerns_and_the_engine_goes_on
     while engine.turn():
         pass
     same(second.outputs, alone(model, Work("alpha", plain)))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_listener_may_cancel_others_as_it_hears_of_a_failure(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker does with the other inputs of a request, of which one has failed."""
+    model = system()
+    engine, plain = new_engine(model.task, budget=10**4), model.search_settings(beam=2, min_length=6)
+    assert isinstance(engine, ContinuousEngine)
+    tickets = list[int]()
+
+    class Selfish(Heard):
+        def failed(self, error: RegardError) -> None:
+            super().failed(error)
+            for ticket in tickets:
+                engine.cancel(ticket)
+
+    def gone(*_: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    heard, last = [Selfish(), Selfish()], Heard()
+    tickets += [engine.submit(Work("alpha", plain), one) for one in heard]
+    with monkeypatch.context() as patch:
+        if begun:
+            engine.turn()
+            (batch,) = engine.batches.values()
+            batch.step = gone
+        else:
+            patch.setattr(type(model.task), "incremental", gone)
+        while engine.turn():
+            pass
+    assert [one.error is None for one in heard] == [False, True]
+    engine.submit(Work("alpha", plain), last)
+    while engine.turn():
+        pass
+    same(last.outputs, alone(model, Work("alpha", plain)))
 
 
 def test_a_request_that_cannot_be_begun_disturbs_no_other() -> None:

@@ -264,7 +264,8 @@ class ContinuousEngine(Engine):
                 self._fail(jobs[0], error)
             else:  # which of them it was shows when each is by itself
                 for job in jobs:
-                    self._begin(key, [job])
+                    if job.ticket in self.jobs:  # a listener may have cancelled it as it heard of another
+                        self._begin(key, [job])
             return
         graphs = None if search.contrastive else self._recorded(key)
         batch = self.batches.setdefault(key, SharedBatch(step, task.device, graphs))
@@ -291,7 +292,8 @@ class ContinuousEngine(Engine):
             finished, settled = finding(), settling()
         except Exception as error:
             for ticket in members:
-                self._fail(self.jobs[ticket], error)
+                if ticket in self.jobs:  # another listener may have cancelled it as it heard of this
+                    self._fail(self.jobs[ticket], error)
             batch.clear()
             return
         for ticket, found in finished:
