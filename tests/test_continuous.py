@@ -26,12 +26,13 @@ from regard.nn import graphs as graphs_module
 from regard.nn.graphs import Graphs, tensors
 from regard.nn.rows import Grouping, Part, Together
 from regard.search import continuous
-from regard.search.beam import beam_search, new_beam_search
+from regard.search.beam import BeamSearch, beam_search, new_beam_search
 from regard.search.continuous import Group, SharedBatch
 from regard.search.ensemble import Ensemble
 from regard.search.incremental import IncrementalSearch
 from regard.search.limits import Hypothesis, Limits
 from regard.search.sample import Sampling, line_keys, sample
+from regard.search.stepper import LazyStart, recorded_start
 from regard.serving.engine import PATIENCE, BatchEngine, ContinuousEngine, Engine, new_engine
 from regard.serving.work import Size, Work
 from regard.system import System, load
@@ -279,6 +280,99 @@ def test_what_joins_a_recorded_batch_takes_the_places_of_what_left(name: str, mo
             assert [h.log_prob for h in hypotheses] == pytest.approx([h.log_prob for h in expected], abs=1e-4)
     assert not batch.groups
     assert laid_out < 20  # for 60 joins
+
+
+def test_prompts_of_different_lengths_join_a_recorded_batch_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shorter of them begin with empty slots in their places too."""
+    monkeypatch.setattr(continuous, "ROOM", 32)
+    model, choice, found = network("transformer-rotary"), drawn("prompts"), dict[int, list[Hypothesis]]()
+    given, joined = asked(12, choice, ("greedy",)), list[bool]()
+    source, batch = draw([6, 1, 3, 0] * 3, 11, seed=5), SharedBatch[int](model.step, CPU, Pool())
+    with torch.inference_mode():
+        for i in range(0, 12, 4):
+            some = list(range(i, i + 4))
+            state = model.start(source.select(torch.tensor(some)))
+            batch.add(state, [Group(given[j].search(), [j]) for j in some])
+            room = batch.room
+            found |= batch.turn()
+            joined.append(batch.room == room - 1)
+        while batch.members:
+            found |= batch.turn()
+        for i, one in enumerate(given):
+            expected = one.alone(model, source.select(torch.tensor([i])))
+            assert [h.tokens for h in found[i]] == [h.tokens for h in expected]
+            assert [h.log_prob for h in found[i]] == pytest.approx([h.log_prob for h in expected], abs=1e-4)
+    assert any(joined)  # in place
+
+
+def test_samples_have_no_more_room_than_the_longest_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many have come one after the other in the places of those that left."""
+    monkeypatch.setattr(continuous, "ROOM", 8)
+    model, joined, wide = network("transformer-rotary"), 0, list[int]()
+    source, batch = draw([3] * 4, 11, seed=5), SharedBatch[int](model.step, CPU, Pool())
+    with torch.inference_mode():
+        for _ in range(120):
+            while len(batch.members) < 6:
+                one = Asked("sample", 5 + joined % 3, (), joined)
+                state = model.start(source.select(torch.tensor([joined % 4])))
+                batch.add(state, [Group(one.search(), [joined])])
+                joined += 1
+            batch.launch()
+            (group,) = batch.groups
+            assert isinstance(group.search, Sampling)
+            wide.append(group.search.written.shape[2])
+            batch.collect()()
+    assert joined > 60
+    assert max(wide) < 60
+
+
+def test_what_is_over_may_idle_for_longer_than_its_board_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sequences are banned too, for which the last tokens are looked up."""
+    monkeypatch.setattr(continuous, "ROOM", 32)
+    model, found = network("transformer-rotary"), dict[int, list[Hypothesis]]()
+    source, batch = draw([3] * 7, 11, seed=5), SharedBatch[int](model.step, CPU, Pool())
+
+    def group(i: int) -> Group[int]:
+        limits = Limits(torch.tensor([64]), BEGIN, END, forbidden=(0, 1), shortest=64, banned=((4, 5),))
+        options: dict[str, Any] = {"penalty": "none", "alpha": 1.0, "stop": "heuristic", "counted": 0}
+        return Group(new_beam_search(limits, width=1, nbest=1, **options), [i])
+
+    with torch.inference_mode():
+        batch.add(model.start(source.select(torch.tensor([0]))), [group(0)])
+        for _ in range(30):
+            batch.turn()
+        batch.add(model.start(source), [group(i) for i in range(1, 8)])
+        while batch.members:
+            found |= batch.turn()
+    assert [h.tokens for h in found[0]] == [h.tokens for h in found[1]]
+
+
+def test_a_state_begun_by_a_recording_can_be_put_in_place() -> None:
+    """Whether its sources were filled up to one of few numbers or are as many."""
+    model = network("transformer-rotary")
+    for count in (7, 8):
+        lazy = LazyStart(lambda source: model.decoder.alone(len(source)), draw([1] * count, 11, seed=5), CPU, 64)
+        state = recorded_start(lazy, Pool(filled=True), "start")
+        assert len(state.caches[0]) == count
+        assert state.origin is None
+
+
+def test_a_recorded_batch_of_which_half_has_left_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "ROOM", 32)
+    model, batch = network("transformer-rotary"), SharedBatch[int](network("transformer-rotary").step, CPU, Pool())
+    source = draw([3] * 16, 11, seed=5)
+    with torch.inference_mode():
+        batch.add(
+            model.start(source), [Group(Asked("greedy", 9 if i < 3 else 2, (), 3 * i).search(), [i]) for i in range(16)]
+        )
+        rows = list[int]()
+        while batch.members:
+            batch.launch()
+            rows.append(len(batch.state.caches[0]))
+            batch.collect()()
+    assert rows[0] == 16
+    assert rows[-1] == 8
+    assert len(rows) < 12
 
 
 def test_a_cache_is_no_longer_than_the_longest_row() -> None:
@@ -790,6 +884,63 @@ def test_an_error_of_the_network_fails_those_it_concerns_and_the_engine_goes_on(
     while engine.turn():
         pass
     same(second.outputs, alone(model, Work("alpha", plain)))
+
+
+def test_an_error_in_what_arrives_fails_those_it_concerns_and_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = system()
+    engine, first, second = new_engine(model.task, budget=10**4), Heard(), Heard()
+    plain = model.search_settings(beam=2)
+
+    def gone() -> Any:
+        raise RuntimeError("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BeamSearch, "results", lambda search, sources: gone)
+        engine.submit(Work("alpha", plain), first)
+        while engine.turn():
+            pass
+    assert str(first.error) == "decoding failed (RuntimeError: the device is gone)"
+    engine.submit(Work("alpha", plain), second)
+    while engine.turn():
+        pass
+    same(second.outputs, alone(model, Work("alpha", plain)))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_listener_may_cancel_others_as_it_hears_of_a_failure(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker does with the other inputs of a request, of which one has failed."""
+    model = system()
+    engine, plain = new_engine(model.task, budget=10**4), model.search_settings(beam=2, min_length=6)
+    assert isinstance(engine, ContinuousEngine)
+    tickets = list[int]()
+
+    class Selfish(Heard):
+        def failed(self, error: RegardError) -> None:
+            super().failed(error)
+            for ticket in tickets:
+                engine.cancel(ticket)
+
+    def gone(*_: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    heard, last = [Selfish(), Selfish()], Heard()
+    tickets += [engine.submit(Work("alpha", plain), one) for one in heard]
+    with monkeypatch.context() as patch:
+        if begun:
+            engine.turn()
+            (batch,) = engine.batches.values()
+            batch.step = gone
+        else:
+            patch.setattr(type(model.task), "incremental", gone)
+        while engine.turn():
+            pass
+    assert [one.error is None for one in heard] == [False, True]
+    engine.submit(Work("alpha", plain), last)
+    while engine.turn():
+        pass
+    same(last.outputs, alone(model, Work("alpha", plain)))
 
 
 def test_a_request_that_cannot_be_begun_disturbs_no_other() -> None:

@@ -266,7 +266,8 @@ class Limits:
         begun, last = self._banned[:, :-1], self._banned[:, -1]
         back = torch.arange(begun.shape[1] - 1, -1, -1, device=written.device)
         place = (length[:, None, None] - back).expand(*written.shape[:2], -1)
-        tail = written.gather(-1, place.clamp(min=0)).masked_fill(place < 0, -2)  # -2: before the first token
+        # What is over may go on behind the last place, and nobody reads it; -2: before the first token.
+        tail = written.gather(-1, place.clamp(0, written.shape[-1] - 1)).masked_fill(place < 0, -2)
         complete = ((tail.unsqueeze(-2) == begun) | (begun < 0)).all(-1)  # (sources, width, sequences)
         barred = torch.where(complete, -math.inf, math.inf).to(log_probs.dtype)
         log_probs.scatter_reduce_(-1, last.expand_as(complete), barred, "amin")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.nn.graphs import Graphs
 from regard.search.incremental import IncrementalSearch, drive
 from regard.search.limits import Hypothesis, Limits
 from regard.search.stepper import Stepper, scoring, started
@@ -127,6 +128,12 @@ class Sampling(IncrementalSearch):
         self.keys, self.written, self.log_prob, self.ended = (
             x[stay] for x in (self.keys, self.written, self.log_prob, self.ended)
         )
+
+    def fixed(self, sources: Tensor, graphs: Graphs) -> None:
+        """With no more room than the samples that go on need: those that are put in place do not lengthen it."""
+        self.keep(sources)
+        self.longest = int(self.length.max())
+        self.written = F.pad(self.written, (0, self.longest + 16 - self.written.shape[2]), value=self.limits.eos)
 
     def put(self, places: Tensor, other: Sampling) -> bool:
         wider = self.written.shape[2] - other.written.shape[2]

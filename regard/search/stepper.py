@@ -82,4 +82,4 @@ def recorded_start(lazy: LazyStart, graphs: Graphs, key: Hashable) -> Any:
         return lazy.start(replace(own))  # of which nothing is worked out yet
 
     state = cloned(graphs.recording(("start", key), start, source, often=True)())
-    return state.select(rows, rows)
+    return state if len(source) == len(rows) else state.select(rows, rows)

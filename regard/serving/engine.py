@@ -264,7 +264,8 @@ class ContinuousEngine(Engine):
                 self._fail(jobs[0], error)
             else:  # which of them it was shows when each is by itself
                 for job in jobs:
-                    self._begin(key, [job])
+                    if job.ticket in self.jobs:  # a listener may have cancelled it as it heard of another
+                        self._begin(key, [job])
             return
         graphs = None if search.contrastive else self._recorded(key)
         batch = self.batches.setdefault(key, SharedBatch(step, task.device, graphs))
@@ -285,15 +286,17 @@ class ContinuousEngine(Engine):
         wanted = {ticket for ticket in self.streams if self.jobs[ticket].listener.wants(now)}
         members = batch.members  # those that were over as something failed among them
         try:
-            finished = batch.collect()
-            settled = batch.settled(wanted) if wanted else list
+            finding = batch.collect()
+            settling = batch.settled(wanted) if wanted else list
             batch.launch()
+            finished, settled = finding(), settling()
         except Exception as error:
             for ticket in members:
-                self._fail(self.jobs[ticket], error)
+                if ticket in self.jobs:  # another listener may have cancelled it as it heard of this
+                    self._fail(self.jobs[ticket], error)
             batch.clear()
             return
-        for ticket, found in finished():
+        for ticket, found in finished:
             job = self._remove(ticket)
             if job is None or job.request is None:  # another listener has just cancelled it
                 continue
@@ -303,7 +306,7 @@ class ContinuousEngine(Engine):
                 job.listener.failed(as_told(error))
             else:
                 job.listener.done(outputs)
-        for ticket, tokens in settled():
+        for ticket, tokens in settled:
             job = self.jobs.get(ticket)
             if job is not None and len(tokens) > job.told:
                 job.told = len(tokens)
