@@ -170,6 +170,9 @@ class Pool(Graphs):
         self.captured += 1
         return replay
 
+    def like(self) -> Graphs:
+        return Pool(filled=self.filled)
+
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,20 +360,20 @@ def test_a_state_begun_by_a_recording_can_be_put_in_place() -> None:
         assert state.origin is None
 
 
-def test_a_recorded_batch_of_which_half_has_left_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_batch_of_which_most_has_left_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuous, "ROOM", 32)
     model, batch = network("transformer-rotary"), SharedBatch[int](network("transformer-rotary").step, CPU, Pool())
-    source = draw([3] * 16, 11, seed=5)
+    source = draw([3] * 32, 11, seed=5)
     with torch.inference_mode():
         batch.add(
-            model.start(source), [Group(Asked("greedy", 9 if i < 3 else 2, (), 3 * i).search(), [i]) for i in range(16)]
+            model.start(source), [Group(Asked("greedy", 9 if i < 3 else 2, (), 3 * i).search(), [i]) for i in range(32)]
         )
         rows = list[int]()
         while batch.members:
             batch.launch()
             rows.append(len(batch.state.caches[0]))
             batch.collect()()
-    assert rows[0] == 16
+    assert rows[0] == 32
     assert rows[-1] == 8
     assert len(rows) < 12
 

@@ -126,8 +126,6 @@ class RecurrentState:
             return False
         for own, given in ((self.carry, other.carry), (self.fed, other.fed)):
             own.index_copy_(0, rows, given[whose])
-        if self.at is not None and other.at is not None:
-            self.at.index_copy_(0, rows, other.at[whose])
         return True
 
 

@@ -72,11 +72,12 @@ class Group(Generic[M]):
 
     @property
     def shrinks(self) -> bool:
-        """Whether it would have fewer sources if it was laid out anew, and brought up to one of few numbers."""
-        return bucket(max(len(self.members) - len(self.gone), 1), 2, LEAST) < self.sources
+        """Whether it would have at most a quarter of its sources if it was laid out anew. (At half, one that comes and
+        goes would have all laid out anew each time.)"""
+        return 4 * bucket(max(len(self.members) - len(self.gone), 1), 2, LEAST) <= self.sources
 
     def take(self, places: Sequence[int], other: Group[M]) -> None:
-        """Take in what the sources of another stand for, in these of the places that are `free`, the first first."""
+        """Take in what the sources of another stand for, in `places`, which are the first of those that are free."""
         self.gone.difference_update(places)
         self.gone.update(places[i] for i in other.gone)
         for place, member in zip(places, other.members, strict=True):

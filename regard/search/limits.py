@@ -156,7 +156,7 @@ class Limits:
             length = torch.tensor([written.shape[-1] - 1], device=written.device)
         token, value = self.restrict(log_probs, written, length)
         forced = (token >= 0)[:, None, None]
-        if forced.any():
+        if forced.is_cuda or forced.any():  # to ask a GPU takes longer
             index = token.clamp(min=0)[:, None, None].expand(*log_probs.shape[:2], 1)
             value = torch.where(forced, value.unsqueeze(-1), log_probs.gather(-1, index))
             log_probs.masked_fill_(forced, -math.inf).scatter_(-1, index, value)
