@@ -543,8 +543,10 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     assert (found["stop"], found["repetition_penalty"], found["at_limit"]) == ("early", 1.3, "forced")
     assert told == ["eos_token_id [9]"]
     sampled, told = search_settings(
-        Given(tmp_path, {"do_sample": True, "top_p": 0.9}, {"max_new_tokens": 9}, {}), NATIVE, 64
+        Given(tmp_path, {"do_sample": True, "top_p": 0.9, "max_new_tokens": 9}, {}, {}), NATIVE, 64
     )
+    both = Given(tmp_path, {"num_beams": 5, "no_repeat_ngram_size": 3}, {"max_new_tokens": 9}, {})
+    assert search_settings(both, NATIVE, 64)[0]["beam"] == 1, "of config.json transformers takes nothing then"
     assert (sampled["sample"], sampled["top_p"], sampled["top_k"], sampled["max_length"]) == (True, 0.9, 50, 9)
     assert not told
     never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
@@ -673,6 +675,7 @@ def listed(folder: Path, part: Any) -> None:
         ),
         (lambda x: changed(x / "generation_config.json", eos_token_id=10**6), ["it has a mark 1000000"]),
         (lambda x: changed(x / "generation_config.json", suppress_tokens=[10**6]), ["it has a mark 1000000"]),
+        (lambda x: changed(x / "generation_config.json", decoder_start_token_id=[2]), ["is [2], and should be one id"]),
         (lambda x: changed(x / "generation_config.json", bad_words_ids=5), ["bad_words_ids is 5, and should be lists"]),
         (lambda x: reshaped(x, "transformer.h.0.mlp.c_fc.weight"), ["c_fc.weight is (5,), which is no shape that"]),
         (lambda x: listed(x, 5), ["cannot be read as an index of weights"]),

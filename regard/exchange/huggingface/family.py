@@ -52,8 +52,8 @@ class Options(dict[str, Any]):
         value = super().get(name, usual)
         if value is None and type(usual) in (int, float):
             raise ConfigError(
-                f"config.json has {name}: null, and should have a number there, such as {usual}, so this model cannot be "
-                "imported"
+                f"config.json has {name}: null, and should have a number there, such as {usual}, so this model cannot "
+                "be imported"
             )
         return value
 

@@ -112,7 +112,8 @@ def _whisper(config: Config, sizes: tuple[int, int]) -> dict[str, Any]:
     encoder, decoder = model.encoder, model.decoder
     return {
         "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": model.d_model,
-        "dropout": model.dropout, "vocab_size": sizes[1], "activation_function": NAMES[encoder.activation], "num_mel_bins": getattr(encoder.stem, "mels", 80),
+        "dropout": model.dropout, "vocab_size": sizes[1], "activation_function": NAMES[encoder.activation],
+        "num_mel_bins": getattr(encoder.stem, "mels", 80),
         "max_source_positions": getattr(encoder.stem, "frames", 3000) // 2, "max_target_positions": model.max_positions,
         **{
             f"{side}_{name}": value
