@@ -376,6 +376,116 @@ def test_whisper_reads_more_than_it_writes_and_its_keys_need_no_bias(tmp_path: P
     assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.state_dict().items())
 
 
+SIGNS = ["<|startoftranscript|>", "<|en|>", "<|de|>", "<|yue|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>",
+         "<|nospeech|>", "<|notimestamps|>"]  # fmt: skip
+
+
+def whisper(folder: Path, **generation: Any) -> tuple[Any, dict[str, int]]:
+    """A Whisper that hears three languages, its tokenizer beside it; and the ids of its marks."""
+    published.byte_level(folder, "gpt2", old=True)
+    tokenizer = transformers.WhisperTokenizer.from_pretrained(folder, extra_special_tokens=SIGNS)
+    tokenizer.save_pretrained(folder)
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SIGNS}
+    marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    marks["decoder_start_token_id"] = ids["<|startoftranscript|>"]
+    sizes = {**OTHERS[-1][3], "num_mel_bins": 80, "max_source_positions": 50, "vocab_size": len(tokenizer)}
+    model = drawn(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**{**sizes, **marks})))
+    said = {
+        "no_timestamps_token_id": ids["<|notimestamps|>"], "return_timestamps": False, "max_length": 12, **marks,
+        "suppress_tokens": [5], "begin_suppress_tokens": [6], "prev_sot_token_id": ids["<|startofprev|>"],
+    }  # fmt: skip
+    published.quietly(model.save_pretrained, folder)
+    transformers.WhisperFeatureExtractor(chunk_length=1).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({**said, **generation}))
+    return model, ids
+
+
+def several(ids: dict[str, int]) -> dict[str, Any]:
+    """What `generation_config.json` says of a Whisper of several languages."""
+    return {
+        "is_multilingual": True, "lang_to_id": {name: ids[name] for name in SIGNS[1:4]},
+        "task_to_id": {name: ids[f"<|{name}|>"] for name in ("translate", "transcribe")},
+    }  # fmt: skip
+
+
+def heard(folder: Path, sound: Path, **more: Any) -> tuple[list[int], str]:
+    """What `transformers` writes after its marks, as tokens and as text."""
+    processor = published.quietly(transformers.AutoProcessor.from_pretrained, folder)
+    samples = np.frombuffer(sound.read_bytes()[44:], np.int16) / 32768
+    frames = processor(samples, sampling_rate=16000, return_tensors="pt").input_features
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    begun: list[list[int]] = []
+    forward = model.forward
+
+    def seen(*given: Any, **named: Any) -> Any:
+        begun.append(named["decoder_input_ids"][0].tolist())
+        return forward(*given, **named)
+
+    model.forward = seen
+    found = published.quietly(model.generate, frames, **more)
+    written = [i for i in found[0].tolist() if i not in begun[0]]
+    return begun[0], processor.decode(written, skip_special_tokens=True)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    (tmp_path / "a.wav").write_bytes(wav((9000 * np.sin(np.arange(8000) / 9.0)).astype(np.int16), 16000))
+    return tmp_path / "a.wav"
+
+
+def test_whisper_of_one_language_says_once_that_there_are_no_times(tmp_path: Path, sound: Path) -> None:
+    """As the models of English are published: forced, and as the option."""
+    _, ids = whisper(tmp_path / "there")
+    path = tmp_path / "there" / "generation_config.json"
+    changed(path, is_multilingual=False, forced_decoder_ids=[[1, ids["<|notimestamps|>"]]])
+    ours = import_model(tmp_path / "there", tmp_path / "here")
+    begun, text = heard(tmp_path / "there", sound)
+    assert list(ours.task.first) == begun == [ids["<|startoftranscript|>"], ids["<|notimestamps|>"]]
+    assert ours.generate([str(sound)]) == [text]
+
+
+def test_whisper_hears_a_language_that_is_named_and_goes_out_as_it_came(tmp_path: Path, sound: Path) -> None:
+    _, ids = whisper(tmp_path / "there")
+    changed(tmp_path / "there" / "generation_config.json", **several(ids))
+    warned: list[str] = []
+    english = import_model(tmp_path / "there", tmp_path / "en", warn=warned.append)
+    assert "a language that is detected (it is taken to be English" in warned[0]
+    assert english.task.first[1] == ids["<|en|>"]
+    assert "audio to text" in good("import", tmp_path / "there", "-o", tmp_path / "here", "--language", "German")
+    ours = regard.load(tmp_path / "here", device="cpu")
+    begun, text = heard(tmp_path / "there", sound, language="german", task="transcribe")
+    assert list(ours.task.first) == begun
+    assert ours.generate([str(sound)]) == [text]
+    export(ours, tmp_path / "out", to="huggingface")
+    assert heard(tmp_path / "out", sound) == (begun, text), "with nothing said of language or task"
+    before, after = (
+        published.quietly(transformers.AutoProcessor.from_pretrained, tmp_path / x) for x in ("there", "out")
+    )
+    assert type(after.tokenizer).__name__ == "WhisperTokenizer"
+    texts = published.odd_strings(150)
+    assert after.tokenizer(texts)["input_ids"] == before.tokenizer(texts)["input_ids"]
+    import_model(tmp_path / "out", tmp_path / "again", warn=warned.append)
+    assert len(warned) == 1
+    for name in ("model.safetensors", "config.yaml", "tokens.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    for language, mark in (("DE", "<|de|>"), ("<|yue|>", "<|yue|>"), ("cantonese", "<|yue|>")):
+        again = import_model(tmp_path / "there", tmp_path / "named", language=language, force=True)
+        assert again.task.first[1] == ids[mark]
+    with pytest.raises(ModelError, match="it knows no language french; there are de, en, yue, also by English names"):
+        import_model(tmp_path / "there", tmp_path / "x", language="French")
+    changed(tmp_path / "there" / "generation_config.json", task_to_id={})
+    with pytest.raises(ModelError, match=r"generation_config\.json has no task transcribe in task_to_id"):
+        import_model(tmp_path / "there", tmp_path / "x")
+
+
+def test_a_language_goes_with_a_whisper_of_several(made: Get, tmp_path: Path) -> None:
+    assert "a language goes with a Whisper of several languages" in refused(
+        "import", made(gpt2).folder, "-o", tmp_path / "x", "--language", "de"
+    )
+    with pytest.raises(ModelError, match="no model is named; a folder, a checkpoint or a name on the"):
+        import_model("", tmp_path / "x")
+
+
 @whole
 @pytest.mark.parametrize(("kind", "name", "config", "settings"), OTHERS, ids=[case[1] for case in OTHERS])
 def test_others_come_back_too(tmp_path: Path, kind: str, name: str, config: str, settings: dict[str, Any]) -> None:

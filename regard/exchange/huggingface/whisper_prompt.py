@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from regard.data.marks import Marks
+from regard.data.tokenizers.published import FileTokens, Published
+from regard.errors import ConfigError
 from regard.exchange.huggingface.given import Given
 
 SILENT, BEFORE, TASKS = "<|notimestamps|>", "<|startofprev|>", ("transcribe", "translate")
@@ -80,6 +83,17 @@ def _spoken(given: Given, languages: dict[str, Any]) -> int:
     return int(found)
 
 
+def hearing(given: Given, language: str | None) -> Given:
+    """The settings of a model that hears this language, if it is said which."""
+    if language is None:
+        return given
+    if given.kind != "whisper" or not given.generation.get("lang_to_id"):
+        raise ConfigError("a language goes with a Whisper of several languages, and this model is none; leave it out")
+    names = {i: name for name, i in (given.generation.get("task_to_id") or {}).items()}
+    task = given.generation.get("task") or names.get(forced(given).get(2, -1))
+    return replace(given, generation={**given.generation, "language": language, **({"task": task} if task else {})})
+
+
 def detects(given: Given) -> bool:
     """Whether a model is meant to find out itself which language is spoken."""
     named = given.generation.get("language") or forced(given).get(1)
@@ -108,3 +122,8 @@ def whisper_settings(marks: Marks) -> dict[str, Any]:
     if spoken is not None:
         found |= {"lang_to_id": languages, "task_to_id": tasks, "language": spoken, "task": task}
     return found
+
+
+def knows_whisper(tokens: Published) -> bool:
+    """Whether tokens are those of a Whisper, which `transformers` has a class for."""
+    return isinstance(tokens, FileTokens) and tokens.bytes and SILENT in tokens.marks.names.values()
