@@ -879,12 +879,18 @@ def test_pictures_of_another_size_are_resampled_as_there(tmp_path: Path) -> None
         ({"do_rescale": False}, "do_rescale: False"),
         ({"size": {"height": 32, "width": 32}}, "size: .* config.json has image_size 16"),
         ({"image_mean": 0.1}, "image_mean: 0.1; Regard centres"),
+        ({"do_resize": False}, "do_resize: False; Regard resizes pictures"),
+        ({"size": {"shortest_edge": 16}}, "size: .*shortest_edge.* brings height and width to a size and cuts nothing"),
+        ({"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}, "crop_size: .* has image_size 16"),
+        ({"image_processor_type": "CLIPImageProcessor", "size": 16}, "image_processor_type: 'CLIPImageProcessor'"),
     ],
 )
 def test_pictures_that_would_be_read_otherwise_are_refused(given: dict[str, Any], message: str) -> None:
     network = family_of({"model_type": "vit", "image_size": 16, "patch_size": 8, **ENCODER}, {}, given)
     with pytest.raises(ConfigError, match=message):
         network.sections()
+    cut = {"size": {"height": 16, "width": 16}, "do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
+    assert family_of(network.config, {}, {"image_processor_type": "DeiTImageProcessor", **cut}).sections()
     with pytest.raises(ConfigError, match="patch_size: 0; it should be a number of pixels"):
         family_of({"model_type": "vit", "patch_size": 0, **ENCODER}).sections()
 
