@@ -272,6 +272,21 @@ def test_names_without_a_prefix_and_with_tied_copies_are_read(tmp_path: Path) ->
     assert all(torch.equal(found[name], plain[name]) for name in plain)
 
 
+def test_ties_are_what_the_weights_say_and_not_the_config(tmp_path: Path) -> None:
+    """A head that predicts no tokens has none; and an output layer of its own is refused only where there is one."""
+    tagger = {"model_type": "bert", "architectures": ["BertForTokenClassification"], **BERT}
+    assert family_of({**tagger, "tie_word_embeddings": False}).sections()
+    theirs = drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT)))
+    tensors = load_file(written(theirs, tmp_path) / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert read_network(tmp_path).imported()
+    own = {"lm_head.weight": tensors["transformer.wte.weight"] + 1}
+    save_file({**tensors, **own}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"has lm_head\.weight and transformer\.wte\.weight, which are tied here"):
+        read_network(tmp_path).imported()
+
+
 def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
     theirs = drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT)))
     theirs.save_pretrained(tmp_path, max_shard_size="5KB")

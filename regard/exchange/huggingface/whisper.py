@@ -16,7 +16,7 @@ class Whisper(Family):
     model_types = ("whisper",)
     architectures = ("WhisperForConditionalGeneration",)
     base = "model."
-    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,), "use_weighted_layer_sum": (False,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"use_weighted_layer_sum": (False,)}
 
     def sections(self) -> dict[str, Any]:
         config = self.config
