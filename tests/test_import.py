@@ -26,6 +26,7 @@ from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.given import Given
 from regard.exchange.huggingface.importing import find
+from regard.ragged import Ragged
 from regard.search_settings import Search
 from regard.settings import Config
 from regard.system import System
@@ -333,6 +334,19 @@ def test_out_and_back_are_the_same_bits(made: Get, make: Callable[[Path], Made],
         assert (tmp_path / "again" / name).read_bytes() == (one.place / name).read_bytes()
 
 
+def test_the_language_of_a_source_goes_out_and_comes_back(made: Get, tmp_path: Path) -> None:
+    there = shutil.copytree(made(mbart).folder, tmp_path / "there")
+    changed(there / "tokenizer_config.json", src_lang="de_DE")
+    ours = import_model(there, tmp_path / "here")
+    export(ours, tmp_path / "out", to="huggingface")
+    again = import_model(tmp_path / "out", tmp_path / "again")
+    wanted = transformers.MBartTokenizer.from_pretrained(there)("the dog")["input_ids"]
+    for system in (ours, again):
+        marks = system.tokenizers["tokens"].marks
+        assert marks.frame(begins=False, ends=False).around(system.tokenizers["tokens"].encode("the dog")) == wanted
+    assert auto(tmp_path / "out")("the dog")["input_ids"] == wanted
+
+
 OTHERS: list[Any] = [
     ("vit", "ViTForImageClassification", "ViTConfig", {**ENCODER, "image_size": 16, "patch_size": 8, **LABELS}),
     ("roberta", "RobertaForMaskedLM", "RobertaConfig", {
@@ -574,6 +588,38 @@ def test_a_model_that_was_trained_here_goes_out_as_marian(tmp_path: Path) -> Non
     assert torch.allclose(torch.tensor(ours.score([text], ["the dog"])[0].tokens), wanted, atol=2e-5)
     (found,) = theirs.generate(**given).tolist()
     assert found == [2, *ours.outputs([text])[0][0].tokens, 3]
+
+
+def test_a_model_that_undoes_noise_goes_out_as_bart(tmp_path: Path) -> None:
+    """Which was trained on plain text, and reads a text with masks in."""
+    (tmp_path / "text.txt").write_text("\n".join(published.TEXTS[::4]) + "\n", encoding="utf-8")
+    part = {
+        "kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32, "norm": "post", "positions": "learned",
+        "embedding_norm": True, "activation": "gelu", "norm_epsilon": 1e-5, "first_position": 2,
+    }  # fmt: skip
+    settings: dict[str, Any] = {
+        "run": "run", "tokens": {"kind": "char"}, "source": {"kind": "none"}, "target": {"max_length": 60},
+        "data": {"train": "text.txt", "valid": "text.txt"}, "search": {"max_length": 20},
+        "model": {"d_model": 16, "share_embeddings": True, "scale_embeddings": False, "encoder": part, "decoder": part},
+        "training": {"steps": 4, "batch_tokens": 300, "validate_every": 4, "device": "cpu", "tensorboard": False,
+                     "objective": {"kind": "denoising"}},
+    }  # fmt: skip
+    ours = regard.train(Config.parse(settings, tmp_path))
+    assert "BartForConditionalGeneration" in str(export(ours, tmp_path / "out", to="huggingface"))
+    theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    text = "the dog <mask> the big house"
+    given = auto(tmp_path / "out")(text, return_tensors="pt")
+    target = [2, *ours.task.target.encode("the cat"), 3]
+    read = ours.task.source.pack(ours.task.source.encode_many([text]))
+    with torch.no_grad():
+        model: Any = ours.task.model
+        logits = model(read, Ragged.from_lengths(torch.tensor(target[:-1]), [len(target) - 1])).values
+        wanted = theirs(**given, decoder_input_ids=torch.tensor([target[:-1]])).logits[0]
+    assert torch.allclose(logits, wanted, atol=2e-5)
+    part |= {"norm": "pre", "positions": "sinusoidal"}
+    other = regard.train(Config.parse({**settings, "run": "other"}, tmp_path))
+    with pytest.raises(ConfigError, match=r"the nearest is .*model\.decoder\.norm is pre"):
+        export(other, tmp_path / "other-out", to="huggingface")
 
 
 def test_a_classifier_that_was_trained_here_reads_the_same_marks_there(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from regard.artifacts import new_folder, write_text
 from regard.data.marks import Frame
-from regard.data.modalities.text import Text
 from regard.data.targets.label import Label
 from regard.data.targets.number import Number
 from regard.errors import ConfigError, ModelError
@@ -100,9 +99,9 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
 def _frame(system: System) -> Frame:
     """The marks around a text that this model reads, or, where it reads none, before one that it goes on with."""
     task = system.task
-    source = task.sides.texts.get("source")
-    if isinstance(source, Text):
-        return source.frame
+    frame = getattr(task.source, "frame", None)
+    if isinstance(frame, Frame):
+        return frame
     return task.target.marks.frame(begins=True, ends=True) if system.config.model.encoder_only else Frame(task.first)
 
 
