@@ -30,6 +30,7 @@ from regard.ragged import Ragged
 from regard.search_settings import Search
 from regard.settings import Config
 from regard.system import System
+from regard.training.watcher import Watcher
 from tests import published
 from tests.conftest import whole
 from tests.test_cli import good, refused
@@ -519,6 +520,16 @@ def test_others_come_back_too(tmp_path: Path, kind: str, name: str, config: str,
     assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.state_dict().items())
 
 
+class Heard(Watcher):
+    """What a run says."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
 def test_an_imported_model_is_trained_on_with_its_own_tokens(made: Get, tmp_path: Path) -> None:
     one = made(bart)
     lines = [f"{text}\t{text[::-1]}\n" for text in ("the dog", "a tree", "tiny birds", "Alice")]
@@ -530,7 +541,12 @@ def test_an_imported_model_is_trained_on_with_its_own_tokens(made: Get, tmp_path
         "run": "run", "start": {"model": str(one.place)}, "data": {"train": "train.tsv", "valid": "valid.tsv"},
         "training": {"steps": 2, "batch_tokens": 100, "validate_every": 2, "device": "cpu", "tensorboard": False},
     }  # fmt: skip
-    tuned = regard.train(Config.parse(settings, tmp_path))
+    watcher = Heard()
+    settings["tokens"] = {"kind": "bpe"}
+    tuned = regard.train(Config.parse(settings, tmp_path), watcher)
+    assert (
+        f"tokens are those of {one.place}, which are of kind imported; tokens.kind bpe is not used" in watcher.messages
+    )
     assert tuned.tokenizers["tokens"].marks == one.ours.tokenizers["tokens"].marks
     assert regard.load(tmp_path / "run", device="cpu").generate(["the dog"]) == tuned.generate(["the dog"])
     report = export(tuned, tmp_path / "out", to="huggingface")
@@ -611,14 +627,15 @@ def test_a_model_that_undoes_noise_goes_out_as_bart(tmp_path: Path) -> None:
     given = auto(tmp_path / "out")(text, return_tensors="pt")
     target = [2, *ours.task.target.encode("the cat"), 3]
     read = ours.task.source.pack(ours.task.source.encode_many([text]))
+    assert given["input_ids"][0].tolist() == read.values.tolist()
     with torch.no_grad():
-        model: Any = ours.task.model
+        model: Any = ours.task.model.eval()
         logits = model(read, Ragged.from_lengths(torch.tensor(target[:-1]), [len(target) - 1])).values
         wanted = theirs(**given, decoder_input_ids=torch.tensor([target[:-1]])).logits[0]
     assert torch.allclose(logits, wanted, atol=2e-5)
-    part |= {"norm": "pre", "positions": "sinusoidal"}
+    part |= {"norm": "pre", "embedding_norm": False}
     other = regard.train(Config.parse({**settings, "run": "other"}, tmp_path))
-    with pytest.raises(ConfigError, match=r"the nearest is .*model\.decoder\.norm is pre"):
+    with pytest.raises(ConfigError, match=r"embedding_norm is False, not True"):
         export(other, tmp_path / "other-out", to="huggingface")
 
 

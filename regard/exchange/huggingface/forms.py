@@ -140,7 +140,7 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
     if len(kinds) > 1 or model.ctc or model.output != "full" or config.target.chained or _pools(config):
         return
     match kinds[0], transformer:
-        case ("text" | "none"), ["transformer", "transformer"] if config.target.text:  # with none it undoes noise
+        case (("text" | "none"), ["transformer", "transformer"]) if config.target.text:  # with none it undoes noise
             yield from _encoder_decoder(config, sizes)
         case "none", ["none", "transformer"]:
             yield _gpt2(model, sizes[1])
