@@ -133,6 +133,7 @@ class TargetSettings(SideSettings):
     of_texts: ClassVar[bool] = False  # predicted from several texts of one source
     wanted: ClassVar[bool] = True  # False: training data have none
     keys: ClassVar[tuple[tuple[str, ...], str] | None] = None  # usual ones of a source's texts and of it, in .jsonl
+    bare: ClassVar[tuple[type, ...]] = ()  # the numbers that it may be in .jsonl, without quotes
     vectors: ClassVar[bool] = False  # it is told by the body's vectors alone, with no head over them
     best: ClassVar[str] = "loss"  # the metric that training steers by, by default
     usual: ClassVar[tuple[str, ...]] = ()  # metrics that are reported by default

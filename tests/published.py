@@ -97,6 +97,7 @@ def unigram(folder: Path, kind: str = "t5", *, old: bool = False) -> Path:
         (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 10}))
     if not old:
         names = {"t5": "T5Tokenizer", "mbart": "MBartTokenizer", "xlm-roberta": "XLMRobertaTokenizer"}
+        names["mbart50"] = "MBart50Tokenizer"
         getattr(transformers, names[kind]).from_pretrained(folder).save_pretrained(folder)
         file.unlink()
     return folder

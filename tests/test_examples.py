@@ -57,6 +57,26 @@ def _write(path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "written"),
+    [
+        ({}, {"kind": "label"}, ["1", "0"]),
+        ({}, {"kind": "number"}, ["3.5", "-1"]),
+        ({"column": ["source", "ends"]}, {"kind": "choice"}, ["1", "0"]),
+    ],
+)
+def test_numbers_in_records_need_no_quotes_where_they_are_what_is_predicted(
+    tmp_path: Path, source: dict[str, Any], target: dict[str, Any], written: list[str]
+) -> None:
+    read = sides_of(source, {**target, "column": "target"}).form
+    lines = [f'{{"source": "a", "ends": ["b", "c"], "target": {number}}}\n' for number in written]
+    assert [example.target for example in read_files(_write(tmp_path / "x.jsonl", "".join(lines)), read)] == written
+    wrong = "true" if target["kind"] == "number" else "2.5"
+    _write(tmp_path / "x.jsonl", lines[0].replace(written[0], wrong))
+    with pytest.raises(DataError, match="'target' that should be text, not"):
+        list(read_files(tmp_path / "x.jsonl", read))
+
+
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("writer", [two_files, tsv, jsonl])
 def test_the_same_pairs_in_every_form(tmp_path: Path, writer: AutoregressiveModel, ending: str) -> None:

@@ -18,7 +18,7 @@ from regard.data.tokenizers.published import BYTE_OF, FileTokens, PieceTokens, P
 from regard.errors import ConfigError, ModelError
 from regard.exchange.huggingface.given import Given
 from regard.exchange.huggingface.native import tokenizer_of
-from regard.exchange.huggingface.tokens import read_tokenizers
+from regard.exchange.huggingface.tokens import read_tokenizers, write_tokenizer
 from tests import published
 from tests.conftest import whole
 
@@ -35,6 +35,21 @@ def of(folder: Path, kind: str, size: int) -> dict[str, Published]:
 
 def theirs_of(folder: Path, name: str) -> Any:
     return published.quietly(getattr(transformers, name).from_pretrained, folder)
+
+
+def says(folder: Path, **settings: Any) -> Path:
+    """A folder whose tokenizer_config.json says more."""
+    file = folder / "tokenizer_config.json"
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps({**before, **settings}), encoding="utf-8")
+    return folder
+
+
+def rinna(folder: Path) -> Path:
+    """A SentencePiece model that another network than T5 reads as T5 does, as rinna publishes GPT-2 and RoBERTa."""
+    folder.mkdir(parents=True)
+    (folder / "spiece.model").write_bytes(published.sentencepiece_model())
+    return says(folder, tokenizer_class="T5Tokenizer", bos_token="<s>", pad_token="<s>", extra_ids=0)
 
 
 def old(kind: str) -> Make:
@@ -64,6 +79,26 @@ CASES = [
         "XLMRobertaTokenizer", "xlm-roberta", lambda x: published.unigram(x, "xlm-roberta", old=True), id="xlmr-old",
         marks=whole,
     ),
+    pytest.param(
+        "MBart50Tokenizer", "mbart", lambda x: says(published.unigram(x, "mbart50", old=True), src_lang="de_DE",
+        tokenizer_class="MBart50Tokenizer"), id="mbart50-old",
+    ),
+    pytest.param("T5Tokenizer", "roberta", rinna, id="roberta-spiece"),
+    pytest.param("BertTokenizer", "gpt2", lambda x: says(published.word_piece(x, old=True),
+        tokenizer_class="BertTokenizer"), id="gpt2-bert", marks=whole),
+    pytest.param("MBart50Tokenizer", "mbart", lambda x: says(published.unigram(x, "mbart50"), src_lang="ro_RO"),
+        id="mbart50", marks=whole),
+    pytest.param("MBartTokenizer", "mbart", lambda x: says(published.unigram(x, "mbart"), src_lang="de_DE"),
+        id="mbart-de", marks=whole),
+    pytest.param("T5Tokenizer", "gpt2", rinna, id="gpt2-spiece", marks=whole),
+    pytest.param("BertTokenizer", "bert", lambda x: says(published.word_piece(x), do_lower_case=False,
+        tokenize_chinese_chars=False), id="bert-cased"),
+    pytest.param("BertTokenizer", "bert", lambda x: says(published.word_piece(x), strip_accents=False),
+        id="bert-accents", marks=whole),
+    pytest.param("GPT2Tokenizer", "gpt2", lambda x: says(published.byte_level(x, "gpt2"), add_prefix_space=True),
+        id="gpt2-prefix"),
+    pytest.param("MarianTokenizer", "marian", lambda x: says(published.marian(x), clean_up_tokenization_spaces=True),
+        id="marian-tidy"),
 ]  # fmt: skip
 
 
@@ -86,9 +121,63 @@ def test_odd_texts_have_the_tokens_that_transformers_gives_them(
     assert all(len(ours.pieces(ids)) == len(ours.words(ids)) == len(ids) for ids in wanted)
     frame = ours.marks.frame(begins=False, ends=False)
     assert frame.around(ours.encode("the dog")) == theirs("the dog")["input_ids"]
-    if kind not in ("gpt2", "marian"):  # which put nothing between, so that nobody could tell
+    if kind not in ("gpt2", "marian"):  # which may put nothing between, so that nobody could tell
         both = [*ours.encode("the dog"), *frame.between, *ours.encode("Alice")]
         assert frame.around(both) == theirs("the dog", "Alice")["input_ids"]
+
+
+ADDED: dict[str, tuple[str, Make]] = {
+    "marian": ("MarianTokenizer", published.marian),
+    "bert": ("BertTokenizer", lambda x: published.word_piece(x, old=True)),
+    "gpt2": ("GPT2Tokenizer", old("gpt2")),
+    "t5": ("T5Tokenizer", lambda x: published.unigram(x, old=True)),
+    "xlm-roberta": ("XLMRobertaTokenizer", lambda x: published.unigram(x, "xlm-roberta", old=True)),
+}
+
+
+@pytest.mark.parametrize("kind", ["marian", "bert", *(pytest.param(x, marks=whole) for x in list(ADDED)[2:])])
+def test_tokens_that_were_added_to_older_files_are_found(tmp_path: Path, kind: str) -> None:
+    name, make = ADDED[kind]
+    folder = make(tmp_path / "there")
+    size = len(theirs_of(folder, name))
+    (folder / "added_tokens.json").write_text(json.dumps({"Zürich": size + 1, "<new>": size}), encoding="utf-8")
+    theirs = theirs_of(folder, name)
+    of(folder, kind, size + 2)["tokens"].save(tmp_path, "tokens")
+    ours, texts = load_tokenizer(tmp_path, "tokens"), ["the dog <new> Zürich", "a<new>b", *ODD[:200]]
+    wanted = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert size in wanted[0]
+    assert ours.encode_many(texts) == wanted
+    assert [ours.decode(ids) for ids in wanted] == theirs.batch_decode(wanted, skip_special_tokens=True)
+    if kind == "marian":
+        write_tokenizer({"tokens": of(folder, kind, size + 2)["tokens"]}, tmp_path)
+        assert json.loads((tmp_path / "added_tokens.json").read_text(encoding="utf-8")) == {
+            "<new>": size,
+            "Zürich": size + 1,
+        }
+    with pytest.raises(ModelError, match=r"added_tokens\.json|up to number"):
+        of(folder, kind, size)
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": "x"}), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"added_tokens\.json has '<new>' as 'x', which is no number"):
+        of(folder, kind, size)
+
+
+def test_tokenizers_that_cannot_be_had_are_refused_by_name(tmp_path: Path) -> None:
+    folder = says(published.word_piece(tmp_path / "a", old=True), tokenizer_class="BertJapaneseTokenizer")
+    with pytest.raises(ModelError, match=r"names a BertJapaneseTokenizer, and there is no tokenizer\.json"):
+        of(folder, "bert", 300)
+    says(folder, tokenizer_class="GPT2TokenizerFast")
+    with pytest.raises(ModelError, match=r"vocab\.txt is there, but a GPT2Tokenizer is made of vocab"):
+        of(folder, "bert", 300)
+    folder = says(published.byte_level(tmp_path / "b", "gpt2"), split_special_tokens=True)
+    with pytest.raises(ModelError, match="has split_special_tokens: true; Regard finds special tokens in texts"):
+        of(folder, "gpt2", 400)
+    folder = published.unigram(tmp_path / "c", "xlm-roberta")
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError, match=r"its vocabulary has no en_XX, the language of sources \(src_lang in"):
+        of(folder, "mbart", 400)
+    config = {"model_type": "gpt2", "decoder_start_token_id": [2]}
+    with pytest.raises(ModelError, match=r"decoder_start_token_id is \[2\], and should be one id"):
+        read_tokenizers(Given.read(published.byte_level(tmp_path / "d", "gpt2"), config), 400, 400)
 
 
 @pytest.mark.parametrize("separate", [False, True])

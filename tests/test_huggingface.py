@@ -125,6 +125,7 @@ SEQ2SEQ: dict[str, Callable[[], Any]] = {
     "marian": lambda: marian(activation_function="swish"),
     "t5": t5,
     "t5-v1.1": lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: transformers.MT5ForConditionalGeneration(transformers.MT5Config(**T5_SMALL)),
     "marian-two-vocabularies": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=26),
     "bart": bart,
     "mbart": lambda: mbart(scale_embedding=True),
@@ -271,6 +272,21 @@ def test_names_without_a_prefix_and_with_tied_copies_are_read(tmp_path: Path) ->
     assert all(torch.equal(found[name], plain[name]) for name in plain)
 
 
+def test_ties_are_what_the_weights_say_and_not_the_config(tmp_path: Path) -> None:
+    """A head that predicts no tokens has none; and an output layer of its own is refused only where there is one."""
+    tagger = {"model_type": "bert", "architectures": ["BertForTokenClassification"], **BERT}
+    assert family_of({**tagger, "tie_word_embeddings": False}).sections()
+    theirs = drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT)))
+    tensors = load_file(written(theirs, tmp_path) / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert read_network(tmp_path).imported()
+    own = {"lm_head.weight": tensors["transformer.wte.weight"] + 1}
+    save_file({**tensors, **own}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"has lm_head\.weight and transformer\.wte\.weight, which are tied here"):
+        read_network(tmp_path).imported()
+
+
 def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
     theirs = drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT)))
     theirs.save_pretrained(tmp_path, max_shard_size="5KB")
@@ -296,6 +312,8 @@ def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
         ({"model_type": "gpt2", "pruned_heads": {"1": [0]}}, "pruned_heads"),
         ({"model_type": "marian", "normalize_before": True}, "normalize_before: True"),
         ({"model_type": "roberta", "pad_token_id": 0}, "pad_token_id: 0"),
+        ({"model_type": "t5", "is_encoder_decoder": False}, "is_encoder_decoder: False"),
+        ({"model_type": "gpt2", "quantization_config": {"quant_method": "fp8"}}, "weights that are not quantized"),
     ],
 )
 def test_options_that_change_the_computation_are_refused(config: dict[str, Any], message: str) -> None:
@@ -314,6 +332,34 @@ def test_activations_that_are_not_here_are_refused() -> None:
         family_of({"model_type": "gpt2", "activation_function": "laplace", **GPT}).sections()
     with pytest.raises(ConfigError, match="feed_forward_proj: 'gated-tanh'"):
         family_of({"model_type": "t5", **T5_SMALL, "feed_forward_proj": "gated-tanh"}).sections()
+    saved = {"model_type": "t5", **T5_SMALL, "feed_forward_proj": "gated-gelu"}
+    for name, value in (("dense_act_fn", "gelu"), ("is_gated_act", False)):
+        with pytest.raises(ConfigError, match=f"{name}: {value!r}; feed_forward_proj gated-gelu says otherwise"):
+            family_of({**saved, name: value}).sections()
+    assert family_of({**saved, "dense_act_fn": "gelu_new", "is_gated_act": True}).sections()
+
+
+def test_nulls_and_numbers_of_8_bits_are_told(tmp_path: Path) -> None:
+    for config in (
+        {"model_type": "gpt2", **GPT, "n_positions": None},
+        {"model_type": "t5", **T5_SMALL, "n_positions": None},
+    ):
+        with pytest.raises(ConfigError, match="n_positions: null, and should have a number there"):
+            family_of(config).sections()
+    with pytest.raises(ConfigError, match="max_position_embeddings: null"):
+        family_of({"model_type": "bert", **BERT, "max_position_embeddings": None}).sections()
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT))
+    tensors = load_file(written(theirs, tmp_path) / "model.safetensors")
+    name = "transformer.h.0.attn.c_attn.weight"
+    save_file({**tensors, name: tensors[name].to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"inputs\.weight as torch\.float8_e4m3fn, and Regard computes with no 8-bit"):
+        here(read_network(tmp_path))
+
+
+def test_an_option_that_whisper_writes_and_does_not_obey_changes_nothing() -> None:
+    options = {name: value for name, value in SMALL.items() if name != "max_position_embeddings"}
+    network = family_of({"model_type": "whisper", **options, "scale_embedding": True})
+    assert network.sections()["model"]["scale_embeddings"] is False
 
 
 def test_other_networks_under_a_known_name_are_told(tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.given import Given
 from regard.exchange.huggingface.importing import find
+from regard.ragged import Ragged
 from regard.search_settings import Search
 from regard.settings import Config
 from regard.system import System
+from regard.training.watcher import Watcher
 from tests import published
 from tests.conftest import whole
 from tests.test_cli import good, refused
@@ -333,6 +335,19 @@ def test_out_and_back_are_the_same_bits(made: Get, make: Callable[[Path], Made],
         assert (tmp_path / "again" / name).read_bytes() == (one.place / name).read_bytes()
 
 
+def test_the_language_of_a_source_goes_out_and_comes_back(made: Get, tmp_path: Path) -> None:
+    there = shutil.copytree(made(mbart).folder, tmp_path / "there")
+    changed(there / "tokenizer_config.json", src_lang="de_DE")
+    ours = import_model(there, tmp_path / "here")
+    export(ours, tmp_path / "out", to="huggingface")
+    again = import_model(tmp_path / "out", tmp_path / "again")
+    wanted = transformers.MBartTokenizer.from_pretrained(there)("the dog")["input_ids"]
+    for system in (ours, again):
+        marks = system.tokenizers["tokens"].marks
+        assert marks.frame(begins=False, ends=False).around(system.tokenizers["tokens"].encode("the dog")) == wanted
+    assert auto(tmp_path / "out")("the dog")["input_ids"] == wanted
+
+
 OTHERS: list[Any] = [
     ("vit", "ViTForImageClassification", "ViTConfig", {**ENCODER, "image_size": 16, "patch_size": 8, **LABELS}),
     ("roberta", "RobertaForMaskedLM", "RobertaConfig", {
@@ -376,6 +391,116 @@ def test_whisper_reads_more_than_it_writes_and_its_keys_need_no_bias(tmp_path: P
     assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.state_dict().items())
 
 
+SIGNS = ["<|startoftranscript|>", "<|en|>", "<|de|>", "<|yue|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>",
+         "<|nospeech|>", "<|notimestamps|>"]  # fmt: skip
+
+
+def whisper(folder: Path, **generation: Any) -> tuple[Any, dict[str, int]]:
+    """A Whisper that hears three languages, its tokenizer beside it; and the ids of its marks."""
+    published.byte_level(folder, "gpt2", old=True)
+    tokenizer = transformers.WhisperTokenizer.from_pretrained(folder, extra_special_tokens=SIGNS)
+    tokenizer.save_pretrained(folder)
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SIGNS}
+    marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    marks["decoder_start_token_id"] = ids["<|startoftranscript|>"]
+    sizes = {**OTHERS[-1][3], "num_mel_bins": 80, "max_source_positions": 50, "vocab_size": len(tokenizer)}
+    model = drawn(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**{**sizes, **marks})))
+    said = {
+        "no_timestamps_token_id": ids["<|notimestamps|>"], "return_timestamps": False, "max_length": 12, **marks,
+        "suppress_tokens": [5], "begin_suppress_tokens": [6], "prev_sot_token_id": ids["<|startofprev|>"],
+    }  # fmt: skip
+    published.quietly(model.save_pretrained, folder)
+    transformers.WhisperFeatureExtractor(chunk_length=1).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({**said, **generation}))
+    return model, ids
+
+
+def several(ids: dict[str, int]) -> dict[str, Any]:
+    """What `generation_config.json` says of a Whisper of several languages."""
+    return {
+        "is_multilingual": True, "lang_to_id": {name: ids[name] for name in SIGNS[1:4]},
+        "task_to_id": {name: ids[f"<|{name}|>"] for name in ("translate", "transcribe")},
+    }  # fmt: skip
+
+
+def heard(folder: Path, sound: Path, **more: Any) -> tuple[list[int], str]:
+    """What `transformers` writes after its marks, as tokens and as text."""
+    processor = published.quietly(transformers.AutoProcessor.from_pretrained, folder)
+    samples = np.frombuffer(sound.read_bytes()[44:], np.int16) / 32768
+    frames = processor(samples, sampling_rate=16000, return_tensors="pt").input_features
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    begun: list[list[int]] = []
+    forward = model.forward
+
+    def seen(*given: Any, **named: Any) -> Any:
+        begun.append(named["decoder_input_ids"][0].tolist())
+        return forward(*given, **named)
+
+    model.forward = seen
+    found = published.quietly(model.generate, frames, **more)
+    written = [i for i in found[0].tolist() if i not in begun[0]]
+    return begun[0], processor.decode(written, skip_special_tokens=True)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    (tmp_path / "a.wav").write_bytes(wav((9000 * np.sin(np.arange(8000) / 9.0)).astype(np.int16), 16000))
+    return tmp_path / "a.wav"
+
+
+def test_whisper_of_one_language_says_once_that_there_are_no_times(tmp_path: Path, sound: Path) -> None:
+    """As the models of English are published: forced, and as the option."""
+    _, ids = whisper(tmp_path / "there")
+    path = tmp_path / "there" / "generation_config.json"
+    changed(path, is_multilingual=False, forced_decoder_ids=[[1, ids["<|notimestamps|>"]]])
+    ours = import_model(tmp_path / "there", tmp_path / "here")
+    begun, text = heard(tmp_path / "there", sound)
+    assert list(ours.task.first) == begun == [ids["<|startoftranscript|>"], ids["<|notimestamps|>"]]
+    assert ours.generate([str(sound)]) == [text]
+
+
+def test_whisper_hears_a_language_that_is_named_and_goes_out_as_it_came(tmp_path: Path, sound: Path) -> None:
+    _, ids = whisper(tmp_path / "there")
+    changed(tmp_path / "there" / "generation_config.json", **several(ids))
+    warned: list[str] = []
+    english = import_model(tmp_path / "there", tmp_path / "en", warn=warned.append)
+    assert "a language that is detected (it is taken to be English" in warned[0]
+    assert english.task.first[1] == ids["<|en|>"]
+    assert "audio to text" in good("import", tmp_path / "there", "-o", tmp_path / "here", "--language", "German")
+    ours = regard.load(tmp_path / "here", device="cpu")
+    begun, text = heard(tmp_path / "there", sound, language="german", task="transcribe")
+    assert list(ours.task.first) == begun
+    assert ours.generate([str(sound)]) == [text]
+    export(ours, tmp_path / "out", to="huggingface")
+    assert heard(tmp_path / "out", sound) == (begun, text), "with nothing said of language or task"
+    before, after = (
+        published.quietly(transformers.AutoProcessor.from_pretrained, tmp_path / x) for x in ("there", "out")
+    )
+    assert type(after.tokenizer).__name__ == "WhisperTokenizer"
+    texts = published.odd_strings(150)
+    assert after.tokenizer(texts)["input_ids"] == before.tokenizer(texts)["input_ids"]
+    import_model(tmp_path / "out", tmp_path / "again", warn=warned.append)
+    assert len(warned) == 1
+    for name in ("model.safetensors", "config.yaml", "tokens.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    for language, mark in (("DE", "<|de|>"), ("<|yue|>", "<|yue|>"), ("cantonese", "<|yue|>")):
+        again = import_model(tmp_path / "there", tmp_path / "named", language=language, force=True)
+        assert again.task.first[1] == ids[mark]
+    with pytest.raises(ModelError, match="it knows no language french; there are de, en, yue, also by English names"):
+        import_model(tmp_path / "there", tmp_path / "x", language="French")
+    changed(tmp_path / "there" / "generation_config.json", task_to_id={})
+    with pytest.raises(ModelError, match=r"generation_config\.json has no task transcribe in task_to_id"):
+        import_model(tmp_path / "there", tmp_path / "x")
+
+
+def test_a_language_goes_with_a_whisper_of_several(made: Get, tmp_path: Path) -> None:
+    assert "a language goes with a Whisper of several languages" in refused(
+        "import", made(gpt2).folder, "-o", tmp_path / "x", "--language", "de"
+    )
+    with pytest.raises(ModelError, match="no model is named; a folder, a checkpoint or a name on the"):
+        import_model("", tmp_path / "x")
+
+
 @whole
 @pytest.mark.parametrize(("kind", "name", "config", "settings"), OTHERS, ids=[case[1] for case in OTHERS])
 def test_others_come_back_too(tmp_path: Path, kind: str, name: str, config: str, settings: dict[str, Any]) -> None:
@@ -395,6 +520,16 @@ def test_others_come_back_too(tmp_path: Path, kind: str, name: str, config: str,
     assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.state_dict().items())
 
 
+class Heard(Watcher):
+    """What a run says."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
 def test_an_imported_model_is_trained_on_with_its_own_tokens(made: Get, tmp_path: Path) -> None:
     one = made(bart)
     lines = [f"{text}\t{text[::-1]}\n" for text in ("the dog", "a tree", "tiny birds", "Alice")]
@@ -406,7 +541,12 @@ def test_an_imported_model_is_trained_on_with_its_own_tokens(made: Get, tmp_path
         "run": "run", "start": {"model": str(one.place)}, "data": {"train": "train.tsv", "valid": "valid.tsv"},
         "training": {"steps": 2, "batch_tokens": 100, "validate_every": 2, "device": "cpu", "tensorboard": False},
     }  # fmt: skip
-    tuned = regard.train(Config.parse(settings, tmp_path))
+    watcher = Heard()
+    settings["tokens"] = {"kind": "bpe"}
+    tuned = regard.train(Config.parse(settings, tmp_path), watcher)
+    assert (
+        f"tokens are those of {one.place}, which are of kind imported; tokens.kind bpe is not used" in watcher.messages
+    )
     assert tuned.tokenizers["tokens"].marks == one.ours.tokenizers["tokens"].marks
     assert regard.load(tmp_path / "run", device="cpu").generate(["the dog"]) == tuned.generate(["the dog"])
     report = export(tuned, tmp_path / "out", to="huggingface")
@@ -464,6 +604,39 @@ def test_a_model_that_was_trained_here_goes_out_as_marian(tmp_path: Path) -> Non
     assert torch.allclose(torch.tensor(ours.score([text], ["the dog"])[0].tokens), wanted, atol=2e-5)
     (found,) = theirs.generate(**given).tolist()
     assert found == [2, *ours.outputs([text])[0][0].tokens, 3]
+
+
+def test_a_model_that_undoes_noise_goes_out_as_bart(tmp_path: Path) -> None:
+    """Which was trained on plain text, and reads a text with masks in."""
+    (tmp_path / "text.txt").write_text("\n".join(published.TEXTS[::4]) + "\n", encoding="utf-8")
+    part = {
+        "kind": "transformer", "layers": 1, "heads": 2, "d_ff": 32, "norm": "post", "positions": "learned",
+        "embedding_norm": True, "activation": "gelu", "norm_epsilon": 1e-5, "first_position": 2,
+    }  # fmt: skip
+    settings: dict[str, Any] = {
+        "run": "run", "tokens": {"kind": "char"}, "source": {"kind": "none"}, "target": {"max_length": 60},
+        "data": {"train": "text.txt", "valid": "text.txt"}, "search": {"max_length": 20},
+        "model": {"d_model": 16, "share_embeddings": True, "scale_embeddings": False, "encoder": part, "decoder": part},
+        "training": {"steps": 4, "batch_tokens": 300, "validate_every": 4, "device": "cpu", "tensorboard": False,
+                     "objective": {"kind": "denoising"}},
+    }  # fmt: skip
+    ours = regard.train(Config.parse(settings, tmp_path))
+    assert "BartForConditionalGeneration" in str(export(ours, tmp_path / "out", to="huggingface"))
+    theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    text = "the dog <mask> the big house"
+    given = auto(tmp_path / "out")(text, return_tensors="pt")
+    target = [2, *ours.task.target.encode("the cat"), 3]
+    read = ours.task.source.pack(ours.task.source.encode_many([text]))
+    assert given["input_ids"][0].tolist() == read.values.tolist()
+    with torch.no_grad():
+        model: Any = ours.task.model.eval()
+        logits = model(read, Ragged.from_lengths(torch.tensor(target[:-1]), [len(target) - 1])).values
+        wanted = theirs(**given, decoder_input_ids=torch.tensor([target[:-1]])).logits[0]
+    assert torch.allclose(logits, wanted, atol=2e-5)
+    part |= {"norm": "pre", "embedding_norm": False}
+    other = regard.train(Config.parse({**settings, "run": "other"}, tmp_path))
+    with pytest.raises(ConfigError, match=r"embedding_norm is False, not True"):
+        export(other, tmp_path / "other-out", to="huggingface")
 
 
 def test_a_classifier_that_was_trained_here_reads_the_same_marks_there(tmp_path: Path) -> None:
@@ -543,8 +716,10 @@ def test_settings_of_generation_become_those_of_search_or_are_told(tmp_path: Pat
     assert (found["stop"], found["repetition_penalty"], found["at_limit"]) == ("early", 1.3, "forced")
     assert told == ["eos_token_id [9]"]
     sampled, told = search_settings(
-        Given(tmp_path, {"do_sample": True, "top_p": 0.9}, {"max_new_tokens": 9}, {}), NATIVE, 64
+        Given(tmp_path, {"do_sample": True, "top_p": 0.9, "max_new_tokens": 9}, {}, {}), NATIVE, 64
     )
+    both = Given(tmp_path, {"num_beams": 5, "no_repeat_ngram_size": 3}, {"max_new_tokens": 9}, {})
+    assert search_settings(both, NATIVE, 64)[0]["beam"] == 1, "of config.json transformers takes nothing then"
     assert (sampled["sample"], sampled["top_p"], sampled["top_k"], sampled["max_length"]) == (True, 0.9, 50, 9)
     assert not told
     never = {"early_stopping": "never", "length_penalty": 0.0, "num_beams": 2}
@@ -673,6 +848,7 @@ def listed(folder: Path, part: Any) -> None:
         ),
         (lambda x: changed(x / "generation_config.json", eos_token_id=10**6), ["it has a mark 1000000"]),
         (lambda x: changed(x / "generation_config.json", suppress_tokens=[10**6]), ["it has a mark 1000000"]),
+        (lambda x: changed(x / "generation_config.json", decoder_start_token_id=[2]), ["is [2], and should be one id"]),
         (lambda x: changed(x / "generation_config.json", bad_words_ids=5), ["bad_words_ids is 5, and should be lists"]),
         (lambda x: reshaped(x, "transformer.h.0.mlp.c_fc.weight"), ["c_fc.weight is (5,), which is no shape that"]),
         (lambda x: listed(x, 5), ["cannot be read as an index of weights"]),
@@ -766,12 +942,18 @@ def test_pictures_of_another_size_are_resampled_as_there(tmp_path: Path) -> None
         ({"do_rescale": False}, "do_rescale: False"),
         ({"size": {"height": 32, "width": 32}}, "size: .* config.json has image_size 16"),
         ({"image_mean": 0.1}, "image_mean: 0.1; Regard centres"),
+        ({"do_resize": False}, "do_resize: False; Regard resizes pictures"),
+        ({"size": {"shortest_edge": 16}}, "size: .*shortest_edge.* brings height and width to a size and cuts nothing"),
+        ({"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}, "crop_size: .* has image_size 16"),
+        ({"image_processor_type": "CLIPImageProcessor", "size": 16}, "image_processor_type: 'CLIPImageProcessor'"),
     ],
 )
 def test_pictures_that_would_be_read_otherwise_are_refused(given: dict[str, Any], message: str) -> None:
     network = family_of({"model_type": "vit", "image_size": 16, "patch_size": 8, **ENCODER}, {}, given)
     with pytest.raises(ConfigError, match=message):
         network.sections()
+    cut = {"size": {"height": 16, "width": 16}, "do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
+    assert family_of(network.config, {}, {"image_processor_type": "DeiTImageProcessor", **cut}).sections()
     with pytest.raises(ConfigError, match="patch_size: 0; it should be a number of pixels"):
         family_of({"model_type": "vit", "patch_size": 0, **ENCODER}).sections()
 

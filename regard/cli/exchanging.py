@@ -20,6 +20,9 @@ def import_(
         str, typer.Argument(metavar="FOLDER_OR_NAME", help="A folder, or a name on the Hugging Face Hub.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    language: Annotated[
+        str | None, typer.Option(help="What a Whisper of several languages hears, such as de or german.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +37,7 @@ def import_(
     import regard
 
     with writing(output):
-        system = regard.import_model(place, output, force=force, warn=warn)
+        system = regard.import_model(place, output, language=language, force=force, warn=warn)
     if as_json:
         report_json({"model": str(output), "parameters": system.parameters()})
     else:

@@ -79,6 +79,7 @@ class Form:
     root: Path | None = None  # where files are that data name, if not beside them
     wanted: Side | None = None  # the target, which may name files too
     answered: bool = True  # False: files have no target
+    bare: tuple[type, ...] = ()  # the numbers that a target may be in .jsonl, without quotes
     keys: tuple[tuple[str, ...], str] | None = None  # usual ones of a source's texts and of the target in .jsonl
 
     @staticmethod
@@ -91,7 +92,7 @@ class Form:
         wanted = tuple(settings.column) if isinstance(settings.column, list) else settings.column
         return Form(
             source, tuple(columns), wanted, data.alignment, settings.written, data.format, root, target,
-            answered=settings.wanted, keys=settings.keys,
+            answered=settings.wanted, keys=settings.keys, bare=settings.bare,
         )  # fmt: skip
 
     @property
@@ -314,8 +315,8 @@ def _read_aligned(paths: Sequence[Path], form: Form, on_bad: OnBad | None) -> It
 def _parser(path: Path, lines: Iterator[tuple[int, bytes]], form: Form) -> Callable[[str, str], Example]:
     """What makes an example of a line of a table or of records."""
     sources, target, gold = form.layout(ending(path))
-    wanted = [target] if form.answered else []
-    read = record_reader(path, lines, [*sources, *wanted], [*_side_names(sources), "target"], gold)
+    groups, sides = [*sources, target][: len(sources) + form.answered], [*_side_names(sources), "target"]
+    read = record_reader(path, lines, groups, sides[: len(groups)], gold, form.bare)
 
     def parse(line: str, place: str) -> Example:
         given, links, record = read(line, place)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,22 @@ def ending(path: Path) -> str:
 
 
 def record_reader(
-    path: Path, lines: Iterator[tuple[int, bytes]], groups: list[list[Name]], sides: list[str], gold: Name | None = None
-) -> Callable[[str, str], tuple[list[str], object, dict[str, Any]]]:
+    path: Path, lines: Iterator[tuple[int, bytes]], groups: list[list[Name]], sides: list[str],
+    gold: Name | None = None, bare: tuple[type, ...] = (),
+) -> Callable[[str, str], tuple[list[str], object, dict[str, Any]]]:  # fmt: skip
     """What reads a line: the text of each group of columns, the gold alignment, and the record it stands in, if any.
 
-    `sides` says what each group is.
+    `sides` says what each group is, `bare` which numbers the target may be in a record.
     """
     names = [name for group in groups for name in group]
 
     def from_record(line: str, place: str) -> tuple[list[str], object, dict[str, Any]]:
         record = read_record(line, place, str(names[0]))
-        texts = [
-            BETWEEN.join([text for name in group for text in record_texts(record, str(name), place, len(group) > 1)])
-            for group in groups
-        ]
+        texts = []
+        for group, side in zip(groups, sides, strict=True):
+            numbers = (*(bare if side == "target" else ()), *((int,) if len(group) > 1 else ()))
+            own = (record_texts(record, str(name), place, len(group) > 1, numbers) for name in group)
+            texts.append(BETWEEN.join(chain.from_iterable(own)))
         return texts, record.get(str(gold)) if gold is not None else None, record
 
     if ending(path) == "jsonl":
@@ -124,10 +126,10 @@ def record_text(record: dict[str, Any], key: str, place: str) -> str:
     return text.replace("\n", " ")
 
 
-def record_texts(record: dict[str, Any], key: str, place: str, several: bool) -> list[str]:
-    """The text under a key of a record or, where `several` may be one source, a list of them."""
+def record_texts(record: dict[str, Any], key: str, place: str, several: bool, numbers: tuple[type, ...]) -> list[str]:
+    """The text under a key of a record, or a number of these types; where `several` may be one source, also a list."""
     found = record.get(key)
-    if several and isinstance(found, int) and not isinstance(found, bool):
+    if type(found) in numbers:
         return [str(found)]
     if not several or not isinstance(found, list):
         return [record_text(record, key, place)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from regard.exchange.huggingface.exporting import HuggingFaceReport
@@ -40,17 +40,23 @@ def export(
 
 
 def import_model(
-    place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
-) -> System:
+    place: str | Path, output: str | Path, *, language: str | None = None, force: bool = False,
+    warn: Callable[[str], Any] = warnings.warn,
+) -> System:  # fmt: skip
     """Write the model of Hugging Face's `transformers` in a folder, or of a name on its Hub, as a model folder of
     Regard, and load it; or that of JoeyNMT or eole in a folder, or of fairseq or OpenNMT-py in a checkpoint.
 
     What it needs and Regard lacks is an error that names it; `warn` is called with the settings of generation that
-    Regard lacks. `force` replaces an earlier model there, nothing else.
+    Regard lacks. `language` is what a Whisper of several languages hears. `force` replaces an earlier model there,
+    nothing else.
     """
     from regard.exchange import toolkits
     from regard.exchange.huggingface import importing
 
+    if not str(place).strip():
+        raise ModelError("no model is named; a folder, a checkpoint or a name on the Hugging Face Hub will do")
     if toolkits.is_toolkit(Path(place)):
+        if language is not None:
+            raise ConfigError("a language goes with a Whisper of several languages; leave it out")
         return toolkits.import_model(Path(place), output, force=force)
-    return importing.import_model(place, output, force=force, warn=warn)
+    return importing.import_model(place, output, language=language, force=force, warn=warn)

@@ -62,7 +62,7 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
                 raise ConfigError(
                     f"start: {begun[0]} and {other} have different vocabularies; train one with start from the other"
                 )
-        watcher.message(f"tokens are those of {begun[0]}")
+        watcher.message(f"tokens are those of {begun[0]}{_unused_kind(config, begun[0])}")
         given = _tokenizers_from(begun[0], sides)
 
     known = start.model or start.decoder  # whose codes are what it wrote
@@ -70,6 +70,14 @@ def _learn_anew(sides: Sides, watcher: Watcher) -> None:
         lambda: usable_examples(config.data, "train", sides, already_reported), given, watcher.message,
         known=None if known is None or not written or config.target.text else Path(known),
     )  # fmt: skip
+
+
+def _unused_kind(config: Config, folder: Path) -> str:
+    """What to say of a kind of tokens that the config names, where those of the model to start from are others."""
+    here, there = config.tokens, load_sides(folder).config.tokens.kind
+    if "kind" not in here.model_fields_set or here.kind == there:
+        return ""
+    return f", which are of kind {there}; tokens.kind {here.kind} is not used"
 
 
 def reads_text(folder: Path) -> bool:

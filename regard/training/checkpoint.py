@@ -107,6 +107,11 @@ def set_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path, witho
             raise ModelError(f"{where} does not fit its config: {name} is {here}, expected {wanted}")
         if not tensors[name].is_floating_point():
             raise ModelError(f"{where} does not fit its config: {name} holds {tensors[name].dtype}, not real numbers")
+        if tensors[name].dtype.itemsize < 2:
+            raise ModelError(
+                f"{where} holds {name} as {tensors[name].dtype}, and Regard computes with no 8-bit numbers; weights in "
+                "float32, bfloat16 or float16 will do"
+            )
         if not tensors[name].isfinite().all():
             raise ModelError(
                 f"{where} holds numbers in {name} that are not finite (NaN or infinite), so it is of no use"

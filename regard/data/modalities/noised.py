@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from regard.data.marks import Frame
 from regard.data.modalities.text import Text, TextSettings
 from regard.data.modality import Modality
 from regard.data.noise import NOISES, Noise
@@ -48,6 +49,11 @@ class Noised(Modality):
     @property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]
         return self.target.tokenizer
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around what is read."""
+        return self._text.frame
 
     @property
     def vocabulary(self) -> int:  # type: ignore[override]

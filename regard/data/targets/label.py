@@ -38,6 +38,7 @@ class LabelSettings(PooledSettings):
     best = "accuracy"
     usual = ("accuracy", "macro_f1", "span_f1", "top5", "f1", "matthews")
     steering = ("accuracy",)
+    bare = (int,)
 
     positive: str | None = Setting(
         None,

@@ -30,6 +30,7 @@ class NumberSettings(PooledSettings):
     """A number."""
 
     usual = ("pearson", "spearman", "rmse")
+    bare = (int, float)
 
 
 @register("number")

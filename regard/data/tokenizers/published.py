@@ -27,6 +27,13 @@ TIDIED = (
 )  # fmt: skip  # what transformers makes of blanks that WordPiece leaves before punctuation
 
 
+def tidied(text: str) -> str:
+    """A text without these blanks."""
+    for spaced, tidy in TIDIED:
+        text = text.replace(spaced, tidy)
+    return text
+
+
 class Published(Tokenizer):
     """What tokenizers of other programs share: `{name}.json` holds their size, marks and further facts."""
 
@@ -134,9 +141,7 @@ class FileTokens(Published):
 
     def decode(self, ids: Sequence[int]) -> str:
         text = str(self.backend.decode([int(i) for i in ids], skip_special_tokens=True))
-        for spaced, tidied in TIDIED if self.tidy else ():
-            text = text.replace(spaced, tidied)
-        return text
+        return tidied(text) if self.tidy else text
 
     def encode_within(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encode_many([f" {text.strip()}" for text in texts] if self.bytes else texts)
@@ -178,31 +183,34 @@ class PieceTokens(Published):
     """SentencePiece, of which each piece has the id that a list gives it (Marian, Junczys-Dowmunt et al. 2018).
 
     One list may serve two languages, each with a model of its own: `target_model` is then that of what is written.
+    Names that were `added` to the list are found in texts before the model cuts them.
     """
 
     kind = "pieces"
-    FACTS = ("ids",)
+    FACTS = ("ids", "tidy", "added")
 
     def __init__(
-        self, model: bytes, ids: Mapping[str, int], size: int, marks: Marks, *, target_model: bytes | None = None
-    ) -> None:
+        self, model: bytes, ids: Mapping[str, int], size: int, marks: Marks, *, target_model: bytes | None = None,
+        tidy: bool = False, added: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         import sentencepiece
 
         super().__init__(size, marks)
         if marks.unknown is None:
             raise ValueError("it has no mark for what is unknown")
         self.model, self.ids, self.target_model = model, dict(ids), target_model
+        self.tidy, self.added = tidy, list(added)
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.decoder = self.processor  # which makes text of pieces
         self.names = {i: piece for piece, i in self.ids.items()}
-        special = sorted(marks.names.values(), key=len, reverse=True)
+        special = sorted(self._special, key=len, reverse=True)
         self._marks = re.compile("(" + "|".join(map(re.escape, special)) + ")")
 
     @property
     def for_target(self) -> Tokenizer:
         if self.target_model is None:
             return self
-        other = PieceTokens(self.target_model, self.ids, self.size, self.marks)
+        other = PieceTokens(self.target_model, self.ids, self.size, self.marks, tidy=self.tidy, added=self.added)
         other.decoder = self.decoder
         return other
 
@@ -221,11 +229,12 @@ class PieceTokens(Published):
 
     @property
     def _special(self) -> set[str]:
-        return set(self.marks.names.values())
+        return {*self.marks.names.values(), *self.added}
 
     def decode(self, ids: Sequence[int]) -> str:
         pieces = [self.names[int(i)] for i in ids if int(i) in self.names and int(i) not in self.marks.names]
-        return str(self.decoder.decode_pieces(pieces)).replace(SPACE, " ").strip()
+        text = str(self.decoder.decode_pieces(pieces)).replace(SPACE, " ").strip()
+        return tidied(text) if self.tidy else text
 
     def adds(self, token: int) -> str:
         if token == self.marks.unknown:
@@ -258,8 +267,11 @@ def load_published(folder: Path, name: str, content: dict[str, Any]) -> Publishe
     ids, other = content["ids"], folder / f"{name}.target.spm"
     if not isinstance(ids, dict) or not all(isinstance(i, int) and 0 <= i < size for i in ids.values()):
         raise ValueError(f"its ids should be below {size}")
-    target = other.read_bytes() if other.exists() else None
-    return PieceTokens((folder / f"{name}.spm").read_bytes(), ids, size, marks, target_model=target)
+    target, added = other.read_bytes() if other.exists() else None, content.get("added", [])
+    if not isinstance(added, list) or not all(isinstance(one, str) and one in ids for one in added):
+        raise ValueError("what was added to its vocabulary should be there")
+    more: dict[str, Any] = {"target_model": target, "tidy": bool(content.get("tidy")), "added": added}
+    return PieceTokens((folder / f"{name}.spm").read_bytes(), ids, size, marks, **more)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -51,7 +51,7 @@ class Bart(Family):
     static: ClassVar[bool] = False  # positions are sines, and no weights
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (False,), "normalize_embedding": (True,), "add_final_layer_norm": (False,),
-        "static_position_embeddings": (False,), "tie_word_embeddings": (True,),
+        "static_position_embeddings": (False,),
     }  # fmt: skip
 
     def __init__(self, *given: Any) -> None:
@@ -122,7 +122,7 @@ class MBart(Bart):
     norm = "pre"
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (True,), "normalize_embedding": (True,), "add_final_layer_norm": (True,),
-        "static_position_embeddings": (False,), "tie_word_embeddings": (True,),
+        "static_position_embeddings": (False,),
     }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ class Marian(Bart):
     static = True
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
-        "static_position_embeddings": (True,), "tie_word_embeddings": (True,), "extra_pos_embeddings": (0, 2),
+        "static_position_embeddings": (True,), "extra_pos_embeddings": (0, 2),
     }  # fmt: skip
     ignored = r"model\.(encoder|decoder)\.embed_positions\.weight"  # the sines
 

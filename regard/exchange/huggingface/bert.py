@@ -67,7 +67,6 @@ class Bert(EncoderAlone):
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "position_embedding_type": ("absolute",),
         "is_decoder": (False,),
-        "tie_word_embeddings": (True,),
     }
     # Of a masked language model the pooler and the next sentence are left out.
     ignored = r".*\.position_ids|bert\.pooler\..*|cls\.seq_relationship\..*"

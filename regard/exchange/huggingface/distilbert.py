@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from regard.exchange.huggingface.bart import BOTH, both
 from regard.exchange.huggingface.bert import HEADS, EncoderAlone
@@ -16,7 +16,6 @@ class DistilBert(EncoderAlone):
     model_types = ("distilbert",)
     architectures = tuple(f"DistilBert{ending}" for ending in HEADS if ending != "ForPreTraining")
     base = "distilbert."
-    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,)}
     ignored = r".*\.position_ids"
 
     def network(self) -> dict[str, Any]:

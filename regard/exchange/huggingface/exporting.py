@@ -16,7 +16,6 @@ from torch import Tensor
 
 from regard.artifacts import new_folder, write_text
 from regard.data.marks import Frame
-from regard.data.modalities.text import Text
 from regard.data.targets.label import Label
 from regard.data.targets.number import Number
 from regard.errors import ConfigError, ModelError
@@ -27,6 +26,7 @@ from regard.exchange.huggingface.given import SETTINGS
 from regard.exchange.huggingface.native import tokenizer_of
 from regard.exchange.huggingface.tokens import write_tokenizer
 from regard.exchange.huggingface.vit import FILTERS
+from regard.exchange.huggingface.whisper_prompt import knows_whisper
 from regard.models.vision import DEVIATIONS, MEANS
 from regard.settings import Config
 from regard.system import System
@@ -76,9 +76,13 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
         if written is not None:
             settings = with_marks(settings, written.marks)
             facts = {"model_max_length": config.model.max_positions, **_inputs(config)}
+            if settings["model_type"] == "whisper" and knows_whisper(written):
+                facts |= {"tokenizer_class": "WhisperTokenizer", "processor_class": "WhisperProcessor"}
             _write(new / SETTINGS, {**write_tokenizer(tokenizers, new), **facts})
             if config.target.written and not config.model.encoder_only:
-                _write(new / "generation_config.json", generation_settings(config.search, written.marks))
+                longest = config.model.max_positions or 0
+                generation = generation_settings(config.search, written.marks, settings["model_type"], longest)
+                _write(new / "generation_config.json", generation)
         if preprocessor:
             _write(new / PREPROCESSOR, preprocessor)
         _write(new / "config.json", {**settings, "dtype": "float32"})
@@ -95,9 +99,9 @@ def export(system: System, folder: str | Path, *, force: bool = False) -> Huggin
 def _frame(system: System) -> Frame:
     """The marks around a text that this model reads, or, where it reads none, before one that it goes on with."""
     task = system.task
-    source = task.sides.texts.get("source")
-    if isinstance(source, Text):
-        return source.frame
+    frame = getattr(task.source, "frame", None)
+    if isinstance(frame, Frame):
+        return frame
     return task.target.marks.frame(begins=True, ends=True) if system.config.model.encoder_only else Frame(task.first)
 
 

@@ -40,11 +40,21 @@ WHOLE = re.compile(
 
 
 class Options(dict[str, Any]):
-    """What config.json says; an option that has to be there and is not is refused by name."""
+    """What config.json says; an option that has to be there and is not is refused by name, and so is a null where a
+    number usually is."""
 
     def __getitem__(self, name: str) -> Any:
         if (value := self.get(name)) is None:
             raise ConfigError(f"config.json does not say {name}, so this model cannot be imported")
+        return value
+
+    def get(self, name: str, usual: Any = None) -> Any:
+        value = super().get(name, usual)
+        if value is None and type(usual) in (int, float):
+            raise ConfigError(
+                f"config.json has {name}: null, and should have a number there, such as {usual}, so this model cannot "
+                "be imported"
+            )
         return value
 
 
@@ -170,6 +180,8 @@ class Family(ABC):
                 self.refuse(name, "it should be a whole number")
         if self.config.get("pruned_heads"):
             self.refuse("pruned_heads", "Regard has all heads of a layer")
+        if self.config.get("quantization_config"):
+            self.refuse("quantization_config", "Regard reads weights that are not quantized")
 
     def refuse(self, name: str, why: str) -> None:
         raise ConfigError(f"config.json has {name}: {self.config.get(name)!r}; {why}, so this model cannot be imported")

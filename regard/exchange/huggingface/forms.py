@@ -112,8 +112,8 @@ def _whisper(config: Config, sizes: tuple[int, int]) -> dict[str, Any]:
     encoder, decoder = model.encoder, model.decoder
     return {
         "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": model.d_model,
-        "dropout": model.dropout, "vocab_size": sizes[1], "scale_embedding": model.scale_embeddings,
-        "activation_function": NAMES[encoder.activation], "num_mel_bins": getattr(encoder.stem, "mels", 80),
+        "dropout": model.dropout, "vocab_size": sizes[1], "activation_function": NAMES[encoder.activation],
+        "num_mel_bins": getattr(encoder.stem, "mels", 80),
         "max_source_positions": getattr(encoder.stem, "frames", 3000) // 2, "max_target_positions": model.max_positions,
         **{
             f"{side}_{name}": value
@@ -140,7 +140,7 @@ def candidates(config: Config, sizes: tuple[int, int]) -> Iterator[dict[str, Any
     if len(kinds) > 1 or model.ctc or model.output != "full" or config.target.chained or _pools(config):
         return
     match kinds[0], transformer:
-        case "text", ["transformer", "transformer"] if config.target.text:
+        case (("text" | "none"), ["transformer", "transformer"]) if config.target.text:  # with none it undoes noise
             yield from _encoder_decoder(config, sizes)
         case "none", ["none", "transformer"]:
             yield _gpt2(model, sizes[1])

@@ -8,6 +8,7 @@ from typing import Any
 from regard.data.marks import Marks
 from regard.errors import ConfigError
 from regard.exchange.huggingface.given import Given
+from regard.exchange.huggingface.whisper_prompt import DETECTED, detects, whisper_settings
 
 # Settings that say nothing of what is written, or that became marks of the vocabulary.
 ELSEWHERE = {
@@ -100,7 +101,7 @@ def search_settings(given: Given, marks: Marks, longest: int) -> tuple[dict[str,
 
 def _others(given: Given, marks: Marks) -> list[str]:
     """What the settings ask for that nothing here does."""
-    told, ends = [], given.option("eos_token_id")
+    told, ends = [DETECTED] if detects(given) else [], given.option("eos_token_id")
     if isinstance(ends, list) and len(ends) > 1:
         told.append(f"eos_token_id {ends[1:]}")
     if (forced := given.option("forced_eos_token_id")) not in (None, marks.end):
@@ -112,8 +113,8 @@ def _others(given: Given, marks: Marks) -> list[str]:
     return told
 
 
-def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
-    """`generation_config.json` for a search."""
+def generation_settings(search: Any, marks: Marks, kind: str, longest: int) -> dict[str, Any]:
+    """`generation_config.json` for a search of a network of this kind, which has so many positions."""
     found = {
         "num_beams": search.beam, "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "early_stopping": next(theirs for theirs, ours in STOPS.items() if ours == search.stop),
@@ -131,4 +132,7 @@ def generation_settings(search: Any, marks: Marks) -> dict[str, Any]:
             "do_sample": True, "temperature": search.temperature, "top_k": search.top_k, "top_p": search.top_p,
             "typical_p": search.typical_p, "epsilon_cutoff": search.least,
         }  # fmt: skip
+    if kind == "whisper":  # which says how much comes after its marks
+        found["max_length"] -= min(longest // 2 - 1, len(marks.first))
+        found |= whisper_settings(marks)
     return {name: value for name, value in found.items() if value is not None}

@@ -44,7 +44,7 @@ class GPT2(Family):
     base = "transformer."
     fixed: ClassVar[Mapping[str, Sequence[Any]]] = {
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
+        "problem_type": (None, "single_label_classification"),
     }  # fmt: skip
     ignored = r".*\.attn\.(bias|masked_bias)"  # who sees whom, as older checkpoints hold it
 

@@ -27,6 +27,7 @@ from regard.exchange.huggingface.family import Family
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.given import Given, read_json
 from regard.exchange.huggingface.tokens import read_tokenizers
+from regard.exchange.huggingface.whisper_prompt import hearing
 from regard.loading import new_task
 from regard.settings import Config
 from regard.system import System, load
@@ -38,14 +39,16 @@ IMPORTED = {"kind": "imported"}  # the section of imported tokens
 
 
 def import_model(
-    place: str | Path, output: str | Path, *, force: bool = False, warn: Callable[[str], Any] = warnings.warn
-) -> System:
+    place: str | Path, output: str | Path, *, language: str | None = None, force: bool = False,
+    warn: Callable[[str], Any] = warnings.warn,
+) -> System:  # fmt: skip
     """Write the model in a folder, or of a name on the Hugging Face Hub, as a model folder of Regard, and load it.
 
-    `warn` is called with the settings of generation that Regard lacks. `force` replaces an earlier model there.
+    `warn` is called with the settings of generation that Regard lacks. `language` is what a Whisper of several
+    languages hears, as a code or by its English name. `force` replaces an earlier model there.
     """
     folder = find(place)
-    network, tokenizers, given = read(folder)
+    network, tokenizers, given = read(folder, language)
     config, told = settings(network, tokenizers, given)
     sides = Sides.of(config)
     sides.use(tokenizers)
@@ -84,7 +87,7 @@ def find(place: str | Path) -> Path:
         raise ModelError(f"no folder {place}, and it cannot be had from the Hugging Face Hub ({what})") from None
 
 
-def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
+def read(folder: Path, language: str | None = None) -> tuple[Family, dict[str, Published], Given]:
     """The network, the tokenizers and the settings of a folder. All that is wrong with them is one error."""
     problems: list[RegardError] = []
 
@@ -98,7 +101,7 @@ def read(folder: Path) -> tuple[Family, dict[str, Published], Given]:
     if odd := next((path for path in sorted(folder.iterdir()) if _is_device(path)), None):
         raise ModelError(f"{odd} is a pipe or a device; a model is read from files")
     config = read_json(folder / "config.json")
-    given = attempt(lambda: Given.read(folder, config))
+    given = attempt(lambda: hearing(Given.read(folder, config), language))
     network = attempt(lambda: read_network(folder))
     tokenizers: dict[str, Published] | None = {}
     if given is not None and config and needs_tokens(config, network):

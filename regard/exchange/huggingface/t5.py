@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
-from regard.exchange.huggingface.family import Family, Move
+from regard.exchange.huggingface.family import ACTIVATIONS, Family, Move
 
 
 class T5(Family):
     """T5: RMSNorm before each part, no biases, a bias of distances that layers share, scores that are not scaled.
 
     Of v1.0 the output layer is the embedding, and what it gets is scaled; of v1.1 it is one of its own, and
-    feed-forward parts are gated.
+    feed-forward parts are gated. mT5 never scales, whatever its config says of ties.
     """
 
     model_types = ("t5", "mt5")
     architectures = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"is_encoder_decoder": (True,)}
     ignored = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"  # of 2020, never used
 
     def sections(self) -> dict[str, Any]:
@@ -58,6 +59,11 @@ class T5(Family):
         known = {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu", "gated-relu": "relu", "gelu": "gelu"}
         if kind not in known:
             self.refuse("feed_forward_proj", f"Regard has {', '.join(known)}")
+        wanted = {"dense_act_fn": known[kind], "is_gated_act": self.gated}
+        for name, said in wanted.items():  # which transformers writes beside it, and obeys
+            other = self.config.get(name)
+            if other is not None and (ACTIVATIONS.get(other) if isinstance(other, str) else other) != said:
+                self.refuse(name, f"feed_forward_proj {kind} says otherwise")
         return known[kind]
 
     @property
@@ -70,7 +76,9 @@ class T5(Family):
 
     @property
     def scales(self) -> bool:
-        """Whether what the output layer gets is scaled, which checkpoints say by the option for ties."""
+        """Whether what the output layer gets is scaled, which checkpoints of T5 say by the option for ties."""
+        if self.config.get("model_type") == "mt5":
+            return False
         return bool(self.config.get("scale_decoder_outputs", self.config.get("tie_word_embeddings", True) is not False))
 
     def moves(self) -> Iterator[Move]:

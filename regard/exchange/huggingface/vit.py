@@ -122,15 +122,29 @@ class ViT(Family):
         for name, wanted in (("do_rescale", True), ("rescale_factor", 1 / 255)):
             if self.preprocessor.get(name, wanted) != wanted:
                 self.refuse_preprocessor(name, f"Regard has it only as {wanted}")
-        size = self.preprocessor.get("size", self.size)
-        if set(size.values() if isinstance(size, dict) else [size]) != {self.size}:
-            self.refuse_preprocessor("size", f"config.json has image_size {self.size}")
+        self.check_size()
         given = [self.preprocessor.get(name) or (0.5,) * 3 for name in ("image_mean", "image_std")]
         found = tuple(tuple(x if isinstance(x, list | tuple) else [x] * 3) for x in given)
         if self.preprocessor.get("do_normalize", True) and found in kinds:
             return kinds[found]
         self.refuse_preprocessor("image_mean", "Regard centres colours (0.5) or takes ImageNet's")
         raise AssertionError("which was refused")
+
+    def check_size(self) -> None:
+        """Refuse what is done to pictures beside bringing each side to the size of the network."""
+        say, kind = self.preprocessor.get, "image_processor_type"
+        if not say("do_resize", True):
+            self.refuse_preprocessor("do_resize", "Regard resizes pictures")
+        for name in ("size", "crop_size") if say("do_center_crop") else ("size",):
+            found = say(name, self.size)
+            sides = found if isinstance(found, dict) else {"height": found, "width": found}
+            if sides.keys() != {"height", "width"}:
+                self.refuse_preprocessor(name, "Regard brings height and width to a size and cuts nothing off")
+            if set(sides.values()) != {self.size}:
+                self.refuse_preprocessor(name, f"config.json has image_size {self.size}")
+        said = isinstance(say("size"), dict) and "do_center_crop" in self.preprocessor
+        if not str(say(kind, "ViT")).startswith("ViT") and not said:
+            self.refuse_preprocessor(kind, "it may cut pictures off, and size and do_center_crop do not say whether")
 
     @property
     def labels(self) -> list[str]:

@@ -16,7 +16,7 @@ class Whisper(Family):
     model_types = ("whisper",)
     architectures = ("WhisperForConditionalGeneration",)
     base = "model."
-    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"tie_word_embeddings": (True,), "use_weighted_layer_sum": (False,)}
+    fixed: ClassVar[Mapping[str, Sequence[Any]]] = {"use_weighted_layer_sum": (False,)}
 
     def sections(self) -> dict[str, Any]:
         config = self.config
@@ -38,7 +38,7 @@ class Whisper(Family):
             "target": {"kind": "text"},
             "model": {
                 "d_model": config["d_model"], "dropout": config.get("dropout", 0.0), "tie_output": True,
-                "output_bias": False, "scale_embeddings": bool(config.get("scale_embedding", False)),
+                "output_bias": False, "scale_embeddings": False,  # with `scale_embedding`, too, transformers does not
                 "max_positions": config.get("max_target_positions", 448), **sides,
             },
         }  # fmt: skip
