@@ -211,9 +211,11 @@ class SharedBatch(Generic[M]):
 
     def _finished(self) -> Iterator[tuple[list[M], Callable[[], list[list[Hypothesis]]]]]:
         """The sources of each group that are over since the last time, and what was found for them."""
+        every = torch.cat([group.search.over for group in self.groups]).tolist() if self.groups else []  # one wait
+        begin = 0
         for group in self.groups:
-            overs = zip(range(len(group.members)), group.search.over.tolist(), strict=False)
-            over = [i for i, over in overs if over and i not in group.gone]
+            own, begin = every[begin : begin + len(group.members)], begin + group.sources
+            over = [i for i, ends in enumerate(own) if ends and i not in group.gone]
             if over:
                 group.gone.update(over)
                 yield [group.members[i] for i in over], group.search.results(to_device(over, self.device))
