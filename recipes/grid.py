@@ -8,7 +8,8 @@ The first argument is a file with
     config: ../scan.yaml     # what every run starts from; the path is relative to this file
     seeds: [1, 2, 3]         # training.seed of each run of a cell
     score: exact             # what a cell shows, of the scores on test data; or one for each column: {SST-2: accuracy}
-    together: true           # also the score of all seeds of a cell as an ensemble (of models that write)
+    together: true           # also the score of all seeds of a cell as an ensemble (of models that write); with "all",
+                             # that of all rows of a column too
     given_length: true       # also exact match where a model is told how long each output is (see given_length.py)
     first:                   # trained once each, before the others, and not tested
       masked: {config: ../wikitext2-body.yaml, set: [training.steps=100]}
@@ -133,21 +134,28 @@ class Grid:
             if any(lengths.values()):
                 lines.append(_line(f"{row}, lengths given", [list(scores.values()) for scores in lengths.values()]))
             table.append({"row": row, "scores": found, "ensemble": whole, "given_length": lengths})
+        if any(column in ensembles for column in columns):
+            lines.append(_line("all, ensemble", [[ensembles[one]] if one in ensembles else [] for one in columns]))
+            table.append({"row": "all", "ensemble": {column: ensembles.get(column) for column in columns}})
         (self.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         content = {"grid": self.file.name, "settings": list(self.more), "table": table}
         (self.folder / "table.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def join(self) -> None:
-        """Evaluate the seeds of each cell as one, where that has not been done."""
+        """Evaluate the seeds of each cell as one, and those of each column if it is asked for, where that has not been
+        done."""
         import regard
 
-        path = self.folder / ENSEMBLES
+        path, rows = self.folder / ENSEMBLES, list(self.given["rows"])
         done = known(path)
-        for row, column in self.cells:
-            if f"{row}/{column}" not in done and len(self.found(row, column)) == len(self.seeds) > 1:
-                first, *others = (self.run(row, column, seed) for seed in self.seeds)
-                scores = regard.load(first, *others).evaluate().scores
-                done[f"{row}/{column}"] = scores[self.score(column)].value
+        wanted = {f"{row}/{column}": ([row], column) for row, column in self.cells}
+        if self.given["together"] == "all" and len(rows) > 1:
+            wanted |= {column: (rows, column) for column in self.given["columns"]}
+        for name, (some, column) in wanted.items():
+            runs = [self.run(row, column, seed) for row in some for seed in self.seeds]
+            if name not in done and len(runs) > 1 and all(tested(run) is not None for run in runs):
+                scores = regard.load(*runs).evaluate().scores
+                done[name] = scores[self.score(column)].value
                 path.write_text(json.dumps(done, indent=1), encoding="utf-8")
 
     def tell(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import regard
 from regard.config import load, parse
 from regard.data.tokenizers.kinds import train_tokenizer
 from regard.system import System
@@ -169,6 +170,33 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
     with pytest.raises(SystemExit, match="rows and score, and may have seeds, together, given_length and first"):
         grid["Grid"](tmp_path / "grid.yaml", tmp_path)
+
+
+def test_a_grid_joins_the_rows_of_a_column(grid: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a b\tx y\nb a\ty x\n" * 4)
+    data = dict.fromkeys(("train", "valid", "test"), "pairs.tsv")
+    given = {
+        "data": data, "tokens": {"kind": "word"}, "model": {"d_model": 8, "encoder": "gru", "decoder": "gru"},
+        "training": {"steps": 2, "warmup": 1, "tensorboard": False},
+    }  # fmt: skip
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(given))
+    table = {
+        "config": "one.yaml", "score": "perplexity", "together": "all", "columns": {"pairs": [], "more": []},
+        "rows": {"plain": [], "wide": ["model.d_model=16"]},
+    }  # fmt: skip
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
+    made = grid["Grid"](tmp_path / "grid.yaml", tmp_path / "runs")
+    first, last = (command for command in made.commands()[1] if "/pairs/" in command[-1])
+    regard.train(load(first[0], first[1:])).test()
+    made.join()
+    assert not (tmp_path / "runs" / "together.json").exists()  # a model of the column is missing
+    regard.train(load(last[0], last[1:])).test()
+    made.join()
+    made.write()
+    both = regard.load(made.run("plain", "pairs", 1), made.run("wide", "pairs", 1))
+    score = both.evaluate().scores["perplexity"].value
+    assert json.loads((tmp_path / "runs" / "together.json").read_text()) == {"pairs": score}
+    assert (tmp_path / "runs" / "table.md").read_text().splitlines()[-1] == f"| all, ensemble | {score:.2f} |  |  |"
 
 
 def test_with_lengths_given_an_output_is_as_long_as_its_reference(
