@@ -294,6 +294,8 @@ class System:
         examples = chain.from_iterable(self._examples(corpus, warn, strict=strict) for corpus in corpora)
         with few_warnings(warn) as tell:
             found = self.task.evaluate(examples, settings, tell, advance, scoring)
+        if files is not None and (told := self._unprefixed(found.examples)):
+            warn(told)
         if len(corpora) > 1:
             found = replace(found, corpora=self._by_corpus(found, corpora, settings, scoring or Scoring()))
         targets = (text for several in found.references for text in several)
@@ -303,6 +305,19 @@ class System:
             return found
         judged = judge_pictures(self.task, judge.task, found, judge.folder.name)
         return replace(found, scores={**judged, **found.scores})
+
+    def _unprefixed(self, examples: Sequence[Example]) -> str | None:
+        """That examples lack the prefix with which every source was read in training."""
+        prefixes, every = self.config.data.prefixes, self.config.data.corpora or []
+        if not prefixes or any(corpus.prefix is None for corpus in every) or not self.config.sources[0].given:
+            return None
+        texts = [part for one in examples for part in (one.source if isinstance(one.source, tuple) else (one.source,))]
+        if any(isinstance(text, str) and text.lstrip().startswith(tuple(prefixes)) for text in texts):
+            return None
+        return (
+            f"no source begins with a prefix that this model was trained with ({', '.join(prefixes)}), and none is "
+            "added to the examples of a file; write it before each source"
+        )
 
     def _by_corpus(
         self, found: Evaluation, corpora: Sequence[CorpusFiles], settings: Search, scoring: Scoring

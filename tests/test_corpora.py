@@ -241,6 +241,18 @@ def test_two_tasks_in_one_model(tmp_path: Path) -> None:
     assert records((tmp_path / "run" / "log.jsonl").read_text()) == records(log_text)
 
 
+def test_a_file_without_prefixes_is_told(tmp_path: Path) -> None:
+    write(tmp_path)
+    system, told = regard.train(two_tasks(tmp_path, steps=1, validate_every=1, save_every=1)), list[str]()
+    with pytest.warns(UserWarning, match=r"no source begins with a prefix .* \(<copy>, <upper>\).* write it before"):
+        system.evaluate(tmp_path / "copy.test.tsv")
+    rows = (tmp_path / "copy.test.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "prefixed.tsv").write_text("".join(f"<copy> {row}" for row in rows))
+    system.evaluate(tmp_path / "prefixed.tsv", warn=told.append)
+    system.evaluate(warn=told.append)  # which adds them
+    assert not told
+
+
 def test_bad_lines_are_told_by_the_file_of_their_corpus(tmp_path: Path) -> None:
     write(tmp_path)
     with (tmp_path / "upper.train.tsv").open("a") as file:
