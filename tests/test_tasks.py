@@ -245,6 +245,11 @@ def test_an_ensemble_writes_and_says_what_it_cannot_do(trained: Trained, sources
     one, other = trained["lstm"], trained["transformer"]
     assert good("generate", one, sources, "--with", other).splitlines()[1] == "ETA THETA"
     assert good("generate", one, sources, "--with", one) == good("generate", one, sources)
+    test = trained.folder / "test.tsv"
+    alone = json.loads(good("evaluate", one, test, "--json"))
+    both = json.loads(good("evaluate", one, test, "--json", "--with", other))
+    assert both["with"] == [str(other)]
+    assert both["scores"]["perplexity"] != alone["scores"]["perplexity"]
     shown = good("generate", one, sources, "--with", other, "--align").splitlines()[1]
     assert shown == "ETA THETA\t0-1 1-0"
     for others, said in (

@@ -25,6 +25,10 @@ Settings = Annotated[
         help="Any other setting of [search], such as search.no_repeat=3, or of [source], such as source.size=96.",
     ),
 ]
+Others = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="MODEL", help="Add this model to an ensemble; may be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")]
 Quantization = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from regard.cli.checks import check_input, check_model, check_output
-from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Output, Quantization, Settings
+from regard.cli.options import Beam, Device, Force, Json, ModelFolder, Others, Output, Quantization, Settings
 from regard.cli.shared import app, dash, files_of, report_json, search_settings, source_settings, talk, warn, writing
 from regard.errors import ConfigError
 
@@ -41,10 +41,7 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling: total probability kept.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option("--with", metavar="MODEL", help="Add this model to an ensemble; may be repeated."),
-    ] = None,
+    others: Others = None,
     prefixes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Forced beginning of each output, one per line.")
     ] = None,
@@ -212,6 +209,7 @@ def evaluate(
     report: Annotated[Path | None, typer.Option(help="Write scores and signatures here, as JSON.")] = None,
     as_json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs here, one per line.")] = None,
+    others: Others = None,
     beam: Beam = None,
     settings: Settings = None,
     device: Device = "auto",
@@ -219,9 +217,8 @@ def evaluate(
 ) -> None:
     """Score a model's outputs: BLEU, chrF, TER, exact match, perplexity, and AER if there are gold alignments. Each
     score has a signature."""
-    check_model(model)
-    if judge is not None:
-        check_model(judge)
+    for folder in (model, *(others or []), *([] if judge is None else [judge])):
+        check_model(folder)
     check_input(*map(dash, data or []), folders=True)
     check_input(*(references or []))
     for path in (report, output):
@@ -234,7 +231,7 @@ def evaluate(
     from regard.display import class_table, counting, exposure_table, score_table, show
 
     settings, read_as = source_settings(settings)
-    system = regard.load(model, device=device, settings=read_as)
+    system = regard.load(model, *(others or []), device=device, settings=read_as)
     judging = None if judge is None else regard.load(judge, device=device)
     files = files_of(data) if data else None
     own = [corpus.files for corpus in system.config.data.split("test") or system.config.data.split("valid")]
@@ -251,6 +248,7 @@ def evaluate(
             )  # fmt: skip
     content = {
         "model": str(model),
+        **({"with": [str(folder) for folder in others]} if others else {}),
         **({} if judge is None else {"judge": str(judge)}),
         "data": files if files is not None else own[0] if len(own) == 1 else own,
         "examples": len(result.examples),
