@@ -15,7 +15,7 @@ from tests.conftest import whole
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = [
-    "errors", "memory", "artifacts", "registry", "section", "stem_settings", "transformer_settings",
+    "errors", "languages", "memory", "artifacts", "registry", "section", "stem_settings", "transformer_settings",
     "encoder_settings", "decoder_settings", "model_settings", "training_settings", "search_settings",
     "data_settings", "settings", "presets", "upgrade", "config", "fingerprint", "ragged", "bundle", "evaluation",
     "data", "nn", "models", "search", "training", "tasks", "explain", "inspection", "loading", "system",

@@ -26,6 +26,7 @@ from regard.exchange.huggingface import family_of
 from regard.exchange.huggingface.generating import search_settings
 from regard.exchange.huggingface.given import Given
 from regard.exchange.huggingface.importing import find
+from regard.exchange.huggingface.whisper_prompt import NAMES
 from regard.ragged import Ragged
 from regard.search_settings import Search
 from regard.settings import Config
@@ -491,6 +492,12 @@ def test_whisper_hears_a_language_that_is_named_and_goes_out_as_it_came(tmp_path
     changed(tmp_path / "there" / "generation_config.json", task_to_id={})
     with pytest.raises(ModelError, match=r"generation_config\.json has no task transcribe in task_to_id"):
         import_model(tmp_path / "there", tmp_path / "x")
+
+
+def test_languages_have_the_names_that_whisper_knows() -> None:
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    assert {name: NAMES.get(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
 
 
 def test_a_language_goes_with_a_whisper_of_several(made: Get, tmp_path: Path) -> None:

@@ -11,32 +11,21 @@ from regard.data.marks import Marks
 from regard.data.tokenizers.published import FileTokens, Published
 from regard.errors import ConfigError
 from regard.exchange.huggingface.given import Given
+from regard.languages import LANGUAGES
 
 SILENT, BEFORE, TASKS = "<|notimestamps|>", "<|startofprev|>", ("transcribe", "translate")
 DETECTED = (
     "a language that is detected (it is taken to be English; to name another, regard import --language, or "
     '"language" in generation_config.json)'
 )
-# What English calls the languages of Whisper's marks (ISO 639-1; of Hawaiian and Cantonese 639-3).
-NAMES = {
-    "afrikaans": "af", "albanian": "sq", "amharic": "am", "arabic": "ar", "armenian": "hy", "assamese": "as",
-    "azerbaijani": "az", "bashkir": "ba", "basque": "eu", "belarusian": "be", "bengali": "bn", "bosnian": "bs",
-    "breton": "br", "bulgarian": "bg", "burmese": "my", "cantonese": "yue", "castilian": "es", "catalan": "ca",
-    "chinese": "zh", "croatian": "hr", "czech": "cs", "danish": "da", "dutch": "nl", "english": "en", "estonian": "et",
-    "faroese": "fo", "finnish": "fi", "flemish": "nl", "french": "fr", "galician": "gl", "georgian": "ka",
-    "german": "de", "greek": "el", "gujarati": "gu", "haitian": "ht", "haitian creole": "ht", "hausa": "ha",
-    "hawaiian": "haw", "hebrew": "he", "hindi": "hi", "hungarian": "hu", "icelandic": "is", "indonesian": "id",
-    "italian": "it", "japanese": "ja", "javanese": "jw", "kannada": "kn", "kazakh": "kk", "khmer": "km", "korean": "ko",
-    "lao": "lo", "latin": "la", "latvian": "lv", "letzeburgesch": "lb", "lingala": "ln", "lithuanian": "lt",
-    "luxembourgish": "lb", "macedonian": "mk", "malagasy": "mg", "malay": "ms", "malayalam": "ml", "maltese": "mt",
-    "mandarin": "zh", "maori": "mi", "marathi": "mr", "moldavian": "ro", "moldovan": "ro", "mongolian": "mn",
-    "myanmar": "my", "nepali": "ne", "norwegian": "no", "nynorsk": "nn", "occitan": "oc", "panjabi": "pa",
-    "pashto": "ps", "persian": "fa", "polish": "pl", "portuguese": "pt", "punjabi": "pa", "pushto": "ps",
-    "romanian": "ro", "russian": "ru", "sanskrit": "sa", "serbian": "sr", "shona": "sn", "sindhi": "sd",
-    "sinhala": "si", "sinhalese": "si", "slovak": "sk", "slovenian": "sl", "somali": "so", "spanish": "es",
-    "sundanese": "su", "swahili": "sw", "swedish": "sv", "tagalog": "tl", "tajik": "tg", "tamil": "ta", "tatar": "tt",
-    "telugu": "te", "thai": "th", "tibetan": "bo", "turkish": "tr", "turkmen": "tk", "ukrainian": "uk", "urdu": "ur",
-    "uzbek": "uz", "valencian": "ca", "vietnamese": "vi", "welsh": "cy", "yiddish": "yi", "yoruba": "yo",
+# Codes by name: further languages that Whisper has marks of, and further names.
+NAMES = {name.lower(): code for code, name in LANGUAGES.items()} | {
+    "assamese": "as", "bashkir": "ba", "breton": "br", "cantonese": "yue", "castilian": "es", "faroese": "fo",
+    "flemish": "nl", "haitian": "ht", "haitian creole": "ht", "hausa": "ha", "hawaiian": "haw", "javanese": "jw",
+    "lao": "lo", "letzeburgesch": "lb", "lingala": "ln", "malagasy": "mg", "mandarin": "zh", "maori": "mi",
+    "moldavian": "ro", "moldovan": "ro", "myanmar": "my", "nynorsk": "nn", "occitan": "oc", "panjabi": "pa",
+    "pushto": "ps", "sanskrit": "sa", "shona": "sn", "sindhi": "sd", "sinhalese": "si", "sundanese": "su",
+    "tatar": "tt", "tibetan": "bo", "turkmen": "tk", "valencian": "ca", "yoruba": "yo",
 }  # fmt: skip
 
 
