@@ -32,6 +32,7 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 PICTURES = merge(TEXT, {"source": {"kind": "image", "size": 16}, "model": {"encoder": {"kind": "stem"}}})
 PICTURES = merge(PICTURES, {"model": {"encoder": {"stem": {"kind": "convolution", "halvings": 2, "channels": 2}}}})
+PROMPTED = merge(TEXT, {"source": {"kind": "none"}, "model": {"encoder": {"kind": "none"}}})
 PAINTING = merge(TEXT, {
     "target": {"kind": "image", "size": 16, "halvings": 2, "codes": 24, "channels": 4, "code_width": 4},
 })  # fmt: skip

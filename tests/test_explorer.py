@@ -205,6 +205,17 @@ def test_a_link_brings_back_what_was_shown(browser: Browser, tmp_path: Path) -> 
         assert page.get_by_role("listbox", name="target, attending").is_visible(), "a broken link shows what is there"
 
 
+def test_another_link_in_the_same_tab_is_followed(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, sentence())) as page:
+        choose(page, "Heads", "max")
+        heads = page.get_by_role("group", name="Heads").get_by_role("radio")
+        with opened(browser, page.url) as other:
+            assert other.get_by_role("group", name="Heads").get_by_role("radio").nth(1).is_checked()
+        page.evaluate("location.hash = 'head=1&view=map'")
+        page.get_by_role("application", name="Heat map").wait_for()
+        assert heads.nth(3).is_checked()
+
+
 def test_pictures_and_data_are_saved(browser: Browser, tmp_path: Path) -> None:
     one = sentence()
     with opened(browser, saved(tmp_path, one)) as page:
@@ -230,6 +241,58 @@ def test_pictures_and_data_are_saved(browser: Browser, tmp_path: Path) -> None:
     assert again.target == one.target
     np.testing.assert_allclose(again.weights(), one.weights(), atol=1e-3)
     assert len([x for x in heat.iter("{http://www.w3.org/2000/svg}rect") if x.get("fill-opacity") != "1"]) > 4
+
+
+def saved_svg(page: Page) -> ElementTree.Element:
+    page.get_by_text("Save", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="SVG").click()
+    return ElementTree.fromstring(Path(download.value.path()).read_text())
+
+
+def test_what_is_saved_does_not_depend_on_what_is_in_sight(browser: Browser, tmp_path: Path) -> None:
+    name = "{http://www.w3.org/2000/svg}"
+    words = [f"▁{i}" for i in range(40)]
+    path, small = saved(tmp_path, sentence(words, words, heads=8)), {"width": 360, "height": 740}
+    with opened(browser, path, viewport=small) as page:
+        unscrolled = saved_svg(page)
+        page.locator(".links.columns").evaluate("x => x.scrollTo(0, 400)")
+        scrolled = saved_svg(page)
+        for found in (unscrolled, scrolled):
+            texts = {(x.text or "").strip("␣"): float(x.get("y", "")) for x in found.iter(f"{name}text")}
+            assert texts.keys() == {str(i) for i in range(40)}
+            assert 0 < texts["0"] < texts["39"] < float(found.get("height", ""))
+            (drawn,) = found.findall(f"{name}g")
+            ends = [float(y) for x in drawn.iter(f"{name}path") for y in re.findall(r"^M\S+ (\S+)C", x.get("d", ""))]
+            assert min(abs(y - texts["39"]) for y in ends) < 8, "lines end at their tokens"
+        choose(page, "Drawn as", "Every head")
+        maps = saved_svg(page)
+        shown = list(maps.iter(f"{name}image"))
+        assert len(shown) == 24
+        assert {x.get("image-rendering") for x in shown} == {"pixelated"}
+        assert max(float(x.get("x", "")) + float(x.get("width", "")) for x in shown) <= float(maps.get("width", ""))
+
+
+def test_any_token_can_be_saved(browser: Browser, tmp_path: Path) -> None:
+    odd = ["\ufffe", "😀" * 30, "x" + "😀" * 30, "</s>"]
+    with opened(browser, saved(tmp_path, sentence(odd, odd))) as page:
+        for view in ("Lines", "Heat map"):
+            choose(page, "Drawn as", view)
+            assert "\ufffd" in "".join(saved_svg(page).itertext())
+            page.get_by_text("Save", exact=True).click()
+            with page.expect_download() as download:
+                page.get_by_role("button", name="PNG").click()
+            assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_a_long_text_what_is_in_sight_is_saved(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, long_one(600, 600))) as page:
+        page.locator(".links.columns").evaluate("x => x.scrollTo(0, 9000)")
+        page.locator(".links [data-index='300']").first.wait_for()
+        found = saved_svg(page)
+        texts = {x.text for x in found.iter("{http://www.w3.org/2000/svg}text")}
+        assert "s300" in texts
+        assert float(found.get("height", "")) < 40 * len(texts)
 
 
 # Long, right to left, small, dark

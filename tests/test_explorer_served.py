@@ -22,7 +22,7 @@ from regard.system import System
 from tests.browser import launched, opened, scroll_width, until
 from tests.conftest import FULL, whole
 from tests.scripts import node, run_module
-from tests.served import PAINTING, PICTURES, TEXT, Running, running, save_model
+from tests.served import PAINTING, PICTURES, PROMPTED, TEXT, Running, running, save_model
 from tests.test_explorer import NAMELESS, axe, choose, token
 
 if TYPE_CHECKING:
@@ -49,14 +49,16 @@ def system(folder: Path) -> System:
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, folder: Path, system: System) -> Iterator[Running]:
-    """A model of text; where all is tested also another one, one that reads pictures, and two that write them."""
+    """A model of text; where all is tested also another one, one that reads pictures, two that write them, and a
+    language model."""
     names = ["one"]
     if FULL:
         save_model(folder / "two", TEXT, seed=2)
         save_model(folder / "pictures", PICTURES)
         save_model(folder / "painting", PAINTING)
         save_model(folder / "other", PAINTING, seed=2)
-        names += ["two", "pictures", "painting", "other"]
+        save_model(folder / "prompted", PROMPTED)
+        names += ["two", "pictures", "painting", "other", "prompted"]
     with running(folder, models=[{"folder": str(folder / name), "device": "cpu"} for name in names]) as found:
         yield found
 
@@ -165,6 +167,22 @@ def test_the_beam_is_a_tree_that_can_be_walked(page: Page, system: System) -> No
     assert forced in [[tree.nodes[node.parent or 0].token, node.token] for node in others]
 
 
+@whole
+def test_a_branch_of_a_continuation_begins_after_the_prompt(page: Page) -> None:
+    page.get_by_role("combobox", name="Model").select_option("prompted")
+    write(page)
+    tree = page.get_by_role("application", name="Tree of hypotheses")
+    tree.focus()
+    for _ in range(2 + len(SENTENCE.split())):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    chosen = page.locator("#tip b").inner_text()
+    with answered(page, "inspect"):
+        tree.press("Enter")
+    page.get_by_text("begins as you chose (1 token)").wait_for()
+    assert output(page)[0] == chosen
+
+
 def test_long_tokens_are_cut_off_where_their_box_ends(page: Page) -> None:
     texts = ["Donaudampfschifffahrt", "猫は寝る彼女は知っている", "WWWWWWWWWWWW", "short"]
     nodes = [{"id": 0, "step": 0, "parent": None, "text": "<s>"}]
@@ -187,12 +205,15 @@ def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -
     write(page)
     before, layer = output(page), page.get_by_role("combobox", name="Layer").first.input_value()
     choose(page, "Heads", "0")
+    page.locator(".written .token").nth(1).click()
+    assert page.get_by_role("group", name="Alternatives").is_visible()
     with answered(page, "inspect"):
         page.get_by_role("button", name="Switch head 0 off").click()
     page.get_by_text("edited", exact=True).wait_for()
     off = system.inspect(SENTENCE, edits=Edits(heads_off=((layer, 0),)))
     assert output(page) == [token.text for token in off.outputs[0].tokens]
     assert page.get_by_role("button", name="Switch head 0 on again").is_visible()
+    assert page.get_by_role("group", name="Alternatives").is_hidden(), "they were those of another output"
     with answered(page, "inspect"):
         page.get_by_role("button", name="Reset").click()
     page.get_by_text("edited", exact=True).wait_for(state="detached")
@@ -212,6 +233,12 @@ def test_heads_are_switched_off_and_weights_edited(page: Page, system: System) -
     assert output(page) == [token.text for token in edited.outputs[0].tokens]
     token(page, "target, attending", 0).hover()
     assert "100% gamma" in page.locator("#tip").inner_text()
+    page.get_by_role("button", name="Close").click()
+    choose(page, "Drawn as", "Heat map")
+    cells = page.get_by_role("application", name="Heat map")
+    cells.hover(position={"x": 100, "y": 120})
+    cells.click(position={"x": 8, "y": 120})
+    assert bars.first.is_hidden(), "a label is no cell"
 
 
 @whole
@@ -247,7 +274,7 @@ def test_two_models_side_by_side(page: Page) -> None:
     page.get_by_role("group", name="View").get_by_text("Compare").click()
     page.locator("textarea:visible").fill(SENTENCE)
     page.get_by_role("button", name="Compare").click()
-    page.get_by_text(re.compile("tokens differ|Both write the same")).wait_for()
+    page.get_by_text(re.compile("that the other output lacks|Both write the same")).wait_for()
     one, two = part(page, "Model 1"), part(page, "Model 2")
     texts = [[x.strip() for x in each.locator(".token").all_inner_texts()] for each in (one, two)]
     assert texts[0] != texts[1]
@@ -277,9 +304,19 @@ def test_what_if_a_word_were_another(page: Page, system: System) -> None:
     page.get_by_role("button", name="Leave out each word").click()
     page.locator(".source-word.weighed").nth(2).wait_for()
     assert page.locator(".variants tbody tr").count() == 4
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert scroll_width(page) <= 360
     losses = [-one.change for one in system.counterfactual(SENTENCE)]
     shown = [float(x) for x in words.evaluate_all("all => all.map((x) => x.style.getPropertyValue('--w'))")]
     assert shown.index(max(shown)) == losses.index(max(losses))
+
+
+def test_a_word_of_any_length_stays_on_the_screen(page: Page) -> None:
+    write(page, f"alpha https://example.org/{'a' * 300}")
+    page.get_by_role("button", name="Leave out each word").click()
+    page.locator(".source-word.weighed").nth(1).wait_for()
+    assert scroll_width(page) <= 1280
+    assert page.locator(".variants").evaluate("x => x.scrollWidth <= x.parentElement.clientWidth")
 
 
 def test_a_document_is_ranked_by_doubt_corrected_and_saved(page: Page, system: System) -> None:
@@ -338,6 +375,106 @@ def test_a_link_may_say_anything(browser: Browser, server: Running, said: str) -
         write(page)
         page.get_by_text("Choose a token").wait_for()
         assert page.locator(".told").first.inner_text() == ""
+
+
+def test_what_a_link_forces_in_vain_can_be_taken_back(browser: Browser, server: Running) -> None:
+    with opened(browser, f"{server.client.base_url}#text=alpha&forced=[99999]") as page:
+        page.get_by_text("there is no token 99999").wait_for()
+        assert output(page), "as it is"
+        with answered(page, "inspect"):
+            page.get_by_role("button", name="Take back: begins as you chose (1 token)").click()
+        page.get_by_text("there is no token 99999").wait_for(state="detached")
+        assert "forced" not in page.url
+
+
+def test_words_of_a_text_that_is_read_from_the_right(page: Page) -> None:
+    write(page, "القطة تنام")
+    first, second = page.locator(".source-word").all()
+    assert first.bounding_box()["x"] > second.bounding_box()["x"]  # type: ignore[index]
+    words = [{"text": text, "confidence": 0.3} for text in ("القطة", "تنام")]
+    signs = {"value": 0.9, "unattended": 0, "repetition": 0}
+    answer = {"outputs": [[{"text": "القطة تنام", "words": words, "doubt": signs}]]}
+    page.route("**/v1/generate", lambda route: route.fulfill(json=answer))
+    choose(page, "View", "Document")
+    page.get_by_role("textbox", name="Document").fill("one")
+    page.get_by_role("button", name="Translate").click()
+    page.locator(".document .unsure").first.wait_for()
+    first, second = page.locator(".document .unsure").all()
+    assert first.bounding_box()["x"] > second.bounding_box()["x"]  # type: ignore[index]
+
+
+def test_a_correction_goes_on_while_more_is_translated(page: Page) -> None:
+    choose(page, "View", "Document")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "omega" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/v1/generate", hold)
+    page.get_by_role("textbox", name="Document").fill("alpha\n" * 8 + "omega")
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_role("button", name="Correct", exact=True).first.click()
+    page.keyboard.type("one ")
+    until(page, "document.querySelector('.document-view [role=status]').textContent.startsWith('8 of 9')")
+    held.pop().continue_()
+    page.get_by_text(re.compile(r"9 sentences, \d of them doubtful")).first.wait_for()
+    page.keyboard.type("two")
+    assert page.locator(".document textarea:visible").input_value().endswith("one two")
+
+
+COMPOSER = """async (kinds) => { const { composer } = await import("/web/compose.js");
+    window.input = composer(() => {});
+    input.show(kinds);
+    document.querySelector(".compose").replaceChildren(input.element); }"""
+
+
+def test_texts_of_several_sources_are_in_a_link(page: Page) -> None:
+    for kinds, expected in ((["text", "text"], ["a", "[b]"]), (["image", "text"], [None, "[b]"])):
+        page.evaluate(COMPOSER, kinds)
+        areas = page.get_by_role("textbox", name="Text")
+        for area, text in zip(areas.all(), (x for x in expected if x), strict=True):
+            area.fill(text)
+        found = page.evaluate("input.text")
+        assert json.loads(found) == expected
+        page.evaluate("for (const area of input.element.querySelectorAll('textarea')) area.value = ''")
+        page.evaluate("text => input.set(text)", found)
+        assert [area.input_value() for area in areas.all()] == [x for x in expected if x]
+        page.evaluate("input.set('no list')")
+
+
+def test_the_later_of_two_files_counts(page: Page, tmp_path: Path) -> None:
+    for name, seconds in (("long", 120), ("short", 1)):
+        with wave.open(str(tmp_path / f"{name}.wav"), "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(bytes(32000 * seconds))
+    page.evaluate(COMPOSER, ["audio"])
+    chooser = page.get_by_label("Choose a recording").last
+    chooser.set_input_files(tmp_path / "long.wav")
+    chooser.set_input_files(tmp_path / "short.wav")
+    page.get_by_label("the recording that was chosen").wait_for()
+    page.wait_for_timeout(500)
+    assert len(base64.b64decode(page.evaluate("input.get().data"))) == 32044
+    Image.new("RGB", (5000, 1)).save(tmp_path / "thin.png")
+    page.evaluate(COMPOSER, ["image"])
+    page.get_by_label("Choose a picture").last.set_input_files(tmp_path / "thin.png")
+    picture = page.get_by_alt_text("the picture that was chosen")
+    assert picture.evaluate("async (x) => { await x.decode(); return [x.naturalWidth, x.naturalHeight]; }") == [1024, 1]
+
+
+def test_one_recording_at_a_time_and_none_when_another_kind_is_asked_for(page: Page) -> None:
+    page.evaluate(COMPOSER, ["audio"])
+    page.evaluate("""() => { const media = navigator.mediaDevices, ask = media.getUserMedia.bind(media);
+        window.streams = [];
+        media.getUserMedia = async (what) => { streams.push(await ask(what)); return streams.at(-1); }; }""")
+    page.get_by_role("button", name="Record", exact=True).dblclick()
+    page.get_by_role("button", name="Stop").wait_for()
+    page.wait_for_timeout(200)
+    assert page.evaluate("streams.length") == 1
+    page.evaluate("input.show(['text'])")
+    until(page, "streams[0].getTracks().every((track) => track.readyState === 'ended')")
 
 
 @whole

@@ -167,7 +167,10 @@ export function attentionPanel(on = {}, name = "Attention") {
     },
     // What was chosen, for a link, and back again.
     get chosen() { return { ...state, head: state.head === "mean" ? null : state.head }; },
-    restore(saved) { for (const name of Object.keys(state)) state[name] = saved[name] ?? state[name]; },
+    restore(saved) {
+      for (const name of Object.keys(state)) state[name] = saved[name] ?? state[name];
+      if (!["mean", "max"].includes(state.head)) state.head = Number(state.head);
+    },
     get unit() { return state.unit; },
     get layer() { return view?.layer.name; },
   };

@@ -2,7 +2,7 @@
 import { ask, latest } from "./api.js";
 import { attentionPanel } from "./attention.js";
 import { composer } from "./compose.js";
-import { button, field, make } from "./dom.js";
+import { button, counted, field, make } from "./dom.js";
 import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
 import { prepare } from "./prepare.js";
@@ -35,7 +35,7 @@ export function compareView(models, onchange) {
       const kept = common(...found.map((x) => x.target));
       columns.forEach((each, i) => each.show(found[i], kept[i]));
       const count = kept.flat().filter((same) => !same).length;
-      told.textContent = count ? `${count} tokens differ; they are dotted.`
+      told.textContent = count ? `Dotted: ${counted(count, "token")} that the other output lacks.`
         : found[0].drawn === found[1].drawn ? "Both write the same." : "The pictures differ.";
     } catch (error) {
       if (error.name !== "AbortError") told.textContent = error.message;

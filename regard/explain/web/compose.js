@@ -15,6 +15,7 @@ export function composer(onrun) {
     const wanted = sources.length ? sources : ["text"];
     if (wanted.join() === kinds) return;
     kinds = wanted.join();
+    for (const part of parts) part.close?.();
     parts = wanted.map((kind, i) => FIELDS[kind](wanted.length > 1 ? `${NAMES[kind]} ${i + 1}` : NAMES[kind], onrun));
     element.replaceChildren(...parts.map((part) => part.element));
   }
@@ -27,13 +28,26 @@ export function composer(onrun) {
       const values = parts.map((part) => part.get());
       return values.includes(null) ? null : values.length === 1 ? values[0] : values;
     },
-    set(texts) { [texts].flat().forEach((text, i) => { if (typeof text === "string") parts[i]?.set?.(text); }); },
-    // Only what was typed goes into a link.
+    set(text) {
+      (parts.length > 1 ? listed(text) : [text]).forEach((one, i) => {
+        if (typeof one === "string") parts[i]?.set?.(one);
+      });
+    },
+    // Only what was typed goes into a link; of several sources it is a list.
     get text() {
       const values = parts.map((part) => (part.set ? part.get() ?? "" : null));
-      return values.length === 1 ? values[0] : values.every((x) => x !== null) ? values : null;
+      return values.length === 1 ? values[0] : values.some(Boolean) ? JSON.stringify(values) : null;
     },
   };
+}
+
+function listed(text) {
+  try {
+    const found = JSON.parse(text);
+    return Array.isArray(found) ? found : [];
+  } catch {
+    return []; // a link may say anything
+  }
 }
 
 function textField(name, onrun) {
@@ -48,24 +62,33 @@ function textField(name, onrun) {
     set: (text) => { area.value = text; } };
 }
 
-// A place to drop a file into, with a button that asks for one.
+// A place to drop a file into, with a button that asks for one; `take` makes of it what is sent, and its preview. Of
+// two files the later one counts, though it may be read sooner.
 function fileField(name, accept, take, onrun, ...more) {
   const input = make("input", { type: "file", accept, hidden: "", "aria-label": `Choose a ${name.toLowerCase()}` });
   const shown = make("div", { class: "preview" }), told = make("p", { class: "quiet", role: "status" });
   const element = make("div", { class: "drop" }, shown, make("div", { class: "row" },
-    button(`Choose a ${name.toLowerCase()}`, () => input.click()), ...more, input),
+    button(`Choose a ${name.toLowerCase()}`, choose), ...more, input),
     make("p", { class: "quiet" }, "or drop it here"), told);
-  let data = null;
-  const use = async (file) => {
-    if (!file) return;
+  let data = null, turn = 0;
+  function choose() {
+    input.value = ""; // the same file again is a change, too
+    input.click();
+  }
+  function put(taken) {
+    turn++;
     told.textContent = "";
-    try {
-      data = await take(file, shown);
-      onrun();
-    } catch {
-      told.textContent = `${file.name} cannot be read as a ${name.toLowerCase()}.`;
-    }
-  };
+    data = taken.data;
+    shown.replaceChildren(taken.preview);
+    onrun();
+  }
+  async function use(file) {
+    if (!file) return;
+    const own = ++turn, taken = await take(file).catch(() => null);
+    if (own !== turn) return;
+    if (taken) put(taken);
+    else told.textContent = `${file.name} cannot be read as a ${name.toLowerCase()}.`;
+  }
   input.onchange = () => use(input.files[0]);
   element.ondragover = (event) => { event.preventDefault(); element.classList.add("over-drop"); };
   element.ondragleave = () => element.classList.remove("over-drop");
@@ -74,53 +97,58 @@ function fileField(name, accept, take, onrun, ...more) {
     element.classList.remove("over-drop");
     use(event.dataTransfer.files[0]);
   };
-  return { element, told, shown, get: () => data && { data }, put: (given) => { data = given; } };
+  return { element, told, get: () => data && { data }, put };
 }
 
 function pictureField(name, onrun) {
-  return fileField(name, "image/*", async (file, shown) => {
+  return fileField(name, "image/*", async (file) => {
     const bitmap = await createImageBitmap(file), scale = Math.min(1, LARGEST / Math.max(bitmap.width, bitmap.height));
     const canvas = Object.assign(make("canvas", { class: "picture" }),
-      { width: Math.round(bitmap.width * scale), height: Math.round(bitmap.height * scale) });
+      { width: Math.max(1, Math.round(bitmap.width * scale)), height: Math.max(1, Math.round(bitmap.height * scale)) });
     canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     const address = canvas.toDataURL("image/png");
-    shown.replaceChildren(make("img", { src: address, alt: "the picture that was chosen" }));
-    return address.slice(address.indexOf(",") + 1);
+    return { data: address.slice(address.indexOf(",") + 1),
+      preview: make("img", { src: address, alt: "the picture that was chosen" }) };
   }, onrun);
 }
 
 function soundField(name, onrun) {
-  const play = (bytes, shown) => {
+  const played = (bytes) => {
     const data = base64(bytes);
-    shown.replaceChildren(make("audio", { controls: "", src: `data:audio/wav;base64,${data}`,
-      "aria-label": "the recording that was chosen" }));
-    return data;
+    return { data, preview: make("audio", { controls: "", src: `data:audio/wav;base64,${data}`,
+      "aria-label": "the recording that was chosen" }) };
   };
-  let stop = null;
-  const microphone = button("Record", async () => {
-    if (stop) {
-      const end = stop;
-      stop = null;
-      microphone.textContent = "Record";
-      microphone.classList.remove("recording");
-      field.put(play(await end(), field.shown));
-      onrun();
-      return;
-    }
+  let stop = null, asking = false; // what ends a recording; whether the microphone is being asked for
+  async function begin() {
+    if (asking) return;
+    asking = true;
     try {
       stop = await record();
-      microphone.textContent = "Stop";
-      microphone.classList.add("recording");
     } catch {
       field.told.textContent = "The microphone cannot be used; allow it, or choose a file.";
     }
+    asking = false;
+  }
+  async function end() {
+    const recording = stop();
+    stop = null;
+    return recording;
+  }
+  const microphone = button("Record", async () => {
+    const recording = stop ? end() : begin();
+    const drawn = () => {
+      microphone.textContent = stop ? "Stop" : "Record";
+      microphone.classList.toggle("recording", Boolean(stop));
+    };
+    drawn();
+    const bytes = await recording;
+    drawn();
+    if (bytes) field.put(played(bytes));
   });
-  const field = fileField(name, "audio/*", async (file, shown) => play(await toWav(file), shown), onrun, microphone);
-  return field;
+  const field = fileField(name, "audio/*", async (file) => played(await toWav(file)), onrun, microphone);
+  return { ...field, close: () => stop?.() };
 }
 
-const clipField = (name, onrun) => fileField(name, "video/*,image/gif", async (file, shown) => {
-  shown.replaceChildren(file.name);
-  return base64(new Uint8Array(await file.arrayBuffer()));
-}, onrun);
+const clipField = (name, onrun) => fileField(name, "video/*,image/gif", async (file) =>
+  ({ data: base64(new Uint8Array(await file.arrayBuffer())), preview: file.name }), onrun);
 const FIELDS = { text: textField, image: pictureField, audio: soundField, video: clipField };

@@ -30,7 +30,7 @@ export function counterfactualPanel(explore) {
     told.textContent = "";
     each.disabled = list.length < 2 || list.length > MOST;
     line.replaceChildren(...list.map((word, i) =>
-      button(make("bdi", {}, word), () => edit(i), { class: "source-word" })));
+      button(word, () => edit(i), { class: "source-word" })));
   }
 
   function edit(i) {

@@ -1,6 +1,6 @@
 /* Many sentences: translated, ranked by doubt, corrected, saved as training data. */
 import { ask, latest } from "./api.js";
-import { announce, button, choices, field, make, percent, section, tableHead } from "./dom.js";
+import { announce, button, choices, counted, field, make, percent, section, tableHead } from "./dom.js";
 import { doubt } from "./doubt.js";
 import { download } from "./saving.js";
 import { sentences } from "./words.js";
@@ -48,12 +48,12 @@ export function documentView(models, explore, onchange) {
     try {
       for (let from = 0; from < rows.length; from += BATCH) {
         bar.value = from / rows.length;
-        told.textContent = `${from} of ${rows.length} sentences`;
+        told.textContent = `${from} of ${counted(rows.length, "sentence")}`;
         await translate(rows.slice(from, from + BATCH), model, signal);
         arrange();
       }
       const weak = rows.filter((row) => row.doubt.value >= 0.5).length;
-      told.textContent = `${rows.length} sentences, ${weak} of them doubtful`;
+      told.textContent = `${counted(rows.length, "sentence")}, ${weak} of them doubtful`;
       announce(told.textContent);
     } catch (error) {
       if (error.name !== "AbortError") told.textContent = error.message;
@@ -85,7 +85,9 @@ export function documentView(models, explore, onchange) {
   function arrange() {
     const done = rows.filter((row) => row.element);
     if (sorting === "doubt") done.sort((a, b) => b.doubt.value - a.doubt.value || a.i - b.i);
+    const here = document.activeElement;
     body.replaceChildren(...done.map((row) => row.element));
+    if (body.contains(here)) here.focus({ preventScroll: true });
   }
 
   function line(row) {
@@ -137,6 +139,6 @@ export function documentView(models, explore, onchange) {
 // The output, with words underlined that the model is unsure of.
 function written({ output, text, corrected }) {
   if (corrected || !output?.words?.length) return [text];
-  return output.words.flatMap((word, i) => [i ? " " : "", make("bdi", { class: word.confidence < 0.5 ? "unsure" : "",
+  return output.words.flatMap((word, i) => [i ? " " : "", make("span", { class: word.confidence < 0.5 ? "unsure" : "",
     title: percent(word.confidence) }, word.text)]);
 }

@@ -51,6 +51,7 @@ export function choices(legend, onchange) {
 
 export const percent = (x) => (x >= 0.0995 || x < 0.0005 ? Math.round(100 * x) : (100 * x).toFixed(1)) + "%";
 export const number = (x) => (x === -Infinity ? "−∞" : x.toFixed(2).replace("-", "−"));
+export const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 export const readable = (text) => text.replaceAll("▁", " ").trim() || "␣";
 export const lines = (...parts) => parts.filter(Boolean).join("\n");
 

@@ -5,7 +5,7 @@ import { ask, events, latest } from "./api.js";
 import { attentionPanel } from "./attention.js";
 import { composer } from "./compose.js";
 import { counterfactualPanel } from "./counterfactual.js";
-import { announce, button, field, make, number, picture, section } from "./dom.js";
+import { announce, button, counted, field, make, number, picture, section } from "./dom.js";
 import { editor } from "./edits.js";
 import { common } from "./numbers.js";
 import { outputPanel } from "./output.js";
@@ -30,7 +30,7 @@ export function exploreView(models, onchange) {
   const live = make("p", { class: "live", dir: "auto" }); // a screen reader is told when all is written
   const before = make("p", { class: "quiet", dir: "auto" }), chips = make("div", { class: "row chips" });
 
-  const edits = editor(() => look()), tree = treeView((ids) => force(ids));
+  const edits = editor(() => look()), tree = treeView((ids) => force(ids.slice(prompt())));
   const what = counterfactualPanel((text) => { input.set(text); run(); });
   const attention = attentionPanel({
     pointed: (index) => output.mark(index),
@@ -59,6 +59,8 @@ export function exploreView(models, onchange) {
   attention.element.append(make("div", { class: "row edit-tools" }, headButton), edits.element);
 
   const model = () => models.find((each) => each.name === select.value);
+  // How many tokens of a tree a language model was given, after the mark that a text begins with.
+  const prompt = () => (model().sources.length ? 0 : found.explanation.given - 1);
   select.onchange = () => { clear(); setModel(); onchange(); };
   beam.onchange = () => { if (given !== null) run(); };
   method.onchange = () => { attention.state.layer = null; if (given !== null) look(); }; // what it found is shown first
@@ -147,9 +149,11 @@ export function exploreView(models, onchange) {
       }
       await prepare(shown);
     } catch (error) {
+      showChips(); // what was refused can be taken back
       return fail(error);
     }
     told.textContent = "";
+    others.element.hidden = true; // those of another output
     const best = found.outputs?.[0], asItIs = !forced.length && !edits.get();
     if (best) best.drawn = shown.drawn;
     if (best && asItIs) original = best;
@@ -202,7 +206,7 @@ export function exploreView(models, onchange) {
     const changes = edits.list().map(({ text, drop }) => chip(text, drop));
     if (changes.length) changes.unshift(make("strong", { class: "chip edited" }, "edited"));
     if (forced.length) {
-      changes.push(chip(`begins as you chose (${forced.length} tokens)`, () => { forced = []; look(); }));
+      changes.push(chip(`begins as you chose (${counted(forced.length, "token")})`, () => { forced = []; look(); }));
     }
     if (changes.length) changes.push(button("Reset", () => { forced = []; edits.set(null); look(); }));
     chips.replaceChildren(...changes);

@@ -50,7 +50,7 @@ async function start() {
     document: documentView(models, (name, text) => { open("explore"); explore.open(name, text); }, remember) };
   $("main").replaceChildren(...Object.values(views).map((view) => view.element));
   $("tools").append(tabs.element, shareButton, themeSwitch(() => views[current]?.draw()));
-  const saved = readFragment("forced", "edits", "head", "beam", "models");
+  const saved = readFragment("forced", "edits", "beam", "models");
   open(saved.show ?? "explore");
   ready = true;
   views[current].restore(saved);

@@ -8,6 +8,9 @@ export function writeFragment(values) {
   try { history.replaceState(null, "", `#${text}`); } catch { /* a page in a sandbox has no address of its own */ }
 }
 
+// Another link that is opened in the same tab changes nothing but the fragment.
+addEventListener("hashchange", () => location.reload());
+
 // `names` of values that are not texts are read as JSON; what is no JSON is left out.
 export function readFragment(...names) {
   const found = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));

@@ -117,7 +117,7 @@ export function heatView(on) {
   svg.onpointerleave = (event) => { if (event.pointerType === "mouse") clear(); };
   svg.onblur = clear;
   svg.onfocus = () => { if (svg.matches(":focus-visible")) showCell(at.q, at.k); };
-  svg.onclick = () => on.choose?.("query", at.q);
+  svg.onclick = () => { if (framed) on.choose?.("query", at.q); };
   svg.onkeydown = (event) => {
     if (event.key === "Enter") return on.choose?.("query", at.q);
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
@@ -145,7 +145,10 @@ export function heatView(on) {
   };
 }
 
-const short = (text) => (text.length > LONG ? text.slice(0, LONG - 1) + "…" : text);
+function short(text) {
+  const letters = [...text];
+  return letters.length > LONG ? letters.slice(0, LONG - 1).join("") + "…" : text;
+}
 
 function label(place, here) {
   const text = make("text", { class: place.mark || place.given ? "mark" : "" }, ...visible(short(place.text), "tspan"));

@@ -8,7 +8,7 @@ import { prepare, redrawn } from "./prepare.js";
 import { themeSwitch } from "./theme.js";
 
 const data = JSON.parse($("data").textContent);
-const saved = readFragment("sentence", "head");
+const saved = readFragment("sentence");
 let sentence = data[saved.sentence] ? saved.sentence : 0;
 
 const attention = attentionPanel({ pointed: (index) => output.mark(index), changed: draw });

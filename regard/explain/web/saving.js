@@ -4,6 +4,8 @@ import { button, make, set } from "./dom.js";
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "font-size",
   "font-family", "font-weight", "dominant-baseline", "text-anchor", "visibility"];
 
+const UNFIT = /[\0-\x08\v\f\x0e-\x1f\ufffe\uffff]/g; // characters that XML cannot have
+
 export function download(name, content, type) {
   const blob = content instanceof Blob ? content : new Blob([content], { type });
   const address = URL.createObjectURL(blob);
@@ -37,7 +39,7 @@ export function drawing(shown) {
   const paper = getComputedStyle(document.body).getPropertyValue("background-color");
   const whole = make("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` },
     make("rect", { width, height, fill: paper }), ...content);
-  return new XMLSerializer().serializeToString(whole);
+  return new XMLSerializer().serializeToString(whole).replace(UNFIT, "\ufffd");
 }
 
 async function pixels(shown) {
@@ -74,20 +76,25 @@ function ofCanvas(canvas) {
   return { width, height, content: [set(image, { width, height, href: canvas.toDataURL() })] };
 }
 
-// Tokens become text, and lines stay; of small maps, each a picture.
+// Tokens become text, and lines stay; of small maps, each a picture. All that is drawn is there, however far the box is
+// scrolled; of a long text that is what was in sight.
 function ofBox(box) {
-  const origin = box.getBoundingClientRect(), content = [];
-  for (const svg of box.querySelectorAll(":scope > svg")) content.push(...styled(svg).children);
+  const origin = box.getBoundingClientRect(), drawn = make("g"), from = { x: box.scrollLeft, y: box.scrollTop };
+  for (const svg of box.querySelectorAll(":scope > svg")) drawn.append(...styled(svg).children);
+  let top = Infinity, bottom = 0;
   for (const element of box.querySelectorAll(".token, th, caption, canvas")) {
     const r = element.getBoundingClientRect(), style = getComputedStyle(element.querySelector("span, bdi") ?? element);
-    const x = r.left - origin.left, y = r.top - origin.top;
+    const x = r.left - origin.left + from.x, y = r.top - origin.top + from.y;
+    [top, bottom] = [Math.min(top, y), Math.max(bottom, y + r.height)];
     if (element instanceof HTMLCanvasElement) {
-      content.push(set(ofCanvas(element).content[0], { x, y, width: r.width, height: r.height,
-        preserveAspectRatio: "none" }));
+      drawn.append(set(ofCanvas(element).content[0], { x, y, width: r.width, height: r.height,
+        preserveAspectRatio: "none", "image-rendering": style.imageRendering }));
       continue;
     }
-    content.push(make("text", { x: x + r.width / 2, y: y + r.height / 2 + 5, "text-anchor": "middle", fill: style.color,
+    drawn.append(make("text", { x: x + r.width / 2, y: y + r.height / 2 + 5, "text-anchor": "middle", fill: style.color,
       "font-size": style.fontSize, "font-family": style.fontFamily }, element.textContent));
   }
-  return { width: Math.ceil(origin.width), height: Math.ceil(box.scrollHeight + 4), content };
+  top = Math.max(0, top - 4);
+  set(drawn, { transform: `translate(0 ${-top})` });
+  return { width: Math.ceil(box.scrollWidth), height: Math.ceil(bottom - top + 4), content: [drawn] };
 }
