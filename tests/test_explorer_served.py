@@ -253,6 +253,23 @@ def test_other_methods_explain_the_same_output(page: Page) -> None:
     assert page.get_by_role("button", name="Switch head").is_hidden(), "it is no layer of the network"
 
 
+def test_other_methods_explain_the_edited_model(page: Page, server: Running, system: System) -> None:
+    write(page)
+    layer = page.get_by_role("combobox", name="Layer").first.input_value()
+    choose(page, "Heads", "0")
+    with answered(page, "inspect"):
+        page.get_by_role("button", name="Switch head 0 off").click()
+    page.get_by_text("edited", exact=True).wait_for()
+    with answered(page, "explain") as told:
+        page.get_by_role("combobox", name="Explained by").select_option("gradient")
+    edits = Edits(heads_off=((layer, 0),))
+    expected = system.inspect(SENTENCE, edits=edits).outputs[0]
+    assert told.value.json()["log_probs"] == pytest.approx([token.log_prob for token in expected.tokens], abs=1e-3)
+    asked = {"input": SENTENCE, "method": "gradient", "edits": {"heads_off": [[layer, 0]]}}
+    answer = server.post("/v1/explain", asked)
+    assert (answer.status_code, "needs a target" in answer.text) == (422, True)
+
+
 @whole
 def test_a_link_to_what_was_changed(page: Page, browser: Browser) -> None:
     write(page)

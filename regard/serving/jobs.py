@@ -100,8 +100,10 @@ class Jobs:
                 raise DataError(f"the target has {count:,} tokens, more than {most:,}, the limit here")
         search = self.search(ask.search)
         with self._fields([ask.source]) as (given,):
+            if ask.edits and ask.method != "attention" and ask.target is None:
+                raise DataError(f"{ask.method} of an edited model needs a target")
             target = ask.target if ask.method == "attention" else self._attributable(given, ask.target, search)
-            found = self.explained(given, target, search, ask.method)
+            found = self.explained(given, target, search, ask.method, Edits.from_json(ask.edits or {}))
         yield
         return found
 
@@ -116,10 +118,12 @@ class Jobs:
                 raise DataError(f"the {name} has {count:,} tokens; gradient and erasure take at most {most} here")
         return target
 
-    def explained(self, given: Field, target: str | None, search: Search, method: str = "attention") -> dict[str, Any]:
+    def explained(
+        self, given: Field, target: str | None, search: Search, method: str = "attention", edits: Edits | None = None
+    ) -> dict[str, Any]:
         """What was attended to, or depended on, as a browser takes it."""
         methods: Any = () if method == "attention" else (method,)  # of which the system knows those there are
-        return plain(self.system.explain(given, target, methods=methods, **search.model_dump()))
+        return plain(self.system.explain(given, target, methods=methods, edits=edits, **search.model_dump()))
 
     def _inspect(self, ask: Inspect) -> Job:
         with self._fields([ask.source]) as (given,):

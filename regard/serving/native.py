@@ -88,8 +88,9 @@ def router(service: Service) -> APIRouter:
     async def explain(body: ExplainRequest, request: Request) -> Response:
         """All that a model attends to while it writes an output."""
         found = await service.explain(
-            body.model, body.input, body.target, method=body.method, search=body.search, deadline=body.timeout
-        )
+            body.model, body.input, body.target, method=body.method, edits=body.edits, search=body.search,
+            deadline=body.timeout,
+        )  # fmt: skip
         return Response(found, media_type="application/json")
 
     @routes.post("/inspect", response_model=dict[str, Any])

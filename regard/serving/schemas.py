@@ -101,6 +101,7 @@ class ExplainRequest(Asked):
     input: Source = Field(examples=["one apple"])
     target: str | None = Field(None, description="the output to explain (default: the model's own)")
     method: str = Field("attention", description="or one that the model's methods name", max_length=100)
+    edits: dict[str, JsonValue] | None = Field(None, description="what to change inside: heads_off, rows")
     search: dict[str, JsonValue] = Field(default_factory=dict)
 
 

@@ -195,16 +195,18 @@ class Service:
 
     async def explain(
         self, model: str | None, source: Source, target: str | None = None, *, method: str = "attention",
-        search: Mapping[str, JsonValue] | None = None, deadline: float | None = None,
+        edits: Mapping[str, JsonValue] | None = None, search: Mapping[str, JsonValue] | None = None,
+        deadline: float | None = None,
     ) -> str:  # fmt: skip
         """What was attended to while the target (or the model's own output) was written, as JSON for a browser; by
         another method, also what each token depends on."""
-        keeper, changes = self._keeper(model), dict(search or {})
+        keeper, changes, changed = self._keeper(model), dict(search or {}), None if edits is None else dict(edits)
         self._check(keeper, [source], changes, len(target or ""))
-        return await self._answer(
-            keeper, lambda i: Explain(id=i, source=source, target=target, method=method, search=changes), 1,
-            self._until(deadline),
-        )  # fmt: skip
+
+        def ask(i: int) -> Ask:
+            return Explain(id=i, source=source, target=target, method=method, edits=changed, search=changes)
+
+        return await self._answer(keeper, ask, 1, self._until(deadline))
 
     async def inspect(
         self, model: str | None, source: Source, *, forced: Sequence[int] = (), alternatives: int = 8,

@@ -57,6 +57,7 @@ class Explain(Message):
     source: Source
     target: str | None
     method: str  # attention, or one that the model's `methods` name
+    edits: dict[str, JsonValue] | None = None
     search: dict[str, JsonValue]
 
 

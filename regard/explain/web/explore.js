@@ -140,7 +140,7 @@ export function exploreView(models, onchange) {
     told.textContent = "Looking inside …";
     told.classList.remove("error");
     try {
-      const asked = { model: select.value, input: given, ...search() };
+      const asked = { model: select.value, input: given, ...search(), ...(edits.get() && { edits: edits.get() }) };
       found = model().writes ? await inspected(asked, signal) : null;
       shown = found ? found.explanation : await ask("explain", asked, signal);
       found ??= { outputs: null, tree: null };
@@ -175,8 +175,7 @@ export function exploreView(models, onchange) {
   // Null where a model cannot be looked into so, as one that another engine computes.
   async function inspected(asked, signal) {
     try {
-      return await ask("inspect", { ...asked, forced, alternatives: ALTERNATIVES, tree: true,
-        ...(edits.get() && { edits: edits.get() }) }, signal);
+      return await ask("inspect", { ...asked, forced, alternatives: ALTERNATIVES, tree: true }, signal);
     } catch (error) {
       if (forced.length || edits.get() || !error.status) throw error;
       return null;
