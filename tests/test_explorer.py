@@ -149,6 +149,9 @@ def test_light_on_a_picture_word_by_word_and_layer_by_layer(browser: Browser, tm
         page.locator("canvas.main").focus()
         page.keyboard.press("ArrowRight")
         assert page.locator("figcaption b").inner_text() == "1,2"
+        assert "Escape goes back" in page.locator(".how").inner_text()
+        page.keyboard.press("Escape")
+        assert page.locator("figcaption b").inner_text() == "<class>"
 
 
 def test_a_picture_that_was_written_is_shown(browser: Browser, tmp_path: Path) -> None:

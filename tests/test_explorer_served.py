@@ -305,15 +305,17 @@ def test_two_models_side_by_side(page: Page) -> None:
 
 
 def test_what_if_a_word_were_another(page: Page, system: System) -> None:
-    write(page)
+    write(page, beam=1)
     words = page.get_by_role("group", name="Words of the source").get_by_role("button")
     assert words.all_inner_texts() == SENTENCE.split()
     words.nth(1).click()
     page.get_by_role("textbox", name="Instead of beta").fill("zeta")
-    page.keyboard.press("Enter")
+    with page.expect_request("**/v1/generate") as asked:
+        page.keyboard.press("Enter")
+    assert json.loads(asked.value.post_data or "")["search"] == {"beam": 1}, "as the output was searched for"
     row = page.locator(".variants tbody tr").first
     row.wait_for()
-    (expected,) = system.counterfactual(SENTENCE, ["alpha zeta gamma"])
+    (expected,) = system.counterfactual(SENTENCE, ["alpha zeta gamma"], beam=1)
     cells = row.get_by_role("cell").all_inner_texts()
     assert cells[:2] == ["alpha zeta gamma", expected.text]
     assert cells[3].startswith(f"{expected.log_prob_of_original:.2f}".replace("-", "−"))
@@ -323,7 +325,7 @@ def test_what_if_a_word_were_another(page: Page, system: System) -> None:
     assert page.locator(".variants tbody tr").count() == 4
     page.set_viewport_size({"width": 360, "height": 740})
     assert scroll_width(page) <= 360
-    losses = [-one.change for one in system.counterfactual(SENTENCE)]
+    losses = [-one.change for one in system.counterfactual(SENTENCE, beam=1)]
     shown = [float(x) for x in words.evaluate_all("all => all.map((x) => x.style.getPropertyValue('--w'))")]
     assert shown.index(max(shown)) == losses.index(max(losses))
 

@@ -9,7 +9,7 @@ const COLUMNS = ["Source", "Output", "Log p", "Log p of the original output"];
 
 /* `explore(text)` shows a variant in full. */
 export function counterfactualPanel(explore) {
-  let original = null, model = null, list = []; // { source, text, log_prob }; its name; words of the source
+  let original = null, asked = null, list = []; // { source, text, log_prob }; model and search; words of the source
   const only = latest(), body = make("tbody"), bar = make("div", { class: "word-editor" });
   const line = make("div", { class: "source-words", dir: "auto", role: "group", "aria-label": "Words of the source" });
   const told = make("p", { class: "quiet", role: "status" });
@@ -20,11 +20,11 @@ export function counterfactualPanel(explore) {
     make("p", { class: "quiet" }, "Choose a word to change it, to delete it or to mask it."), line, bar, told, table);
 
   // `found` is { text, log_prob } of the output as it is.
-  function show(name, source, found) {
+  function show(how, source, found) {
     only.stop();
     element.hidden = typeof source !== "string";
     if (element.hidden) return;
-    [model, original, list] = [name, { source, text: found.text, log_prob: found.log_prob }, words(source)];
+    [asked, original, list] = [how, { source, text: found.text, log_prob: found.log_prob }, words(source)];
     body.replaceChildren();
     table.hidden = bar.hidden = true;
     told.textContent = "";
@@ -56,8 +56,8 @@ export function counterfactualPanel(explore) {
     const pairs = texts.map((source) => ({ source, target: original.text }));
     told.textContent = "Asking the model …";
     try {
-      const [{ outputs }, { scores }] = await Promise.all([ask("generate", { model, input: texts }, signal),
-        ask("score", { model, pairs }, signal)]);
+      const [{ outputs }, { scores }] = await Promise.all([ask("generate", { ...asked, input: texts }, signal),
+        ask("score", { model: asked.model, pairs }, signal)]);
       told.textContent = "";
       texts.forEach((text, i) => add(text, outputs[i]?.[0], scores[i]));
       if (importance) colour(scores);

@@ -162,7 +162,7 @@ export function exploreView(models, onchange) {
     attention.show(shown);
     showOutput();
     tree.show(found.tree);
-    if (best && asItIs && model().sources.length) what.show(select.value, given, original); // a prompt has no score
+    if (best && asItIs && model().sources.length) what.show({ model: select.value, ...search() }, given, original); // a prompt has no score
     announce(shown.drawn ? "The picture is there." : best ? best.text : shown.target.join(" "));
   }
 

@@ -7,13 +7,13 @@ import { tokenLine } from "./tokens.js";
 const CURVE = 0.26; // the share of a sound's screen that is below its spectrogram, for attention over time
 const AS_IT_IS = { picture: "The picture as it is.", sound: "The sound as it is.", frames: "The frames as they are." };
 const HOW = {
-  picture: "Bright is where the model attends, on a scale of its own for each word. Point at a word, tap it, or walk " +
-    "there with the arrow keys; Escape shows the whole picture.",
-  sound: "Below the spectrogram is when the model attends, on a scale of its own for each word. Point at a word, tap " +
-    "it, or walk there with the arrow keys; Escape shows the sound as it is.",
+  picture: "Bright is where the model attends, on a scale of its own for each word.",
+  sound: "Below the spectrogram is when the model attends, on a scale of its own for each word.",
   frames: "Bright is where the model attends, on a scale of its own for each word; the frame it attends to most is " +
-    "shown large. Point at a word, tap it, or walk there with the arrow keys; Escape shows all frames as they are.",
-  encoder: " Point at a cell to see what it attends to.",
+    "shown large.",
+  words: " Point at a word, tap it, or walk there with the arrow keys; Escape shows ",
+  whole: { picture: "the whole picture.", sound: "the sound as it is.", frames: "all frames as they are." },
+  encoder: " Point at a cell, or walk there with the arrow keys, to see what it attends to; Escape goes back.",
   gold: { picture: " Outlined is the thing that a word names.", frames: " Outlined is the thing that a word names.",
     sound: " Dashed lines and bands are when a word is spoken." },
   play: " Click into the spectrogram to play from there; Enter on a word plays what it attends to. Words are marked " +
@@ -264,7 +264,7 @@ export function seenView(on) {
     },
     how() {
       const { kind, sound } = view.canvas;
-      return HOW[kind] + (encoder() ? HOW.encoder : "") + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "");
+      return HOW[kind] + (encoder() ? HOW.encoder : HOW.words + HOW.whole[kind]) + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "");
     },
   };
 }
