@@ -444,6 +444,20 @@ def test_a_correction_goes_on_while_more_is_translated(page: Page) -> None:
     assert page.locator(".document textarea:visible").input_value().endswith("one two")
 
 
+def test_corrections_outlast_another_translation(page: Page) -> None:
+    choose(page, "View", "Document")
+    page.get_by_role("textbox", name="Document").fill("alpha\nbeta")
+    for corrected in (0, 1):
+        page.get_by_role("button", name="Translate").click()
+        until(page, "document.querySelectorAll('.document tbody tr').length === 2")
+        assert page.locator(".document .chip:visible").count() == corrected
+        if not corrected:
+            row = page.get_by_role("row").filter(has_text="beta")
+            row.get_by_role("button", name="Correct", exact=True).click()
+            row.get_by_role("textbox").fill("mine")
+    page.get_by_role("row").filter(has_text="beta").get_by_text("mine", exact=True).wait_for()
+
+
 COMPOSER = """async (kinds) => { const { composer } = await import("/web/compose.js");
     window.input = composer(() => {});
     input.show(kinds);

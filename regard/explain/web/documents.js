@@ -13,6 +13,7 @@ const TYPES = { TSV: "text/tab-separated-values", JSONL: "application/jsonl" };
 /* `explore(model, text)` shows one sentence in full. */
 export function documentView(models, explore, onchange) {
   let rows = []; // { i, source, model, output, text, doubt, corrected, element }
+  const corrections = new Map(); // of sources, which hold when they are translated again
   let sorting = "doubt";
   const readers = models.filter((model) => String(model.sources) === "text" && model.target === "text");
   const select = make("select", {}, ...readers.map((model) => make("option", { value: model.name }, model.name)));
@@ -76,7 +77,8 @@ export function documentView(models, explore, onchange) {
     }
     some.forEach((row, i) => {
       row.output = outputs[i]?.[0];
-      row.text = row.output?.text ?? "";
+      row.corrected = corrections.has(row.source);
+      row.text = corrections.get(row.source) ?? row.output?.text ?? "";
       row.doubt = row.output ? doubt(row.output) : { value: 1, reasons: [refusal] };
       row.element = line(row);
     });
@@ -96,11 +98,14 @@ export function documentView(models, explore, onchange) {
     const shown = make("p", { dir: "auto" }, ...written(row)), state = make("span", { class: "chip" }, "corrected");
     const text = make("textarea", { dir: "auto", rows: 2, "aria-label": `Output of sentence ${row.i + 1}` });
     text.value = row.text;
-    text.hidden = state.hidden = true;
+    text.hidden = true;
+    state.hidden = !row.corrected;
     text.oninput = () => {
       row.text = text.value;
       row.corrected = row.text !== (row.output?.text ?? "");
       state.hidden = !row.corrected;
+      if (row.corrected) corrections.set(row.source, row.text);
+      else corrections.delete(row.source);
     };
     const correct = button("Correct", () => {
       text.hidden = !text.hidden;
