@@ -97,6 +97,7 @@ def test_languages_are_detected(url: str) -> None:
         ({"q": "alpha", "alternatives": "many", **TEXT}, 400, "alternatives is a whole number"),
         ({"q": "alpha", "alternatives": 99, **TEXT}, 400, "0 to 15"),
         ({"q": "a" * 100_001, **TEXT}, 413, "more than 100,000"),
+        ({"q": [""] * 257, **TEXT}, 413, "more than 256"),
     ],
 )  # fmt: skip
 def test_errors_have_its_form(url: str, given: dict[str, Any], status: int, said: str) -> None:

@@ -308,6 +308,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "empty": (b'{"input": ""}', 422),
     "unknown setting": (b'{"input": "alpha", "search": {"beem": 3}}', 422),
     "wide beam": (b'{"input": "alpha", "search": {"beam": 1000}}', 422),
+    "wide beam as a text": (b'{"input": "alpha", "search": {"beam": "1000"}}', 422),
     "not our setting": (b'{"input": "alpha", "search": {"precision": "int8"}}', 422),
     "list for a number": (b'{"input": "alpha", "search": {"beam": [1]}}', 422),
     "many alternatives": (b'{"input": "alpha", "tokens": true, "alternatives": 100000}', 422),
@@ -315,6 +316,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "phrases of another kind": (b'{"input": "alpha", "phrases": [["A"], "B"]}', 422),
     "long phrases": (b'{"input": "alpha", "phrases": ["' + b"A " * 200 + b'"]}', 422),
     "many inputs": (b'{"input": [' + b'"alpha",' * 300 + b'"alpha"]}', 413),
+    "many texts to split": (b'{"input": [' + b'"",' * 300 + b'""], "split": true}', 413),
     "many characters": (b'{"input": "' + b"alpha " * 20_000 + b'"}', 413),
     "marks": (b'{"input": "<s> </s> <pad> \\u0000"}', 200),
     "NUL": (b'{"input": "alpha \\u0000 beta"}', 200),
@@ -564,7 +566,8 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert int(refused.headers["retry-after"]) >= 1
 
     # The end: what was asked is answered, nothing else is
-    asking, results = ended_while_it_works(strict, WHILE, admin)
+    text = {"input": "alpha\nbeta\ngamma\ndelta\nepsilon", "split": True}  # more than one question to the model
+    asking, results = ended_while_it_works(strict, {**WHILE, **text}, admin)
     last = strict.post("/v1/generate", {"input": "alpha"}, headers=admin)
     told(last, 503, "draining")
     assert last.headers["connection"] == "close"

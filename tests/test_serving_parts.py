@@ -141,12 +141,16 @@ def test_a_bucket_for_each_caller() -> None:
         ({"max_length": 10**6}, "search.max_length=1000000 is more than 1024"),
         ({"contrastive": 0.6, "top_k": 10**7}, "search.top_k"),
         ({"batch_tokens": 1}, "search.batch_tokens is set by the server"),
+        ({"max_length": "1000000"}, "search.max_length should be a number"),
+        ({"sample": True, "nbest": "1_000"}, "search.nbest should be a number"),
     ],
 )
 def test_limits_of_a_search(search: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message):
         Limits().check_search(search)
     Limits().check_search({"beam": 16, "top_k": 1000})
+    with pytest.raises(Refused, match="top_k"):
+        Limits().check_search({"top_k": 1000}, contrastive=True)
 
 
 def test_a_source_is_what_a_model_reads() -> None:

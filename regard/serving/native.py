@@ -14,6 +14,7 @@ from regard.errors import ModelError
 from regard.serving.bodies import StrictRoute
 from regard.serving.events import DONE, event, streamed
 from regard.serving.glossary import Glossary
+from regard.serving.limits import Limits
 from regard.serving.messages import Generation, ModelInfo, Refused, Source, Written
 from regard.serving.schemas import (
     ERRORS,
@@ -70,7 +71,7 @@ def router(service: Service) -> APIRouter:
             events = _text_events(service, body) if cut else _events(service, _generation(body), body.timeout)
             return await streamed(events)
         if cut:
-            parts = _whole(await translate_all(service, _texts(body), _translating(body)))
+            parts = _whole(await translate_all(service, _texts(body, service.limits), _translating(body)))
         else:
             outputs = await service.generate(_generation(body), deadline=body.timeout)
             parts = {"outputs": outputs, "usage": usage(outputs)}
@@ -169,9 +170,10 @@ def _generation(body: GenerateRequest) -> Generation:
     )  # fmt: skip
 
 
-def _texts(body: GenerateRequest) -> list[str]:
+def _texts(body: GenerateRequest, limits: Limits) -> list[str]:
     """The inputs of a request that wants them cut into sentences."""
     inputs = body.input if isinstance(body.input, list) else [body.input]
+    limits.check_inputs(len(inputs))
     texts = [one for one in inputs if isinstance(one, str)]
     if len(texts) < len(inputs):
         raise Refused(422, "unprocessable", "split and format are for texts")
@@ -227,7 +229,7 @@ async def _events(service: Service, asked: Generation, deadline: float | None) -
 
 async def _text_events(service: Service, body: GenerateRequest) -> AsyncIterator[str]:
     """A text that is cut, as it is written; last the outputs, or what went wrong."""
-    (text,), so_far = _texts(body), ""
+    (text,), so_far = _texts(body, service.limits), ""
     try:
         async with aclosing(translate_streaming(service, text, _translating(body))) as parts:  # type: ignore[type-var]
             async for part in parts:
