@@ -113,6 +113,11 @@ def test_a_message_is_translated(client: openai.OpenAI) -> None:
     )
     assert (page.choices[0].message.content or "").startswith("<p>")
     assert "ETA" in (page.choices[0].message.content or "")
+    answer = again.choices[0].message.model_dump()  # with all of its fields
+    used = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function"}]}
+    before: list[Any] = [answer, used, {"role": "tool", "tool_call_id": "1", "content": "x"}]
+    more = client.chat.completions.create(model="demo", messages=[*hello("alpha"), *before, *hello("alpha beta")])
+    assert more.choices[0].message.content == "BETA ALPHA"
     parts = [{"role": "user", "content": [{"type": "text", "text": "alpha beta"}]}]
     assert client.chat.completions.create(model="demo", messages=parts).choices[0].message.content == "BETA ALPHA"  # type: ignore[arg-type]
 
@@ -154,7 +159,8 @@ def test_samples_and_several_answers(client: openai.OpenAI) -> None:
     assert len(set(ask(n=3))) == 3  # of the beam
     drawn = ask(n=8, temperature=2.0, seed=1)
     assert drawn == ask(n=8, temperature=2.0, seed=1) != ask(n=8, temperature=2.0, seed=2)
-    assert ask(temperature=2.0, top_p=1e-6) == ["GAMMA BETA ALPHA"]
+    for least in ({"temperature": 2.0, "top_p": 0}, {"temperature": 1e-12}, {"top_p": 1e-320}):  # as OpenAI allows
+        assert ask(**least) == ["GAMMA BETA ALPHA"]
     streamed = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), n=3, stream=True)
     texts = ["", "", ""]
     for chunk in streamed:
@@ -178,6 +184,19 @@ def test_limits_and_stops(client: openai.OpenAI) -> None:
         assert len(ask(stream, max_completion_tokens=2)[0].split()) == 2
         assert ask(stream, stop=["XX", " ALP"]) == ("GAMMA BETA", "stop")
         assert ask(stream, stop="GAMMA") == ("", "stop")
+
+
+@pytest.mark.parametrize("asked", [{"stop": " BETA"}, {"stop": " BETA", "extra_body": {"search": {"beam": 1}}}])
+def test_usage_is_known_of_a_stream_that_stops(client: openai.OpenAI, asked: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"model": "demo", "messages": hello("alpha beta gamma"), **asked}
+    whole = client.chat.completions.create(**given)
+    chunks = list(client.chat.completions.create(**given, stream=True, stream_options={"include_usage": True}))
+    assert "".join(x.choices[0].delta.content or "" for x in chunks if x.choices) == "GAMMA"
+    assert whole.usage is not None
+    assert chunks[-1].usage == whole.usage
+    written: dict[str, Any] = {"model": "lm", "prompt": "alpha", "max_tokens": 5, "stop": [" "]}
+    several = list(client.completions.create(**written, stream=True, stream_options={"include_usage": True}))
+    assert several[-1].usage == client.completions.create(**written).usage
 
 
 def test_log_probabilities_of_tokens(client: openai.OpenAI) -> None:
@@ -287,6 +306,25 @@ def test_what_the_page_shows_runs(
     assert re.search(r"^ 0\.\d\d  0\.\d\d so$", said, re.MULTILINE)
 
 
+def test_what_the_schema_shows_is_accepted(url: str) -> None:
+    """Each route that takes JSON has examples of all that it requires, and answers them."""
+    api = httpx.get(f"{url}/openapi.json").json()
+    asked = 0
+    for path, operations in api["paths"].items():
+        body = operations.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json")
+        if body is None:
+            continue
+        schema = body["schema"]
+        if "$ref" in schema:
+            schema = api["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        shown = {name: x["examples"][0] for name, x in schema["properties"].items() if "examples" in x}
+        assert set(schema["required"]) <= set(shown), path
+        answer = httpx.post(url + path, json=shown)
+        assert answer.status_code == 200, (path, answer.text)
+        asked += 1
+    assert asked >= 10
+
+
 # What is not done
 
 
@@ -305,6 +343,8 @@ def test_what_the_page_shows_runs(
         ("chat/completions", {"messages": hello("a"), "stream_options": {}}, "stream_options"),
         ("chat/completions", {"messages": hello("a"), "colour": 1}, "colour"),
         ("completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("completions", {"prompt": []}, "prompt"),
+        ("completions", {"prompt": [], "stream": True}, "prompt"),
         ("completions", {"prompt": [1, 2]}, "prompt"),
         ("completions", {"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
         ("completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
@@ -394,6 +434,7 @@ def test_recordings_are_written_down(client: openai.OpenAI, tmp_path: Path) -> N
         return client.audio.transcriptions.create(model="speech", file=tmp_path / "a.wav", **how)
 
     assert ask(response_format="text") == "so ti do\n"
+    assert ask(extra_body={"search": {"beam": 2, "stop": "early"}}).text == "so ti do"
     found = ask(response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert [x.word for x in found.words] == ["so", "ti", "do"]
     for word, (_, _, start, end) in zip(found.words, spoken, strict=True):

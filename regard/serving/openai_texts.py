@@ -200,7 +200,8 @@ def _usage(prompt: Prompt, outputs: Sequence[Written]) -> TokenUsage:
 
 
 async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | TokenUsage]:
-    """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage."""
+    """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage: if it
+    is wanted, also what comes after a stop is written, as it is without a stream."""
     prompts = await _prompts(service, job)
     if len(prompts) > 1 or job.count > 1 or job.infos or prompts[0].text is None:
         texts, usage = await write(service, job)
@@ -220,7 +221,7 @@ async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | To
             before, whole = whole, whole + new.text
             if added := ending.add(whole[max(len(before), len(given)) :]):
                 yield TextDelta(0, added)
-            if ending.stopped:
+            if ending.stopped and not job.request.with_usage:
                 break
     if rest := ending.rest():
         yield TextDelta(0, rest)
@@ -236,17 +237,17 @@ def _deltas(index: int, text: WrittenText) -> list[TextDelta]:
 
 
 async def stream_translation(
-    service: Service, text: str, how: Translating, stops: Sequence[str]
+    service: Service, text: str, how: Translating, request: Sampling
 ) -> AsyncIterator[TextDelta | TokenUsage]:
     """A translation as it is written."""
-    ending, done = Ending(stops), Translated("", [], [])
+    ending, done = Ending(request.stops), Translated("", [], [])
     async with aclosing(translate_streaming(service, text, how)) as parts:  # type: ignore[type-var]
         async for part in parts:
             if isinstance(part, Translated):
                 done = part
             elif new := ending.add(part):
                 yield TextDelta(0, new)
-            if ending.stopped:
+            if ending.stopped and not request.with_usage:
                 break
     if rest := ending.rest():
         yield TextDelta(0, rest)
