@@ -10,18 +10,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import httpx
 import numpy as np
 import openai
 import pytest
 import torch
+from libretranslatepy import LibreTranslateAPI
 from PIL import Image
 
 import regard
 from regard.config import parse
 from regard.data.tokenizers.symbols import Symbols
-from regard.serving.messages import TokenInfo
+from regard.serving.messages import Alternative, TokenInfo
 from regard.serving.openai_texts import Ending, spelled
 from regard.serving.transcripts import Segment, TimedWord, segments, subrip, webvtt
 from regard.system import System
@@ -208,6 +210,7 @@ def test_log_probabilities_of_tokens(client: openai.OpenAI) -> None:
     assert all(x.logprob <= 0 and len(x.top_logprobs) == 2 for x in tokens)
     assert all(x.logprob <= x.top_logprobs[0].logprob + 1e-6 for x in tokens)
     assert bytes(tokens[0].bytes or []).decode() == tokens[0].token
+    assert [x.top_logprobs[0].token for x in tokens] == [x.token for x in tokens], "the likeliest, spelled as it is"
     chunks = list(client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), stream=True, **how))
     streamed = [y.token for x in chunks if x.choices[0].logprobs for y in x.choices[0].logprobs.content or []]
     assert streamed == [x.token for x in tokens]
@@ -266,6 +269,7 @@ def test_completions_of_a_language_model(client: openai.OpenAI) -> None:
     assert "".join(known.tokens) == text
     assert known.text_offset == [0, len(known.tokens[0]), len(known.tokens[0] + known.tokens[1])]
     assert all(len(x) == 2 for x in known.top_logprobs)
+    assert all(name.startswith(" ") for x in known.top_logprobs for name in x)
     drawn = ask(max_tokens=4, temperature=1.5, n=1, best_of=8, seed=1).choices
     assert len(drawn) == 1
     strange = ask("alpha unheard-of", max_tokens=3)  # a word that it does not know
@@ -400,6 +404,9 @@ def test_keys_are_asked_for(place: Path, tmp_path: Path) -> None:
         assert httpx.post(f"{address}/translate", data=form).status_code == 401
         known = httpx.post(f"{address}/translate", data={**form, "api_key": key})
         assert "is not supported" in known.json()["error"]
+        assert LibreTranslateAPI(address, api_key=key).languages() == []
+        with pytest.raises(HTTPError, match="401"):
+            LibreTranslateAPI(address, api_key="wrong").languages()
 
 
 # Embeddings
@@ -507,3 +514,21 @@ def test_what_might_be_a_stop_is_held_back() -> None:
 def test_tokens_spell_the_text(pieces: list[str], text: str, found: list[str]) -> None:
     infos = [TokenInfo(text=piece, id=0, log_prob=0.0) for piece in pieces]
     assert [x.text for x in spelled(infos, text)] == found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "others", "text", "found"),
+    [
+        (["Ha", "·llo", "Welt"], ["Hu", "Tag", "·tag"], "Hallo Welt", ["Hu", " Tag", "tag"]),
+        (["a", "▁", "b"], ["b", "c", "▁"], "a b", ["b", "c", " "]),
+        (["我", "想"], ["你", "爱"], "我想", ["你", "爱"]),
+    ],
+)  # fmt: skip
+def test_alternatives_are_spelled_as_they_would_stand_there(
+    pieces: list[str], others: list[str], text: str, found: list[str]
+) -> None:
+    both = zip(pieces, others, strict=True)
+    infos = [
+        TokenInfo(text=x, id=0, log_prob=0.0, alternatives=[Alternative(text=y, id=1, log_prob=0.0)]) for x, y in both
+    ]
+    assert [x.alternatives for x in spelled(infos, text)] == [[one] for one in found]

@@ -139,6 +139,9 @@ def test_prefixes_and_phrases(server: Running) -> None:
     assert "ZETA" in first
     assert second.startswith("DELTA")
     assert "ETA THETA" in second
+    for one in ("alpha", ["alpha"]):  # an input of several sources is a list of these
+        answer = server.post("/v1/generate", {"input": [one], "glossary": {"alpha": "ZETA"}}).json()
+        assert "ZETA" in answer["outputs"][0][0]["text"].split()
 
 
 @pytest.mark.parametrize("search", [{"beam": 1}, {"beam": 4}, {"sample": True}, {"mbr": 3}])
@@ -536,6 +539,9 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     before = strict.post("/v1/generate", {"input": "alpha"}).json()["outputs"][0][0]["text"]
     allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
     assert allowed["access-control-allow-origin"] == "https://good.example"
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    for origin, status in (("https://good.example", 200), ("https://evil.example", 400)):  # OpenAI's client in a page
+        assert strict.client.options("/v1/completions", headers={"Origin": origin, **wanted}).status_code == status
     told(strict.post("/v1/models/toy/reload"), 403, "forbidden")
 
     # A body that never comes

@@ -169,7 +169,8 @@ def router(service: Service) -> APIRouter:
     @paths.get("/languages", response_model=list[LanguageAnswer])
     async def languages(request: Request) -> list[dict[str, Any]]:
         """All languages, and into which each can be translated."""
-        service.admit(key_of(request) or request.query_params.get("api_key"), address_of(request))
+        given = await _fields(request)  # its own client sends a form with its key, GET or not
+        service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
         return _languages(known())
 
     @paths.post("/detect", openapi_extra=takes(schema_of(DetectRequest), JSON, FORM), response_model=list[Guess])

@@ -15,7 +15,7 @@ from regard.serving.bodies import StrictRoute
 from regard.serving.events import DONE, event, streamed
 from regard.serving.glossary import Glossary
 from regard.serving.limits import Limits
-from regard.serving.messages import Generation, ModelInfo, Refused, Source, Written
+from regard.serving.messages import Blob, Generation, ModelInfo, Refused, Source, Written
 from regard.serving.schemas import (
     ERRORS,
     EmbedRequest,
@@ -161,13 +161,18 @@ def _generation(body: GenerateRequest) -> Generation:
         each = [phrases] * count
     if body.glossary and (each is None or len(each) == count):
         glossary = Glossary(body.glossary)
-        terms = [glossary.phrases(one) if isinstance(one, str) else [] for one in inputs]
+        parts = ([one for one in some if isinstance(one, str)] for some in map(_parts, inputs))
+        terms = [[phrase for text in texts for phrase in glossary.phrases(text)] for texts in parts]
         each = [[*some, *own] for some, own in zip(each or [[]] * count, terms, strict=True)]
     return Generation(
         model=body.model, inputs=inputs, prefixes=[prefix] * count if isinstance(prefix, str) else prefix,
         phrases=each, search=body.search, tokens=body.tokens, alternatives=body.alternatives,
         alignment=body.alignment, trace=body.trace,
     )  # fmt: skip
+
+
+def _parts(source: Source) -> list[str | Blob]:
+    return source if isinstance(source, list) else [source]
 
 
 def _texts(body: GenerateRequest, limits: Limits) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
@@ -27,6 +27,7 @@ class SpelledToken:
     text: str
     start: int
     info: TokenInfo
+    alternatives: list[str]  # texts of those of its info, as they would stand there
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,17 @@ def spelled(infos: Sequence[TokenInfo], text: str) -> list[SpelledToken]:
         shown = info.text.replace("▁", " ")
         forms = (f" {shown.lstrip()}", shown, shown.removeprefix("·"), "")
         part = next(form for form in forms if text.startswith(form, at))
-        found.append(SpelledToken(part, at, info))
+        spaced = at > 0 and (shown.startswith("·") or (part == forms[0] and bool(shown.strip())))
+        others = [part if x.id == info.id else _alternative(x.text, spaced=spaced) for x in info.alternatives]
+        found.append(SpelledToken(part, at, info, others))
         at += len(part)
     return found
+
+
+def _alternative(piece: str, *, spaced: bool) -> str:
+    """A token that might have stood there; `spaced`: a blank stands before what begins a word."""
+    shown = piece.replace("▁", " ")
+    return f" {shown.lstrip()}" if spaced and not shown.startswith("·") else shown.removeprefix("·")
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def written_text(one: Written, prompt: Prompt, stops: Sequence[str], *, infos: b
     end = first_stop(text, stops)
     finish: Finish = "length" if "truncated" in one.flags and end is None else "stop"
     last = cut + (len(text) if end is None else end)
-    tokens = [SpelledToken(x.text, x.start - cut, x.info) for x in whole if cut <= x.start < last]
+    tokens = [replace(x, start=x.start - cut) for x in whole if cut <= x.start < last]
     return WrittenText(text if end is None else text[:end], finish, tokens if infos else None)
 
 
