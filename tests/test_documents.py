@@ -51,6 +51,12 @@ def test_ordinals_are_a_matter_of_language() -> None:
     assert cut(text, language="en")[:2] == ["Am 3.", "Oktober kam er."]
 
 
+def test_letters_keep_their_accents_where_a_word_is_cut() -> None:
+    text = "e\u0301\u0323" * 10
+    assert [text[i:j] for i, j in sentences(text, longest=10)] == [text[i : i + 9] for i in (0, 9, 18)] + [text[27:]]
+    assert len(sentences("\u0301" * 6000)) == 10, "accents without a letter are cut like one"
+
+
 def test_long_sentences_are_cut_at_commas_or_blanks() -> None:
     assert cut("one two, three four, five six", longest=22) == ["one two, three four,", "five six"]
     assert cut("one two three four five", longest=12) == ["one two", "three four", "five"]

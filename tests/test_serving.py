@@ -505,9 +505,8 @@ def strict(tmp_path: Path) -> Iterator[Running]:
     save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
     keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
     limits = {"queue": 2, "inputs": 2, "per_minute": 12, "burst": 40, "body_timeout": 0.5}
-    with running(
-        tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
-    ) as found:
+    more = {"cors": ["https://good.example"], "hosts": ["127.0.0.1", "localhost", "Other.Example"]}
+    with running(tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, **more) as found:
         found.client.headers["Authorization"] = f"Bearer {keys['alice']}"
         found.client.headers["X-Admin"] = keys["admin"]
         yield found
@@ -535,7 +534,8 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert "unknown" in told(wrong, 401, "unauthorized")
     assert wrong.headers["www-authenticate"] == "Bearer"
     assert "missing" in told(httpx.get(strict.client.base_url.join("/v1/models")), 401, "unauthorized")
-    assert httpx.get(strict.client.base_url.join("/health")).status_code == 200
+    for name, status in (("other.example", 200), ("OTHER.EXAMPLE:80", 200), ("third.example", 421)):
+        assert httpx.get(strict.client.base_url.join("/health"), headers={"Host": name}).status_code == status
     before = strict.post("/v1/generate", {"input": "alpha"}).json()["outputs"][0][0]["text"]
     allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
     assert allowed["access-control-allow-origin"] == "https://good.example"
