@@ -186,6 +186,7 @@ def test_limits_and_stops(client: openai.OpenAI) -> None:
         assert len(ask(stream, max_completion_tokens=2)[0].split()) == 2
         assert ask(stream, stop=["XX", " ALP"]) == ("GAMMA BETA", "stop")
         assert ask(stream, stop="GAMMA") == ("", "stop")
+        assert ask(stream, stop="ETA", logprobs=True) == ("GAMMA B", "stop")
 
 
 @pytest.mark.parametrize("asked", [{"stop": " BETA"}, {"stop": " BETA", "extra_body": {"search": {"beam": 1}}}])

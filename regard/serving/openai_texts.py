@@ -239,10 +239,11 @@ async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | To
 
 
 def _deltas(index: int, text: WrittenText) -> list[TextDelta]:
-    """A text that is all there, a token at a time where tokens are known."""
+    """A text that is all there, a token at a time where tokens are known; of the last, what stands before a stop."""
     if not text.tokens:
         return [TextDelta(index, text.text), TextDelta(index, finish=text.finish)]
-    return [*(TextDelta(index, x.text, [x]) for x in text.tokens), TextDelta(index, finish=text.finish)]
+    parts = (TextDelta(index, text.text[x.start : x.start + len(x.text)], [x]) for x in text.tokens)
+    return [*parts, TextDelta(index, finish=text.finish)]
 
 
 async def stream_translation(
