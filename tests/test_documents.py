@@ -51,6 +51,12 @@ def test_ordinals_are_a_matter_of_language() -> None:
     assert cut(text, language="en")[:2] == ["Am 3.", "Oktober kam er."]
 
 
+def test_letters_keep_their_accents_where_a_word_is_cut() -> None:
+    text = "e\u0301\u0323" * 10
+    assert [text[i:j] for i, j in sentences(text, longest=10)] == [text[i : i + 9] for i in (0, 9, 18)] + [text[27:]]
+    assert len(sentences("\u0301" * 6000)) == 10, "accents without a letter are cut like one"
+
+
 def test_long_sentences_are_cut_at_commas_or_blanks() -> None:
     assert cut("one two, three four, five six", longest=22) == ["one two, three four,", "five six"]
     assert cut("one two three four five", longest=12) == ["one two", "three four", "five"]
@@ -124,6 +130,15 @@ def test_subtitles_keep_numbers_and_times() -> None:
     assert document.sentences == ["Hello there.", "You!", "42"]
     out = text.replace("Hello there.", "A").replace("You!", "B").replace("\n42", "\nC")
     assert document.join(["A", "B", "C"]) == out
+
+
+def test_subtitles_keep_what_nobody_sees() -> None:
+    """Metadata of a header, notes and styles of WebVTT, to their ends; but not a line that only begins like one."""
+    head = "WEBVTT\nKind: captions\nLanguage: en\n\nNOTE One.\nTwo.\n\nSTYLE\n::cue {\n  color: red\n}\n\n"
+    text = head + "00:01.000 --> 00:02.000 line:0\nNOTE this.\n\nintro\n00:02.000 --> 00:03.000\nSTYLE\n"
+    assert subtitles(text).sentences == ["NOTE this.", "STYLE"]
+    assert subtitles("WEBVTT\n00:01.000 --> 00:02.000\nHello.\n").sentences == ["Hello."]
+    assert subtitles("1\n00:00:01,000 --> 00:00:02,500\nNOTE this.\n").sentences == ["NOTE this."]
 
 
 # HTML

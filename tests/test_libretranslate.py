@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def test_languages_are_detected(url: str) -> None:
         ({"q": "alpha", "alternatives": "many", **TEXT}, 400, "alternatives is a whole number"),
         ({"q": "alpha", "alternatives": 99, **TEXT}, 400, "0 to 15"),
         ({"q": "a" * 100_001, **TEXT}, 413, "more than 100,000"),
+        ({"q": [""] * 257, **TEXT}, 413, "more than 256"),
     ],
 )  # fmt: skip
 def test_errors_have_its_form(url: str, given: dict[str, Any], status: int, said: str) -> None:
@@ -203,6 +205,10 @@ def test_terms_are_found_between_the_ends_of_words() -> None:
     }.items():  # fmt: skip
         assert glossary.phrases(text) == found
     assert Glossary({}).phrases("apple") == []
+    alike = {"a " * 98 + f"q{i:x}": "x" for i in range(256)} | {"b": "y"}  # a pattern tries each of them in every place
+    begun = time.monotonic()
+    assert Glossary(alike).phrases("a " * 20_000 + "b") == ["y"]
+    assert time.monotonic() - begun < 2.0
     for wrong in ({" ": "x"}, {"x": ""}, {"x" * 201: "y"}, {str(i): "x" for i in range(1001)}):
         with pytest.raises(Refused):
             Glossary(wrong)

@@ -10,18 +10,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import httpx
 import numpy as np
 import openai
 import pytest
 import torch
+from libretranslatepy import LibreTranslateAPI
 from PIL import Image
 
 import regard
 from regard.config import parse
 from regard.data.tokenizers.symbols import Symbols
-from regard.serving.messages import TokenInfo
+from regard.serving.messages import Alternative, TokenInfo
 from regard.serving.openai_texts import Ending, spelled
 from regard.serving.transcripts import Segment, TimedWord, segments, subrip, webvtt
 from regard.system import System
@@ -113,6 +115,11 @@ def test_a_message_is_translated(client: openai.OpenAI) -> None:
     )
     assert (page.choices[0].message.content or "").startswith("<p>")
     assert "ETA" in (page.choices[0].message.content or "")
+    answer = again.choices[0].message.model_dump()  # with all of its fields
+    used = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function"}]}
+    before: list[Any] = [answer, used, {"role": "tool", "tool_call_id": "1", "content": "x"}]
+    more = client.chat.completions.create(model="demo", messages=[*hello("alpha"), *before, *hello("alpha beta")])
+    assert more.choices[0].message.content == "BETA ALPHA"
     parts = [{"role": "user", "content": [{"type": "text", "text": "alpha beta"}]}]
     assert client.chat.completions.create(model="demo", messages=parts).choices[0].message.content == "BETA ALPHA"  # type: ignore[arg-type]
 
@@ -154,7 +161,8 @@ def test_samples_and_several_answers(client: openai.OpenAI) -> None:
     assert len(set(ask(n=3))) == 3  # of the beam
     drawn = ask(n=8, temperature=2.0, seed=1)
     assert drawn == ask(n=8, temperature=2.0, seed=1) != ask(n=8, temperature=2.0, seed=2)
-    assert ask(temperature=2.0, top_p=1e-6) == ["GAMMA BETA ALPHA"]
+    for least in ({"temperature": 2.0, "top_p": 0}, {"temperature": 1e-12}, {"top_p": 1e-320}):  # as OpenAI allows
+        assert ask(**least) == ["GAMMA BETA ALPHA"]
     streamed = client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), n=3, stream=True)
     texts = ["", "", ""]
     for chunk in streamed:
@@ -178,6 +186,20 @@ def test_limits_and_stops(client: openai.OpenAI) -> None:
         assert len(ask(stream, max_completion_tokens=2)[0].split()) == 2
         assert ask(stream, stop=["XX", " ALP"]) == ("GAMMA BETA", "stop")
         assert ask(stream, stop="GAMMA") == ("", "stop")
+        assert ask(stream, stop="ETA", logprobs=True) == ("GAMMA B", "stop")
+
+
+@pytest.mark.parametrize("asked", [{"stop": " BETA"}, {"stop": " BETA", "extra_body": {"search": {"beam": 1}}}])
+def test_usage_is_known_of_a_stream_that_stops(client: openai.OpenAI, asked: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"model": "demo", "messages": hello("alpha beta gamma"), **asked}
+    whole = client.chat.completions.create(**given)
+    chunks = list(client.chat.completions.create(**given, stream=True, stream_options={"include_usage": True}))
+    assert "".join(x.choices[0].delta.content or "" for x in chunks if x.choices) == "GAMMA"
+    assert whole.usage is not None
+    assert chunks[-1].usage == whole.usage
+    written: dict[str, Any] = {"model": "lm", "prompt": "alpha", "max_tokens": 5, "stop": [" "]}
+    several = list(client.completions.create(**written, stream=True, stream_options={"include_usage": True}))
+    assert several[-1].usage == client.completions.create(**written).usage
 
 
 def test_log_probabilities_of_tokens(client: openai.OpenAI) -> None:
@@ -189,6 +211,7 @@ def test_log_probabilities_of_tokens(client: openai.OpenAI) -> None:
     assert all(x.logprob <= 0 and len(x.top_logprobs) == 2 for x in tokens)
     assert all(x.logprob <= x.top_logprobs[0].logprob + 1e-6 for x in tokens)
     assert bytes(tokens[0].bytes or []).decode() == tokens[0].token
+    assert [x.top_logprobs[0].token for x in tokens] == [x.token for x in tokens], "the likeliest, spelled as it is"
     chunks = list(client.chat.completions.create(model="demo", messages=hello("alpha beta gamma"), stream=True, **how))
     streamed = [y.token for x in chunks if x.choices[0].logprobs for y in x.choices[0].logprobs.content or []]
     assert streamed == [x.token for x in tokens]
@@ -247,6 +270,7 @@ def test_completions_of_a_language_model(client: openai.OpenAI) -> None:
     assert "".join(known.tokens) == text
     assert known.text_offset == [0, len(known.tokens[0]), len(known.tokens[0] + known.tokens[1])]
     assert all(len(x) == 2 for x in known.top_logprobs)
+    assert all(name.startswith(" ") for x in known.top_logprobs for name in x)
     drawn = ask(max_tokens=4, temperature=1.5, n=1, best_of=8, seed=1).choices
     assert len(drawn) == 1
     strange = ask("alpha unheard-of", max_tokens=3)  # a word that it does not know
@@ -287,6 +311,25 @@ def test_what_the_page_shows_runs(
     assert re.search(r"^ 0\.\d\d  0\.\d\d so$", said, re.MULTILINE)
 
 
+def test_what_the_schema_shows_is_accepted(url: str) -> None:
+    """Each route that takes JSON has examples of all that it requires, and answers them."""
+    api = httpx.get(f"{url}/openapi.json").json()
+    asked = 0
+    for path, operations in api["paths"].items():
+        body = operations.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json")
+        if body is None:
+            continue
+        schema = body["schema"]
+        if "$ref" in schema:
+            schema = api["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        shown = {name: x["examples"][0] for name, x in schema["properties"].items() if "examples" in x}
+        assert set(schema["required"]) <= set(shown), path
+        answer = httpx.post(url + path, json=shown)
+        assert answer.status_code == 200, (path, answer.text)
+        asked += 1
+    assert asked >= 10
+
+
 # What is not done
 
 
@@ -305,6 +348,8 @@ def test_what_the_page_shows_runs(
         ("chat/completions", {"messages": hello("a"), "stream_options": {}}, "stream_options"),
         ("chat/completions", {"messages": hello("a"), "colour": 1}, "colour"),
         ("completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("completions", {"prompt": []}, "prompt"),
+        ("completions", {"prompt": [], "stream": True}, "prompt"),
         ("completions", {"prompt": [1, 2]}, "prompt"),
         ("completions", {"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
         ("completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
@@ -360,6 +405,9 @@ def test_keys_are_asked_for(place: Path, tmp_path: Path) -> None:
         assert httpx.post(f"{address}/translate", data=form).status_code == 401
         known = httpx.post(f"{address}/translate", data={**form, "api_key": key})
         assert "is not supported" in known.json()["error"]
+        assert LibreTranslateAPI(address, api_key=key).languages() == []
+        with pytest.raises(HTTPError, match="401"):
+            LibreTranslateAPI(address, api_key="wrong").languages()
 
 
 # Embeddings
@@ -394,6 +442,7 @@ def test_recordings_are_written_down(client: openai.OpenAI, tmp_path: Path) -> N
         return client.audio.transcriptions.create(model="speech", file=tmp_path / "a.wav", **how)
 
     assert ask(response_format="text") == "so ti do\n"
+    assert ask(extra_body={"search": {"beam": 2, "stop": "early"}}).text == "so ti do"
     found = ask(response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert [x.word for x in found.words] == ["so", "ti", "do"]
     for word, (_, _, start, end) in zip(found.words, spoken, strict=True):
@@ -466,3 +515,21 @@ def test_what_might_be_a_stop_is_held_back() -> None:
 def test_tokens_spell_the_text(pieces: list[str], text: str, found: list[str]) -> None:
     infos = [TokenInfo(text=piece, id=0, log_prob=0.0) for piece in pieces]
     assert [x.text for x in spelled(infos, text)] == found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "others", "text", "found"),
+    [
+        (["Ha", "·llo", "Welt"], ["Hu", "Tag", "·tag"], "Hallo Welt", ["Hu", " Tag", "tag"]),
+        (["a", "▁", "b"], ["b", "c", "▁"], "a b", ["b", "c", " "]),
+        (["我", "想"], ["你", "爱"], "我想", ["你", "爱"]),
+    ],
+)  # fmt: skip
+def test_alternatives_are_spelled_as_they_would_stand_there(
+    pieces: list[str], others: list[str], text: str, found: list[str]
+) -> None:
+    both = zip(pieces, others, strict=True)
+    infos = [
+        TokenInfo(text=x, id=0, log_prob=0.0, alternatives=[Alternative(text=y, id=1, log_prob=0.0)]) for x, y in both
+    ]
+    assert [x.alternatives for x in spelled(infos, text)] == [[one] for one in found]

@@ -18,12 +18,13 @@ from regard.data.tokenizers.kinds import train_tokenizer
 from regard.data.tokenizers.prefixed import Prefixed
 from regard.data.tokenizers.symbols import Symbols
 from regard.data.tokens import Tokenizer
-from regard.data.words import Phrase, WordEdges, bounded
+from regard.data.words import Phrase, WordEdges
 from regard.errors import ConfigError
 from regard.search.beam import beam_search
 from regard.search.limits import Limits
 from regard.search.phrases import count_phrases, owed_after
 from regard.serving.engine import new_engine
+from regard.serving.glossary import Glossary
 from regard.serving.work import Work
 from tests import published
 from tests.chain import BOS, EOS, A, B, C, Chain, Steps, allowed, limits, random_chain
@@ -41,7 +42,7 @@ def text_of(tokens: Sequence[int]) -> str:
 
 def holds(text: str, phrases: Sequence[str]) -> bool:
     """Whether each phrase is there, between the ends of words."""
-    return all(bounded([phrase]).search(text) for phrase in phrases)
+    return all(Glossary({phrase: phrase}).phrases(text) for phrase in phrases)
 
 
 def holds_letters(tokens: Sequence[int], phrases: Sequence[str]) -> bool:

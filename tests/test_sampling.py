@@ -158,6 +158,15 @@ def test_top_k_and_top_p_keep_exactly_their_set(weights: list[int], top_k: int, 
     assert kept(top_k, top_p, [w / sum(weights) for w in weights]) == expected
 
 
+@pytest.mark.parametrize("share", [1e-320, 1e-45, 1e-30])
+def test_however_small_the_share_the_first_is_kept(share: float) -> None:
+    """One that is 0 in the precision of the probabilities, too."""
+    log_probs = torch.tensor([0.2, 0.5, 0.3]).log()
+    for found in (filter_top(log_probs, 0, share), filter_typical(log_probs, share)):
+        assert torch.isfinite(found).sum() == 1
+    assert filter_top(log_probs, 0, share).argmax() == 1
+
+
 def test_sampling_draws_from_the_top_alone() -> None:
     chain = markov({BOS: {A: 0.5, B: 0.3, C: 0.15, EOS: 0.05}, A: {EOS: 1.0}, B: {EOS: 1.0}, C: {EOS: 1.0}})
     for options, expected in (({"top_k": 2}, {A, B}), ({"top_p": 0.85}, {A, B, C}), ({"top_p": 0.4}, {A})):

@@ -139,6 +139,9 @@ def test_prefixes_and_phrases(server: Running) -> None:
     assert "ZETA" in first
     assert second.startswith("DELTA")
     assert "ETA THETA" in second
+    for one in ("alpha", ["alpha"]):  # an input of several sources is a list of these
+        answer = server.post("/v1/generate", {"input": [one], "glossary": {"alpha": "ZETA"}}).json()
+        assert "ZETA" in answer["outputs"][0][0]["text"].split()
 
 
 @pytest.mark.parametrize("search", [{"beam": 1}, {"beam": 4}, {"sample": True}, {"mbr": 3}])
@@ -308,6 +311,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "empty": (b'{"input": ""}', 422),
     "unknown setting": (b'{"input": "alpha", "search": {"beem": 3}}', 422),
     "wide beam": (b'{"input": "alpha", "search": {"beam": 1000}}', 422),
+    "wide beam as a text": (b'{"input": "alpha", "search": {"beam": "1000"}}', 422),
     "not our setting": (b'{"input": "alpha", "search": {"precision": "int8"}}', 422),
     "list for a number": (b'{"input": "alpha", "search": {"beam": [1]}}', 422),
     "many alternatives": (b'{"input": "alpha", "tokens": true, "alternatives": 100000}', 422),
@@ -315,6 +319,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "phrases of another kind": (b'{"input": "alpha", "phrases": [["A"], "B"]}', 422),
     "long phrases": (b'{"input": "alpha", "phrases": ["' + b"A " * 200 + b'"]}', 422),
     "many inputs": (b'{"input": [' + b'"alpha",' * 300 + b'"alpha"]}', 413),
+    "many texts to split": (b'{"input": [' + b'"",' * 300 + b'""], "split": true}', 413),
     "many characters": (b'{"input": "' + b"alpha " * 20_000 + b'"}', 413),
     "marks": (b'{"input": "<s> </s> <pad> \\u0000"}', 200),
     "NUL": (b'{"input": "alpha \\u0000 beta"}', 200),
@@ -500,9 +505,8 @@ def strict(tmp_path: Path) -> Iterator[Running]:
     save_model(tmp_path / "toy", {**TEXT, "model": {**TEXT["model"], "max_positions": 1100}})
     keys = {name: new_key(tmp_path / "keys", name, admin=name == "admin") for name in ("alice", "bob", "admin")}
     limits = {"queue": 2, "inputs": 2, "per_minute": 12, "burst": 40, "body_timeout": 0.5}
-    with running(
-        tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, cors=["https://good.example"]
-    ) as found:
+    more = {"cors": ["https://good.example"], "hosts": ["127.0.0.1", "localhost", "Other.Example"]}
+    with running(tmp_path, models=[{"folder": "toy"}], keys="keys", limits=limits, **more) as found:
         found.client.headers["Authorization"] = f"Bearer {keys['alice']}"
         found.client.headers["X-Admin"] = keys["admin"]
         yield found
@@ -530,10 +534,14 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert "unknown" in told(wrong, 401, "unauthorized")
     assert wrong.headers["www-authenticate"] == "Bearer"
     assert "missing" in told(httpx.get(strict.client.base_url.join("/v1/models")), 401, "unauthorized")
-    assert httpx.get(strict.client.base_url.join("/health")).status_code == 200
+    for name, status in (("other.example", 200), ("OTHER.EXAMPLE:80", 200), ("third.example", 421)):
+        assert httpx.get(strict.client.base_url.join("/health"), headers={"Host": name}).status_code == status
     before = strict.post("/v1/generate", {"input": "alpha"}).json()["outputs"][0][0]["text"]
     allowed = strict.client.get("/v1/models", headers={"Origin": "https://good.example"}).headers
     assert allowed["access-control-allow-origin"] == "https://good.example"
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    for origin, status in (("https://good.example", 200), ("https://evil.example", 400)):  # OpenAI's client in a page
+        assert strict.client.options("/v1/completions", headers={"Origin": origin, **wanted}).status_code == status
     told(strict.post("/v1/models/toy/reload"), 403, "forbidden")
 
     # A body that never comes
@@ -564,7 +572,8 @@ def test_keys_queues_reloads_and_the_end(strict: Running, tmp_path: Path) -> Non
     assert int(refused.headers["retry-after"]) >= 1
 
     # The end: what was asked is answered, nothing else is
-    asking, results = ended_while_it_works(strict, WHILE, admin)
+    text = {"input": "alpha\nbeta\ngamma\ndelta\nepsilon", "split": True}  # more than one question to the model
+    asking, results = ended_while_it_works(strict, {**WHILE, **text}, admin)
     last = strict.post("/v1/generate", {"input": "alpha"}, headers=admin)
     told(last, 503, "draining")
     assert last.headers["connection"] == "close"

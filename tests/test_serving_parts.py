@@ -141,12 +141,16 @@ def test_a_bucket_for_each_caller() -> None:
         ({"max_length": 10**6}, "search.max_length=1000000 is more than 1024"),
         ({"contrastive": 0.6, "top_k": 10**7}, "search.top_k"),
         ({"batch_tokens": 1}, "search.batch_tokens is set by the server"),
+        ({"max_length": "1000000"}, "search.max_length should be a number"),
+        ({"sample": True, "nbest": "1_000"}, "search.nbest should be a number"),
     ],
 )
 def test_limits_of_a_search(search: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message):
         Limits().check_search(search)
     Limits().check_search({"beam": 16, "top_k": 1000})
+    with pytest.raises(Refused, match="top_k"):
+        Limits().check_search({"top_k": 1000}, contrastive=True)
 
 
 def test_a_source_is_what_a_model_reads() -> None:
@@ -172,6 +176,8 @@ def test_files_are_measured_before_they_are_decoded(tmp_path: Path) -> None:
     Image.new("RGB", (300, 200)).save(picture, "PNG")
     narrow = io.BytesIO()
     Image.new("RGB", (1, 20_000)).save(narrow, "PNG")
+    large = io.BytesIO()
+    Image.new("1", (5000, 5000)).save(large, "PNG")
     blob, sound, clip = (
         Blob(data=picture.getvalue()),
         Blob(data=wav(np.zeros(32000, np.int16), 16000)),
@@ -189,6 +195,7 @@ def test_files_are_measured_before_they_are_decoded(tmp_path: Path) -> None:
         ("audio", sound, {"seconds": 1.5}, "the audio has 2 seconds, more than 1.5"),
         ("video", clip, {"seconds": 1.5}, "the video has 2 seconds, more than 1.5"),
         ("video", clip, {"clip_pixels": 19_999}, "pixels in all frames"),
+        ("image", Blob(data=large.getvalue()), {}, "the image has 25,000,000 pixels, more than 20,000,000"),
     ):
         with pytest.raises(Refused, match=message) as error:
             uploads(tmp_path, kind, **limits).field(given_)
@@ -269,6 +276,19 @@ def test_flags(source: str, text: str, expected: list[str]) -> None:
 def test_an_output_that_was_cut_off() -> None:
     assert flags("alpha", "BETA", tokens=40) == ["truncated"]
     assert flags("alpha", "BETA", tokens=39) == []
+
+
+def test_alternatives_are_shown_as_tokens_are() -> None:
+    """One that goes on a word has a dot before it, as the token has that stands there."""
+    tokenizer = Subwords.train(["unbelievable houses", "believable house", "unhoused"] * 20, "bpe", 290)
+    task = untrained(parse({**TEXT, "tokens": {"kind": "bpe", "size": 290}}), tokenizer)
+    request = Generation(inputs=["houses"], tokens=True, alternatives=tokenizer.size)
+    output = Output("unhoused", -1.0, -1.0, tokenizer.encode("unhoused"))
+    ((written,),) = describe(task, [Finding("houses", task.item("houses"), Search(), request, [output])])
+    assert written.tokens is not None
+    assert len(written.tokens) > 3
+    for token in written.tokens:
+        assert [x.text for x in token.alternatives if x.id == token.id] == [token.text]
 
 
 # What goes to and fro

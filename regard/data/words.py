@@ -28,11 +28,10 @@ def letter() -> str:
     return rf"[\w{''.join(marks)}](?<![{UNSPACED}])"
 
 
-def bounded(terms: Sequence[str]) -> re.Pattern[str]:
-    """Finds terms, as they are written, between the ends of words: of those that begin in one place the first."""
-    edge = f"(?:(?<!{letter()})|(?!{letter()}))"
-    inner = "|".join(r"\s+".join(map(re.escape, term.split())) for term in terms)
-    return re.compile(f"{edge}(?:{inner}){edge}")
+@cache
+def word_ends() -> re.Pattern[str]:
+    """Finds the places in a text where a word may begin or end: all but those between two letters of one."""
+    return re.compile(f"(?:(?<!{letter()})|(?!{letter()}))")
 
 
 class Phrase(NamedTuple):

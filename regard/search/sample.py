@@ -227,7 +227,8 @@ def filter_typical(log_probs: Tensor, typical_p: float) -> Tensor:
 def _keep_first(log_probs: Tensor, order: Tensor, share: float) -> Tensor:
     """Keep the first tokens in this order that hold this share of the probability."""
     probs = log_probs.gather(-1, order).softmax(-1)
-    beyond = probs.cumsum(-1) - probs >= share  # those before a token already hold it
+    least = max(share, torch.finfo(probs.dtype).tiny)  # that of the first token is kept by any share
+    beyond = probs.cumsum(-1) - probs >= least  # those before a token already hold it
     return log_probs.masked_fill(beyond.gather(-1, order.argsort(-1)), -math.inf)
 
 

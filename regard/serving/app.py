@@ -37,8 +37,7 @@ def create_app(service: Service) -> Guard:
     _answer_errors(app, service)
     if service.settings.cors:
         app.add_middleware(
-            CORSMiddleware, allow_origins=service.settings.cors, allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+            CORSMiddleware, allow_origins=service.settings.cors, allow_methods=["GET", "POST"], allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After"],
         )  # fmt: skip
     return Guard(Names(Bodies(app, service), service.settings), service)

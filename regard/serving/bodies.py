@@ -24,19 +24,23 @@ class StrictRequest(Request):
     """A request whose body is JSON by the letter: no NaN, no half characters, nothing nested beyond reason."""
 
     async def json(self) -> Any:
-        body = await self.body()
-        try:
-            content = json.loads(body, parse_constant=_no_number)
-            too_deep = body.count(b"[") + body.count(b"{") > DEEPEST and _is_deeper(content, DEEPEST)
-        except RecursionError:
-            too_deep = True
-        except ValueError as error:  # also of what is no UTF-8, and of numbers with thousands of digits
-            raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
-        if too_deep:
-            raise HTTPException(400, f"the body is nested deeper than {DEEPEST} levels")
-        if b"\\ud" in body.lower() and not _is_unicode(content):
-            raise HTTPException(422, "a text holds half a character (a lone surrogate)")
-        return content
+        return strict_json(await self.body())
+
+
+def strict_json(body: bytes) -> Any:
+    """What a body holds; an `HTTPException` if it is not JSON by the letter."""
+    try:
+        content = json.loads(body, parse_constant=_no_number)
+        too_deep = body.count(b"[") + body.count(b"{") > DEEPEST and _is_deeper(content, DEEPEST)
+    except RecursionError:
+        too_deep = True
+    except ValueError as error:  # also of what is no UTF-8, and of numbers with thousands of digits
+        raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
+    if too_deep:
+        raise HTTPException(400, f"the body is nested deeper than {DEEPEST} levels")
+    if b"\\ud" in body.lower() and not _is_unicode(content):
+        raise HTTPException(422, "a text holds half a character (a lone surrogate)")
+    return content
 
 
 class StrictRoute(APIRoute):

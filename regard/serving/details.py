@@ -20,6 +20,7 @@ from regard.data.tokens import clean
 from regard.evaluation.alignment import Weights, links
 from regard.explain.saved import png
 from regard.inspection.doubt import Doubt, repetition, uncovered
+from regard.inspection.tokens import piece_after
 from regard.search_settings import Search
 from regard.serving.messages import Alternative, DoubtSigns, Flag, Generation, Scored, TokenInfo, Word, Written
 from regard.tasks.generating import TextGeneration
@@ -117,19 +118,14 @@ def _ranked(task: TextGeneration, pairs: Sequence[_Pair]) -> Iterator[tuple[int,
             own = mine.gather(1, ids[:, None]).squeeze(1).tolist()
             best, which = mine.topk(count, dim=-1)
             yield i, [
-                TokenInfo(text=text, id=token, log_prob=log_prob(x), alternatives=_alternatives(task, others, values))
-                for text, token, x, others, values in zip(
-                    *_pieces(task, targets[i]), own, which.tolist(), best.tolist(), strict=True
+                TokenInfo(text=text, id=token, log_prob=log_prob(x), alternatives=[
+                    Alternative(text=piece_after(task, before, other), id=other, log_prob=log_prob(value))
+                    for other, value in zip(others, values, strict=True)
+                ])
+                for before, text, token, x, others, values in zip(
+                    [None, *targets[i]], *_pieces(task, targets[i]), own, which.tolist(), best.tolist(), strict=True
                 )
             ]  # fmt: skip
-
-
-def _alternatives(task: Task, ids: Sequence[int], log_probs: Sequence[float]) -> list[Alternative]:
-    names = task.target.marks.names
-    return [
-        Alternative(text=names[i] if i in names else task.target.candidate(i), id=i, log_prob=log_prob(x))
-        for i, x in zip(ids, log_probs, strict=True)
-    ]
 
 
 def _words(task: Task, tokens: Sequence[int], infos: Sequence[TokenInfo]) -> list[Word]:

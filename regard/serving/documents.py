@@ -118,15 +118,20 @@ def markdown(text: str, *, language: str = "", longest: int = LONGEST) -> Docume
 
 
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
+_NO_CUE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")  # how a block of WebVTT begins that nobody sees
 
 
 def subtitles(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
-    """SubRip or WebVTT: numbers, times and the header stay. Each line is translated by itself."""
+    """SubRip or WebVTT: numbers and times stay, and of WebVTT the header, notes and styles, which end at an empty line.
+    Each line is translated by itself."""
     parts: list[str | Unit] = []
-    lines = [text[start:end] for start, end in _lines(text)]
-    for line, following in zip(lines, [*lines[1:], ""], strict=False):
-        kept = _TIMES.match(line) or _TIMES.match(following) or line.startswith(("WEBVTT", "NOTE", "STYLE"))
-        parts += [line] if kept else _with_gaps(line, 0, len(line), language, longest)
+    lines, kept = [text[start:end] for start, end in _lines(text)], False
+    for before, line, following in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+        if not before.strip():
+            kept = text.startswith("WEBVTT") and _NO_CUE.match(line) is not None
+        times = _TIMES.match(line) or _TIMES.match(following)
+        kept = kept and not _TIMES.match(line)
+        parts += [line] if kept or times else _with_gaps(line, 0, len(line), language, longest)
     return Document(parts)
 
 

@@ -7,13 +7,15 @@ written all the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from regard.data.words import bounded
+from regard.data.words import word_ends
 from regard.serving.messages import Refused
 
 MOST_TERMS = 1000
 LONGEST_TERM = 200  # characters
+_BLANKS = re.compile(r"\s+")
 
 
 class Glossary:
@@ -30,13 +32,24 @@ class Glossary:
                 raise Refused(
                     422, "unprocessable", f"the term '{source[:40]}…' has more than {LONGEST_TERM} characters"
                 )
-        longest_first = sorted(self.terms, key=lambda term: (-len(term), term))
-        self._pattern = bounded(longest_first) if self.terms else None
+        lengths = dict[str, set[int]]()
+        for source in self.terms:
+            lengths.setdefault(source[0], set()).add(len(source))
+        self._lengths = {first: sorted(some, reverse=True) for first, some in lengths.items()}
+        self._first = re.compile(f"[{re.escape(''.join(lengths))}]" if lengths else "(?!)")
 
     def phrases(self, text: str) -> list[str]:
         """What the output for a text must hold. Of terms that overlap in it, the first counts, of those that begin in
         one place the longest; a term that occurs twice is asked for once."""
-        if self._pattern is None:
-            return []
-        found = (" ".join(match[0].split()) for match in self._pattern.finditer(text))
-        return list(dict.fromkeys(self.terms[term] for term in found))
+        text, ends, at, found = _BLANKS.sub(" ", text), word_ends(), 0, dict[str, None]()
+        for place in self._first.finditer(text):
+            start = place.start()
+            if start < at or not ends.match(text, start):
+                continue
+            # Looked up, whatever the terms are: a pattern of them all may take minutes, in which nobody else is served.
+            for end in (start + length for length in self._lengths[place[0]]):
+                if text[start:end] in self.terms and ends.match(text, end):
+                    found[self.terms[text[start:end]]] = None
+                    at = end
+                    break
+        return list(found)

@@ -136,7 +136,8 @@ class Names:
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         local = [*LOOPBACK, settings.host] if settings.is_local else None
-        self.names = settings.hosts if settings.hosts is not None else local
+        names = settings.hosts if settings.hosts is not None else local
+        self.names = None if names is None else {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.names is not None:

@@ -21,6 +21,7 @@ from regard.serving.bodies import is_json
 from regard.serving.documents import Format, split
 from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import AUTO, Detected, Route, detect, name_of, route, routes
+from regard.serving.limits import Limits
 from regard.serving.messages import Refused
 from regard.serving.native import address_of, key_of
 from regard.serving.office import OFFICE, repack, unpack
@@ -158,7 +159,7 @@ def router(service: Service) -> APIRouter:
         `text` or `html`, `alternatives` how many more translations there should be."""
         given = await _fields(request)
         service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
-        texts, several = _texts(given)
+        texts, several = _texts(given, service.limits)
         form = FORMATS.get(_text(given, "format", "text"))
         if form is None:
             raise Refused(400, "bad_request", "format is text or html")
@@ -168,7 +169,8 @@ def router(service: Service) -> APIRouter:
     @paths.get("/languages", response_model=list[LanguageAnswer])
     async def languages(request: Request) -> list[dict[str, Any]]:
         """All languages, and into which each can be translated."""
-        service.admit(key_of(request) or request.query_params.get("api_key"), address_of(request))
+        given = await _fields(request)  # its own client sends a form with its key, GET or not
+        service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
         return _languages(known())
 
     @paths.post("/detect", openapi_extra=takes(schema_of(DetectRequest), JSON, FORM), response_model=list[Guess])
@@ -176,7 +178,7 @@ def router(service: Service) -> APIRouter:
         """In which language `q` is written, in percent."""
         given = await _fields(request)
         service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
-        texts, _ = _texts(given)
+        texts, _ = _texts(given, service.limits)
         codes = [entry["code"] for entry in _languages(known())]
         found = await asyncio.to_thread(detect, "\n".join(texts), codes)
         return [_detected(one) for one in found if one.confidence >= 0.01] or [_detected(one) for one in found[:1]]
@@ -310,13 +312,14 @@ async def _fields(request: Request) -> dict[str, Any]:
     return {**request.query_params, **(await json_object(request) if is_json(request) else await form_fields(request))}
 
 
-def _texts(given: Mapping[str, Any]) -> tuple[list[str], bool]:
+def _texts(given: Mapping[str, Any], limits: Limits) -> tuple[list[str], bool]:
     """The texts of a request, and whether they are a list."""
     texts = given.get("q")
     if texts is None:
         raise Refused(400, "bad_request", "Invalid request: missing q parameter")
     several = isinstance(texts, list)
     found = texts if isinstance(texts, list) else [texts]
+    limits.check_inputs(len(found))
     if not all(isinstance(text, str) for text in found):
         raise Refused(400, "bad_request", "q is a text, or a list of texts")
     return found, several

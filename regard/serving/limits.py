@@ -55,16 +55,26 @@ class Limits(Section):
             raise ValueError(f"all_bytes ({self.all_bytes}) is less than body_bytes ({self.body_bytes})")
         return self
 
-    def check_search(self, search: Mapping[str, JsonValue]) -> None:
-        """Refuse search settings that are the server's own, or beyond its limits."""
+    def check_inputs(self, count: int) -> None:
+        """Refuse more inputs than a request may have."""
+        if count > self.inputs:
+            raise Refused(413, "too_large", f"{count} inputs are more than {self.inputs}, the limit here")
+
+    def check_search(self, search: Mapping[str, JsonValue], *, contrastive: bool = False) -> None:
+        """Refuse search settings that are the server's own, or beyond its limits. `contrastive`: whether the search of
+        the model itself is."""
         bounds = {"beam": self.beam, "nbest": self.nbest, "mbr": self.beam, "groups": self.beam}
         bounds |= {"max_length": self.max_length, "min_length": self.max_length}
-        if search.get("contrastive"):
+        if search.get("contrastive", contrastive):
             bounds["top_k"] = self.beam
         for name, value in search.items():
             if name in OURS:
                 raise Refused(422, "unprocessable", f"search.{name} is set by the server; leave it out")
-            if name in bounds and isinstance(value, int | float) and value > bounds[name]:
+            if name not in bounds:
+                continue
+            if not isinstance(value, int | float):  # a text such as "1000" would be read as one
+                raise Refused(422, "unprocessable", f"search.{name} should be a number")
+            if value > bounds[name]:
                 raise Refused(
                     422, "unprocessable", f"search.{name}={value} is more than {bounds[name]}, the limit here"
                 )

@@ -14,7 +14,8 @@ from regard.errors import ModelError
 from regard.serving.bodies import StrictRoute
 from regard.serving.events import DONE, event, streamed
 from regard.serving.glossary import Glossary
-from regard.serving.messages import Generation, ModelInfo, Refused, Source, Written
+from regard.serving.limits import Limits
+from regard.serving.messages import Blob, Generation, ModelInfo, Refused, Source, Written
 from regard.serving.schemas import (
     ERRORS,
     EmbedRequest,
@@ -70,7 +71,7 @@ def router(service: Service) -> APIRouter:
             events = _text_events(service, body) if cut else _events(service, _generation(body), body.timeout)
             return await streamed(events)
         if cut:
-            parts = _whole(await translate_all(service, _texts(body), _translating(body)))
+            parts = _whole(await translate_all(service, _texts(body, service.limits), _translating(body)))
         else:
             outputs = await service.generate(_generation(body), deadline=body.timeout)
             parts = {"outputs": outputs, "usage": usage(outputs)}
@@ -161,7 +162,8 @@ def _generation(body: GenerateRequest) -> Generation:
         each = [phrases] * count
     if body.glossary and (each is None or len(each) == count):
         glossary = Glossary(body.glossary)
-        terms = [glossary.phrases(one) if isinstance(one, str) else [] for one in inputs]
+        parts = ([one for one in some if isinstance(one, str)] for some in map(_parts, inputs))
+        terms = [[phrase for text in texts for phrase in glossary.phrases(text)] for texts in parts]
         each = [[*some, *own] for some, own in zip(each or [[]] * count, terms, strict=True)]
     return Generation(
         model=body.model, inputs=inputs, prefixes=[prefix] * count if isinstance(prefix, str) else prefix,
@@ -170,9 +172,14 @@ def _generation(body: GenerateRequest) -> Generation:
     )  # fmt: skip
 
 
-def _texts(body: GenerateRequest) -> list[str]:
+def _parts(source: Source) -> list[str | Blob]:
+    return source if isinstance(source, list) else [source]
+
+
+def _texts(body: GenerateRequest, limits: Limits) -> list[str]:
     """The inputs of a request that wants them cut into sentences."""
     inputs = body.input if isinstance(body.input, list) else [body.input]
+    limits.check_inputs(len(inputs))
     texts = [one for one in inputs if isinstance(one, str)]
     if len(texts) < len(inputs):
         raise Refused(422, "unprocessable", "split and format are for texts")
@@ -228,7 +235,7 @@ async def _events(service: Service, asked: Generation, deadline: float | None) -
 
 async def _text_events(service: Service, body: GenerateRequest) -> AsyncIterator[str]:
     """A text that is cut, as it is written; last the outputs, or what went wrong."""
-    (text,), so_far = _texts(body), ""
+    (text,), so_far = _texts(body, service.limits), ""
     try:
         async with aclosing(translate_streaming(service, text, _translating(body))) as parts:  # type: ignore[type-var]
             async for part in parts:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from regard.serving.events import DONE, event
-from regard.serving.messages import Refused, TokenInfo
+from regard.serving.messages import Refused
 from regard.serving.openai_requests import CompletionRequest
 from regard.serving.openai_texts import SpelledToken, TextDelta, TokenUsage, WrittenText
 
@@ -144,7 +144,7 @@ def _completion_logprobs(tokens: list[SpelledToken]) -> dict[str, Any]:
     return {
         "tokens": [x.text for x in own],
         "token_logprobs": [_number(x.info.log_prob) for x in own],
-        "top_logprobs": [{y.text: _number(y.log_prob) for y in x.info.alternatives} for x in own],
+        "top_logprobs": [dict(_alternatives(x)) for x in own],
         "text_offset": [x.start for x in own],
     }
 
@@ -152,16 +152,21 @@ def _completion_logprobs(tokens: list[SpelledToken]) -> dict[str, Any]:
 def _chat_logprobs(tokens: list[SpelledToken] | None) -> dict[str, Any] | None:
     if tokens is None:
         return None
-    return {"content": [_chat_token(x.text, x.info) for x in tokens if x.text], "refusal": None}
+    return {"content": [_chat_token(x) for x in tokens if x.text], "refusal": None}
 
 
-def _chat_token(text: str, info: TokenInfo) -> dict[str, Any]:
-    others = [_entry(y.text, y.log_prob) for y in info.alternatives]
-    return {**_entry(text, info.log_prob), "top_logprobs": others}
+def _chat_token(token: SpelledToken) -> dict[str, Any]:
+    others = [_entry(text, log_prob) for text, log_prob in _alternatives(token)]
+    return {**_entry(token.text, _number(token.info.log_prob)), "top_logprobs": others}
 
 
-def _entry(text: str, log_prob: float | None) -> dict[str, Any]:
-    return {"token": text, "logprob": _number(log_prob), "bytes": list(text.encode())}
+def _alternatives(token: SpelledToken) -> list[tuple[str, float]]:
+    log_probs = [_number(x.log_prob) for x in token.info.alternatives]
+    return list(zip(token.alternatives, log_probs, strict=True))
+
+
+def _entry(text: str, log_prob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
 
 
 def _number(log_prob: float | None) -> float:

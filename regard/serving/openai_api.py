@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import sys
 import zlib
 from array import array
@@ -14,7 +15,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
+from regard.serving.bodies import strict_json
 from regard.serving.events import DONE, EVENTS, event, streamed
 from regard.serving.forms import Upload, form_fields, json_object
 from regard.serving.languages import SOURCE, name_of
@@ -27,6 +30,7 @@ from regard.serving.openai_requests import (
     CompletionRequest,
     EmbeddingRequest,
     TranscriptionRequest,
+    drawing,
     message_source,
     parsed,
 )
@@ -116,7 +120,7 @@ def router(service: Service) -> APIRouter:
         job = TextJob(info, [source], body, most, n, n, bool(body.logprobs), body.top_logprobs or 0)
         if body.stream:
             deltas = (
-                stream_translation(service, source, how, body.stops)
+                stream_translation(service, source, how, body)
                 if plain and isinstance(source, str)
                 else stream(service, job)
             )
@@ -185,6 +189,8 @@ def _transcription(fields: Mapping[str, Any]) -> tuple[TranscriptionRequest, Blo
         raise BadParameter("file", "there is no file; send it as multipart/form-data")
     kinds = given.get("timestamp_granularities", [])
     given["timestamp_granularities"] = kinds if isinstance(kinds, list) else [kinds]
+    if (search := _search_of(given)) is not None:
+        given["search"] = search
     body = parsed(TranscriptionRequest, given)
     if "word" in body.timestamp_granularities and body.response_format != "verbose_json":
         raise BadParameter("timestamp_granularities", "times of words go with response_format: verbose_json")
@@ -193,9 +199,22 @@ def _transcription(fields: Mapping[str, Any]) -> tuple[TranscriptionRequest, Blo
     return body, Blob(data=file.content)
 
 
+def _search_of(given: dict[str, Any]) -> Any:
+    """The search settings of a form: one object, or a field `search[beam]` for each, as OpenAI's client sends them."""
+    each = {name: given.pop(name) for name in list(given) if re.fullmatch(r"search\[\w+\]", name)}
+    return {name[7:-1]: _read(value) for name, value in each.items()} or _read(given.get("search"))
+
+
+def _read(value: Any) -> Any:
+    """A value of a form: what it says in JSON, or else the text that it is."""
+    try:
+        return strict_json(value.encode()) if isinstance(value, str) else value
+    except HTTPException:
+        return value
+
+
 def _search_for(body: TranscriptionRequest) -> dict[str, Any]:
-    drawn = {"sample": True, "temperature": body.temperature} if body.temperature else {}
-    return {**(body.search or {}), **drawn}
+    return {**(body.search or {}), **(drawing(body.temperature) if body.temperature else {})}
 
 
 def _transcript(body: TranscriptionRequest, info: ModelInfo, best: Written) -> Response:

@@ -28,6 +28,7 @@ NEUTRAL: dict[str, list[Any]] = {
     "known_speaker_names": [[]], "known_speaker_references": [[]],
 }  # fmt: skip
 MOST_STOPS = 4
+LEAST = 1e-6  # temperature or nucleus of our search settings: nothing but the likeliest token is drawn
 
 
 class BadParameter(Refused):
@@ -41,7 +42,7 @@ class BadParameter(Refused):
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
-    model: str = Field(max_length=200)
+    model: str = Field(max_length=200, examples=["demo"])
 
 
 class StreamOptions(BaseModel):
@@ -58,7 +59,7 @@ class Sampling(_Request):
 
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     n: int | None = Field(None, ge=1)
     seed: int | None = None
     stop: str | list[str] | None = None
@@ -95,8 +96,8 @@ class Sampling(_Request):
         """Changes to the model's search settings: so many outputs of at most so many tokens."""
         found: dict[str, JsonValue] = dict(self.search or {})
         if self.samples:
-            found |= {"sample": True, "temperature": self.temperature or 1.0}
-            found |= {"top_p": self.top_p} if self.top_p is not None else {}
+            found |= drawing(self.temperature or 1.0)
+            found |= {"top_p": max(self.top_p, LEAST)} if self.top_p is not None else {}
         if self.seed is not None:
             found["seed"] = self.seed % 2**31
         if most is not None:
@@ -109,10 +110,15 @@ class Sampling(_Request):
         return found
 
 
+def drawing(temperature: float) -> dict[str, JsonValue]:
+    """Search settings by which outputs are drawn at random."""
+    return {"sample": True, "temperature": max(temperature, LEAST)}
+
+
 class CompletionRequest(Sampling):
     """Texts for prompts."""
 
-    prompt: str | list[str]
+    prompt: str | list[str] = Field(examples=["one apple"])
     best_of: int | None = Field(None, ge=1)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=5)
@@ -124,6 +130,8 @@ class CompletionRequest(Sampling):
 
     def check(self) -> None:
         super().check()
+        if not self.prompts:
+            raise BadParameter("prompt", "prompt is empty")
         if self.best_of is not None and self.best_of < (self.n or 1):
             raise BadParameter("best_of", f"best_of ({self.best_of}) is less than n ({self.n})")
         if self.best_of is not None and self.stream and self.best_of > (self.n or 1):
@@ -131,7 +139,8 @@ class CompletionRequest(Sampling):
 
 
 class ChatMessage(BaseModel):
-    """What somebody said; of its parts those are read that a model can read."""
+    """What somebody said; of its parts those are read that a model can read. Nothing beside its content is: an answer
+    may come back as it was given, with all that it holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,13 +148,18 @@ class ChatMessage(BaseModel):
     content: str | list[dict[str, JsonValue]] | None = None
     name: str | None = None
     refusal: str | None = None
+    annotations: JsonValue = None
+    audio: JsonValue = None
+    function_call: JsonValue = None
+    tool_calls: JsonValue = None
+    tool_call_id: JsonValue = None
 
 
 class ChatRequest(Sampling):
     """An answer to the last message. Beside what OpenAI has, of what a translation takes: `format`, `split` and
     `glossary`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, examples=[[{"role": "user", "content": "One apple."}]])
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -164,13 +178,14 @@ class ChatRequest(Sampling):
 class EmbeddingRequest(_Request):
     """Vectors of texts."""
 
-    input: str | list[str]
+    input: str | list[str] = Field(examples=[["one apple", "two apples"]])
     encoding_format: Literal["float", "base64"] | None = None
 
 
 class TranscriptionRequest(_Request):
     """The text of a recording."""
 
+    model: str = Field(max_length=200, examples=["speech"])
     language: str | None = None
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: float | None = Field(None, ge=0, le=1)

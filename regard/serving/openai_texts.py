@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
@@ -27,6 +27,7 @@ class SpelledToken:
     text: str
     start: int
     info: TokenInfo
+    alternatives: list[str]  # texts of those of its info, as they would stand there
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,17 @@ def spelled(infos: Sequence[TokenInfo], text: str) -> list[SpelledToken]:
         shown = info.text.replace("▁", " ")
         forms = (f" {shown.lstrip()}", shown, shown.removeprefix("·"), "")
         part = next(form for form in forms if text.startswith(form, at))
-        found.append(SpelledToken(part, at, info))
+        spaced = at > 0 and (shown.startswith("·") or (part == forms[0] and bool(shown.strip())))
+        others = [part if x.id == info.id else _alternative(x.text, spaced=spaced) for x in info.alternatives]
+        found.append(SpelledToken(part, at, info, others))
         at += len(part)
     return found
+
+
+def _alternative(piece: str, *, spaced: bool) -> str:
+    """A token that might have stood there; `spaced`: a blank stands before what begins a word."""
+    shown = piece.replace("▁", " ")
+    return f" {shown.lstrip()}" if spaced and not shown.startswith("·") else shown.removeprefix("·")
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def written_text(one: Written, prompt: Prompt, stops: Sequence[str], *, infos: b
     end = first_stop(text, stops)
     finish: Finish = "length" if "truncated" in one.flags and end is None else "stop"
     last = cut + (len(text) if end is None else end)
-    tokens = [SpelledToken(x.text, x.start - cut, x.info) for x in whole if cut <= x.start < last]
+    tokens = [replace(x, start=x.start - cut) for x in whole if cut <= x.start < last]
     return WrittenText(text if end is None else text[:end], finish, tokens if infos else None)
 
 
@@ -200,7 +209,8 @@ def _usage(prompt: Prompt, outputs: Sequence[Written]) -> TokenUsage:
 
 
 async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | TokenUsage]:
-    """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage."""
+    """Texts as they are written, if it is one text of one source; else when all is written. Last comes the usage: if it
+    is wanted, also what comes after a stop is written, as it is without a stream."""
     prompts = await _prompts(service, job)
     if len(prompts) > 1 or job.count > 1 or job.infos or prompts[0].text is None:
         texts, usage = await write(service, job)
@@ -220,7 +230,7 @@ async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | To
             before, whole = whole, whole + new.text
             if added := ending.add(whole[max(len(before), len(given)) :]):
                 yield TextDelta(0, added)
-            if ending.stopped:
+            if ending.stopped and not job.request.with_usage:
                 break
     if rest := ending.rest():
         yield TextDelta(0, rest)
@@ -229,24 +239,25 @@ async def stream(service: Service, job: TextJob) -> AsyncIterator[TextDelta | To
 
 
 def _deltas(index: int, text: WrittenText) -> list[TextDelta]:
-    """A text that is all there, a token at a time where tokens are known."""
+    """A text that is all there, a token at a time where tokens are known; of the last, what stands before a stop."""
     if not text.tokens:
         return [TextDelta(index, text.text), TextDelta(index, finish=text.finish)]
-    return [*(TextDelta(index, x.text, [x]) for x in text.tokens), TextDelta(index, finish=text.finish)]
+    parts = (TextDelta(index, text.text[x.start : x.start + len(x.text)], [x]) for x in text.tokens)
+    return [*parts, TextDelta(index, finish=text.finish)]
 
 
 async def stream_translation(
-    service: Service, text: str, how: Translating, stops: Sequence[str]
+    service: Service, text: str, how: Translating, request: Sampling
 ) -> AsyncIterator[TextDelta | TokenUsage]:
     """A translation as it is written."""
-    ending, done = Ending(stops), Translated("", [], [])
+    ending, done = Ending(request.stops), Translated("", [], [])
     async with aclosing(translate_streaming(service, text, how)) as parts:  # type: ignore[type-var]
         async for part in parts:
             if isinstance(part, Translated):
                 done = part
             elif new := ending.add(part):
                 yield TextDelta(0, new)
-            if ending.stopped:
+            if ending.stopped and not request.with_usage:
                 break
     if rest := ending.rest():
         yield TextDelta(0, rest)

@@ -86,7 +86,7 @@ class Pair(Message):
 class ScoreRequest(Asked):
     """How probable targets are given their sources."""
 
-    pairs: list[Pair]
+    pairs: list[Pair] = Field(examples=[[{"source": "one apple", "target": "ein Apfel"}]])
 
 
 class ScoreResponse(Message):

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 
 LONGEST = 600  # characters of a sentence; a longer one is cut
+ACCENTS = 30  # that a letter may have
 
 Span = tuple[int, int]
 
@@ -149,7 +150,5 @@ def _cut(text: str, start: int, most: int) -> int:
         places = [match.end() for match in pattern.finditer(text, middle, most)]
         if places := [place for place in places if place <= most]:
             return places[-1]
-    cut = most
-    while cut > start + 1 and unicodedata.combining(text[cut]):  # a letter and its accents stay together
-        cut -= 1
-    return cut
+    first = max(start, most - ACCENTS)  # a letter and its accents stay together
+    return next((cut for cut in range(most, first, -1) if not unicodedata.combining(text[cut])), most)

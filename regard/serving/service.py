@@ -72,7 +72,7 @@ class Service:
         await asyncio.gather(*(keeper.end() for keeper in self._keepers.values()), return_exceptions=True)
 
     def drain(self) -> None:
-        """Take no more requests; what was asked is still answered."""
+        """Say that no more requests are taken, which those who take them heed; what was asked is still answered."""
         self.draining = True
 
     @property
@@ -261,8 +261,6 @@ class Service:
     ) -> Iterator[Call]:
         """A question that was taken on; work on it ends with the block."""
         name = keeper.served.name
-        if self.draining:
-            raise Refused(503, "draining", "the server is going down and takes no more requests")
         if keeper.worker is None:
             raise Refused(503, "loading", f"{name} is being loaded", 1.0)
         if self._open[name] + inputs > self.limits.queue:
@@ -281,15 +279,14 @@ class Service:
         self, keeper: Keeper, sources: Sequence[Source], search: Mapping[str, JsonValue], characters: int = 0
     ) -> None:
         """Refuse what a model does not read, or more than the limits allow."""
-        if len(sources) > self.limits.inputs:
-            raise Refused(413, "too_large", f"{len(sources)} inputs are more than {self.limits.inputs}, the limit here")
+        self.limits.check_inputs(len(sources))
         flat = [one for source in sources for one in (source if isinstance(source, list) else [source])]
         characters += sum(len(one) for one in flat if isinstance(one, str))
         if characters > self.limits.characters:
             raise Refused(
                 413, "too_large", f"{characters:,} characters are more than {self.limits.characters:,}, the limit here"
             )
-        self.limits.check_search(search)
+        self.limits.check_search(search, contrastive=bool(keeper.info.search.get("contrastive")))
         if keeper.info.ready:
             for source in sources:
                 check_source(source, keeper.info.sources)

@@ -51,7 +51,7 @@ class Uploads:
             ("seconds", extent.seconds, limits.seconds),
         ):
             if found > most:
-                raise Refused(413, "too_large", f"the {part.media} has {found:,g} {name}, more than {most:,g}")
+                raise Refused(413, "too_large", f"the {part.media} has {found:,.12g} {name}, more than {most:,.12g}")
         return str(path)
 
     def described(self, error: RegardError) -> str:
