@@ -80,10 +80,12 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'regard' has no attribute '{name}'")
+if not TYPE_CHECKING:  # a type checker, which would take any name then, has all of them above
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'regard' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

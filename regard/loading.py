@@ -46,10 +46,16 @@ CONFIG = "config.yaml"
 def load_task(
     folder: Path, *, weights: Path | None = None, device: str = "auto", settings: Mapping[str, Any] | None = None
 ) -> Task:
-    """The task of a trained model's folder; `weights` and `settings` as in `regard.load`."""
-    task = new_task(load_sides(folder, settings), choose_device(device))
+    """The task of a trained model's folder, its model in evaluation mode; `weights` and `settings` as in `regard.load`.
+
+    The caller's random state stays as it was, though weights are drawn before those of the file take their place.
+    """
+    sides = load_sides(folder, settings)
+    with torch.random.fork_rng(devices=()):
+        task = new_task(sides, choose_device(device))
     file = folder / WEIGHTS if weights is None else weights
     set_weights(task.model, load_tensors(file), file)
+    task.model.eval()
     return task
 
 
@@ -87,7 +93,7 @@ def together(tasks: Sequence[Task]) -> Task:
         if not isinstance(task, TextGeneration) or task.first != first.first or _kinds(task) != _kinds(first):
             raise ConfigError("an ensemble needs models that read the same and write; these differ in kind")
         models.append(task.model)
-    return replace(first, model=Ensemble(models))
+    return replace(first, model=Ensemble(models).eval())
 
 
 def _kinds(task: Task) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,10 @@ from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, 
 from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 
+T = TypeVar("T")
 SCORES = "scores.json"
 MODEL = "model"  # the kind of folder that `save` writes
+Input = str | Sequence[str]  # one source: a text or the path of a file; of several sources, one for each
 
 
 class System:
@@ -82,11 +84,12 @@ class System:
         return self.task.sides.tokenizers
 
     def generate(
-        self, texts: Iterable[Field], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        self, texts: Iterable[Input], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
         phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[str]:  # fmt: skip
         """The best output for each input. Any setting of `Search` may be given: `beam=1`, `sample=True`, …
 
+        An input is a text, or the path of a picture, a recording or a video; of several sources, one for each.
         `prefixes` says how each output begins, `phrases` what each must hold. To a language model an input is how its
         output begins, and may be empty. An input that cannot be used gets an empty output, and `on_problem` (or a
         warning) says why. What is sampled for an input depends on `seed` and on its number, counted from `first_line`,
@@ -99,13 +102,14 @@ class System:
         return [outputs[0].text if outputs else "" for outputs in found]
 
     def outputs(
-        self, texts: Iterable[Field], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
+        self, texts: Iterable[Input], *, on_problem: Problem | None = None, prefixes: Iterable[str] | None = None,
         phrases: Iterable[Sequence[str]] | None = None, first_line: int = 0, **search: Any,
     ) -> list[list[Output]]:  # fmt: skip
         """The `nbest` outputs for each input, with their scores, best first; see `generate`."""
         texts = self._fields(texts, "texts")
         prefixes = None if prefixes is None else _texts(prefixes, "prefixes")
-        phrases = None if phrases is None else [_texts(some, f"phrases[{i}]") for i, some in enumerate(phrases)]
+        if phrases is not None:
+            phrases = [_texts(some, f"phrases[{i}]") for i, some in enumerate(_listed(phrases, "phrases", "lists"))]
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
@@ -113,7 +117,7 @@ class System:
         return self.task.outputs(texts, self.search_settings(**search), on_problem or _warn, given=beside)
 
     def pictures(
-        self, texts: Iterable[Field], *, on_problem: Problem | None = None, first_line: int = 0, **search: Any
+        self, texts: Iterable[Input], *, on_problem: Problem | None = None, first_line: int = 0, **search: Any
     ) -> list[Picture | None]:
         """The picture made from each input, `(height, width, 3)` in bytes, by a model whose target is one.
 
@@ -124,15 +128,14 @@ class System:
         drawn = iter(self.task.target.pictures([text for text in codes if text]))
         return [next(drawn) if text else None for text in codes]
 
-    def score(self, sources: Iterable[Field], targets: Iterable[str] | None = None) -> list[PairScore]:
+    def score(self, sources: Iterable[Input], targets: Iterable[str] | None = None) -> list[PairScore]:
         """`log p(target given source)` of each pair, in all and by token; of a language model, `log p(text)`."""
-        sources = self._fields(sources, "sources")
-        targets = None if targets is None else _texts(targets, "targets")
+        given = self._fields(sources, "sources")
         if targets is None:
-            sources, targets = [""] * len(sources), sources
-        if len(sources) != len(targets):
-            raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
-        return self.task.score(sources, targets)
+            return self.task.score([""] * len(given), given)
+        wanted = _texts(targets, "targets")
+        _check_counts(given, wanted)
+        return self.task.score(given, wanted)
 
     def choose(
         self, questions: Iterable[Question | tuple[str, Sequence[str]]], *, on_problem: Problem | None = None,
@@ -143,7 +146,7 @@ class System:
 
         A question that is too long for the model gets None, and `on_problem` (or a warning) says why.
         """
-        asked = [q if isinstance(q, Question) else Question(q[0], tuple(q[1])) for q in questions]
+        asked = [_question(q, f"questions: number {i}") for i, q in enumerate(_listed(questions, "questions", "pairs"))]
         return choose(self.task, asked, Choosing(**how), on_problem or _warn)
 
     def last_words(self, files: Paths, *, warn: Warn = warnings.warn) -> Evaluation:
@@ -156,7 +159,7 @@ class System:
             return self.task.last_words(self._examples(corpus, warn, strict=False), tell)
 
     def explain(
-        self, source: Field | Example, target: str | None = None, *, methods: Sequence[Method] = (),
+        self, source: Input | Example, target: str | None = None, *, methods: Sequence[Method] = (),
         edits: Edits | None = None, **search: Any,
     ) -> Explanation:  # fmt: skip
         """What every layer and head attends to while writing the target (its own best output, if none is given).
@@ -186,7 +189,7 @@ class System:
         return attributed(task, x, y, found, methods) if methods else found
 
     def inspect(
-        self, source: Field, *, forced: Sequence[int] = (), alternatives: int = 8, tree: bool = False,
+        self, source: Input, *, forced: Sequence[int] = (), alternatives: int = 8, tree: bool = False,
         edits: Edits | None = None, **search: Any,
     ) -> Inspection:  # fmt: skip
         """What the model writes for one input, laid open: `log p` of every token of its `nbest` outputs and the
@@ -202,7 +205,7 @@ class System:
         )  # fmt: skip
 
     def counterfactual(
-        self, source: Field, variants: Iterable[Field] | None = None, **search: Any
+        self, source: Input, variants: Iterable[Input] | None = None, **search: Any
     ) -> list[Counterfactual]:
         """What the model writes for each variant of a source, and how probable what it writes for the source itself is
         then. Without `variants`, a text is read without each of its words in turn."""
@@ -216,7 +219,7 @@ class System:
         return counterfactual(self.task, source, fields, self.search_settings(**{**search, "nbest": 1}))
 
     def doubts(
-        self, sources: Iterable[Field], targets: Iterable[str] | None = None, *, on_problem: Problem | None = None,
+        self, sources: Iterable[Input], targets: Iterable[str] | None = None, *, on_problem: Problem | None = None,
         **search: Any,
     ) -> list[Doubt | None]:  # fmt: skip
         """How doubtful the best output for each source is, or the target that is given for it: by its probability, its
@@ -235,24 +238,27 @@ class System:
         same = clean(self.task.target.decode(target)) == clean(example.target)
         return sorted(truth.possible) if truth is not None and same else []
 
-    def align(self, sources: Iterable[Field], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
+    def align(self, sources: Iterable[Input], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
         sources, targets = self._fields(sources, "sources"), _texts(targets, "targets")
         if not isinstance(self.task, TextGeneration):
             raise ConfigError("this model does not write a text from a source, so there is nothing to align")
+        _check_counts(sources, targets)
         return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
         """`log p` of each token of a long text, a list for each line, with the language model's state carried on."""
         if not isinstance(self.task, LanguageModeling):
             raise ConfigError("only a language model (source.kind none) reads a text on and on")
+        if isinstance(lines, str | bytes):
+            raise TypeError(f"lines should be lines of a text, not {_shown(lines)}; give text.splitlines()")
         return self.task.stream(lines)
 
-    def sentence_embeddings(self, texts: Iterable[Field]) -> NDArray[np.float32]:
+    def sentence_embeddings(self, texts: Iterable[Input]) -> NDArray[np.float32]:
         """One vector for each input, `(texts, d_model)`: what the encoder makes of the whole."""
         return self.task.sentence_embeddings(self._fields(texts, "texts"))
 
-    def token_embeddings(self, texts: Iterable[Field]) -> list[NDArray[np.float32]]:
+    def token_embeddings(self, texts: Iterable[Input]) -> list[NDArray[np.float32]]:
         """For each input a vector of each of its positions (`task.source.pieces`), `(positions, d_model)`."""
         return self.task.token_embeddings(self._fields(texts, "texts"))
 
@@ -260,9 +266,10 @@ class System:
         """A list of inputs: strings or, of several sources, tuples of them."""
         if len(self.config.sources) == 1:
             return _texts(given, name)
-        return [self._field(field, f"{name}: number {i}") for i, field in enumerate(given)]
+        listed = _listed(given, name, f"tuples of {len(self.config.sources)} strings")
+        return [self._field(field, f"{name}: number {i}") for i, field in enumerate(listed)]
 
-    def _field(self, field: Field, name: str) -> Field:
+    def _field(self, field: Input, name: str) -> Field:
         count = len(self.config.sources)
         if count == 1:
             if not isinstance(field, str):
@@ -386,14 +393,32 @@ class System:
 
 def _texts(given: Iterable[str], name: str) -> list[str]:
     """A list of what any iterable of strings gives; what is none is refused with what it is."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} should be a list of strings, not {_shown(given)}; for one text write [text]")
-    texts = list(given)
+    texts = _listed(given, name, "strings", "; for one text write [text]")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name} should be strings, but number {i} is {_shown(text)}")
         _check_text(text, f"{name}: number {i}")
     return texts
+
+
+def _listed(given: Iterable[T], name: str, of: str, hint: str = "") -> list[T]:
+    """A list of what any iterable gives, save a string."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} should be a list of {of}, not {_shown(given)}{hint}")
+    return list(given)
+
+
+def _question(given: Question | tuple[str, Sequence[str]], name: str) -> Question:
+    if isinstance(given, Question):
+        return given
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2 or not isinstance(given[0], str):
+        raise TypeError(f"{name} should be a pair (context, candidates), not {_shown(given)}")
+    return Question(given[0], tuple(_texts(given[1], f"{name}, candidates")))
+
+
+def _check_counts(sources: Sequence[Field], targets: Sequence[str]) -> None:
+    if len(sources) != len(targets):
+        raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
 
 
 def _check_text(text: str, name: str) -> None:

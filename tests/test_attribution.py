@@ -96,6 +96,14 @@ def test_methods_are_layers_of_the_explanation(name: str, picture: str) -> None:
     assert made.explain(source, target).log_probs == plain.log_probs  # the model itself has no gates
 
 
+def test_gradients_are_taken_where_the_caller_takes_none() -> None:
+    made = system("transformer")
+    expected = made.explain("alpha beta", TARGET, methods=["gradient"]).weights("gradient")
+    with torch.inference_mode():
+        found = made.explain("alpha beta", TARGET, methods=["gradient"]).weights("gradient")
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_faithful_is_what_points_at_what_matters() -> None:
     """Of what each token depends on most, or least, by erasure."""
     pair, _, _ = gated("transformer", "")

@@ -115,6 +115,8 @@ def test_what_cannot_be_asked_is_said() -> None:
             Choosing(template=template)
     with pytest.raises(ConfigError, match="3 examples are to stand before each question, and there are 1"):
         Choosing(shots=[("a", "b")], count=3)
+    with pytest.raises(ConfigError, match="not scored by 'bytes'; did you mean 'byte'"):
+        Choosing(by="bytes")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="f:1 says that candidate 2 is right, but has 2; the first is 0"):
         Question("a", ("b", "c"), 2, "f:1")
     with pytest.raises(DataError, match="has no candidates"):

@@ -27,7 +27,7 @@ import regard
 from regard.__main__ import main
 from regard.cli import app, say_what
 from regard.demo import TASKS
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from tests.conftest import whole
 from tests.toy import toy_config, toy_settings, write_corpus
 
@@ -546,10 +546,26 @@ def test_texts_come_from_any_iterable_and_nothing_else(model: Path) -> None:
         (lambda given: system.score(texts, given), "GAMMA", "targets should be a list of strings, not 'GAMMA' (str)"),
         (lambda given: system.align(given, texts), ["a", b"b"], "sources should be strings, but number 1 is b'b' (b"),
         (lambda given: system.generate(texts, phrases=given), ["a", "b"], "phrases[0] should be a list of strings"),
+        (lambda given: system.generate(texts, phrases=given), 5, "phrases should be a list of lists, not 5 (int)"),
+        (system.choose, "alpha", "questions should be a list of pairs, not 'alpha' (str)"),
+        (system.choose, ["alpha"], "questions: number 0 should be a pair (context, candidates), not 'alpha' (str)"),
+        (system.choose, [("a", ["b"], "c")], "questions: number 0 should be a pair (context, candidates), not ('a',"),
+        (system.choose, [("a", "bc")], "questions: number 0, candidates should be a list of strings, not 'bc' (str)"),
+        (system.choose, [("a", [None])], "questions: number 0, candidates should be strings, but number 0 is None"),
     ]
     for call, given, told in wrong:
         with pytest.raises(TypeError, match=re.escape(told)):
             call(given)
+    with pytest.raises(TypeError, match="source should be one string, not 5"):
+        system.explain(5)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="2 sources but 1 targets; each source needs its target"):
+        system.align(texts, ["GAMMA"])
+    with pytest.raises(DataError, match=r"got 1: \['pairs.tsv'\]; give the one file without a list"):
+        system.evaluate(["pairs.tsv"])
+    with pytest.raises(ConfigError, match="no export to 'onxx'; there are: onnx, ctranslate2, huggingface"):
+        regard.export(system, model.parent / "exported", to="onxx")  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        regard.lod  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_training_input_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

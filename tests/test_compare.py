@@ -337,6 +337,8 @@ def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pyte
         (("--lecture", "--only", "Transformr"), "no model 'Transformr' in the lecture; there are: last state; "),
     ):
         assert said in refused("compare", *arguments, *folder)
+    with pytest.raises(ConfigError, match="no models to compare"):
+        compare({}, tmp_path / "runs", Budget(tokens=9))
     assert not (tmp_path / "runs").exists()
     monkeypatch.chdir(corpus)
     shutil.copy(a, corpus / "config.yaml")

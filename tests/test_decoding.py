@@ -67,6 +67,12 @@ def test_a_copy_is_made_once_and_anew_for_new_weights() -> None:
     torch.testing.assert_close(stepped(second), stepped(model))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_model_of_another_precision_is_copied_too(dtype: torch.dtype) -> None:
+    model = copy.deepcopy(tiny(PAIRS[0])).to(dtype)
+    torch.testing.assert_close(stepped(for_decoding(model, "float32")), stepped(model))
+
+
 def test_an_ensemble_is_laid_out_as_well() -> None:
     model = Ensemble([single(PAIRS[0]), single(PAIRS[3])])
     torch.testing.assert_close(stepped(for_decoding(model, "float32")), stepped(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 
 import regard
 from regard.errors import EXTRAS, MissingExtraError, RegardError, require
+from tests.toy import toy_settings, write_corpus
 
 PACKAGE = Path(regard.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -88,6 +90,7 @@ COMMANDS = {
     "demo --run made": "figures need matplotlib, the corpora need Babel, the corpora need num2words; "
     "pip install 'regard[plots,corpora]'",
     "demo --captions --run made": "figures need matplotlib, pictures need pillow; pip install 'regard[plots,pictures]'",
+    "compare --lecture --folder made": "figures need matplotlib; pip install 'regard[plots]'",
 }
 
 
@@ -105,3 +108,16 @@ def test_a_command_says_so_before_it_makes_anything(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [f"regard: {said}" for said in COMMANDS.values()]
     assert done.stdout.split() == ["2"] * len(COMMANDS)
     assert not list(tmp_path.iterdir())
+
+
+def test_models_of_own_data_are_compared_without_what_makes_corpora(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    (tmp_path / "own.yaml").write_text(json.dumps(toy_settings()))  # JSON is YAML
+    code = (
+        "import sys; sys.modules.update(babel=None, num2words=None)\n"
+        "from regard.__main__ import main\n"
+        "sys.argv[1:] = ['compare', 'own.yaml']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "regard: give one budget: --tokens, --seconds or --flops\n"

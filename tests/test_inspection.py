@@ -141,6 +141,8 @@ def test_what_cannot_be_forced_is_refused() -> None:
         made.inspect("alpha", forced=[made.task.target.marks.first[-1]])
     with pytest.raises(DataError, match=r"a prefix of 9 tokens, more than the 6 that search.max_length=6 allows"):
         made.inspect("alpha", forced=[7] * 9)
+    with pytest.raises(DataError, match="-1 alternatives of a token cannot be shown; give 0 or more"):
+        made.inspect("alpha", alternatives=-1)
 
 
 # Edits

@@ -267,6 +267,8 @@ def test_a_stream_to_a_file_and_what_cannot_be_streamed(folder: Path, tmp_path: 
     assert "only a language model" in refused("score", folder / "bert", folder / "test.txt", "--stream")
     assert "no file" in refused("score", folder / "gpt", tmp_path / "gone.txt", "--stream")
     assert "one long text, not 2 files" in refused("score", folder / "gpt", out, out, "--stream")
+    with pytest.raises(TypeError, match=r"lines should be lines of a text, not 'a b' \(str\); give text"):
+        regard.load(folder / "gpt", device="cpu").stream("a b")
 
 
 def test_explain_draws_what_the_decoder_looks_back_at(folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+import regard
 from regard.config import parse
 from regard.data.tokenizers.symbols import Symbols
 from regard.models.decoding import for_decoding
@@ -60,11 +61,11 @@ def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
         return list(pool.map(run, range(len(calls))))
 
 
-def system(kind: str, device: str) -> System:
+def system(kind: str, device: str, dropout: float = 0.0) -> System:
     """A model of random weights, the same each time, that was never used."""
     encoder = DECODERS[kind] if kind == "transformer" else {**DECODERS[kind], "bidirectional": True}
     settings = {
-        "model": {"d_model": 32, "dropout": 0.0, "encoder": encoder, "decoder": DECODERS[kind]},
+        "model": {"d_model": 32, "dropout": dropout, "encoder": encoder, "decoder": DECODERS[kind]},
         "tokens": {"kind": "word"},
     }
     torch.manual_seed(1)
@@ -103,6 +104,15 @@ def test_threads_that_generate_with_one_model(kind: str, device: str) -> None:
     for one, other in zip(found, expected, strict=True):
         same(one, other)
     assert len({tuple(x.tokens) for outputs in expected for row in outputs for x in row}) > 20
+
+
+def test_threads_that_score_with_a_loaded_model(tmp_path: Path) -> None:
+    """A loaded model is in evaluation mode, so that no thread meets the dropout of another's."""
+    shared = regard.load(system("transformer", "cpu", dropout=0.5).save(tmp_path / "model"), device="cpu")
+    assert not shared.model.training
+    sources, targets = texts(9), texts(9)[::-1]
+    expected = shared.score(sources, targets)
+    assert at_once([lambda: shared.score(sources, targets)] * 12) == [expected] * 12
 
 
 def test_threads_share_one_copy_for_decoding() -> None:

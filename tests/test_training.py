@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 from itertools import pairwise
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 
 import regard
 from regard.config import parse, resolve_paths
+from regard.data.lines import BadLine
 from regard.errors import ConfigError, DataError, ModelError, OutputError, TrainingError
 from regard.runs import Stopped, prepare
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task
-from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
+from regard.training.checkpoint import Progress, average, checkpoints, load_tensors, save_tensors
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.update import Updater, learning_rate, make_optimizer
@@ -281,6 +283,14 @@ def test_more_patience_or_more_updates_resume_a_run_that_has_ended(folder: Path)
     assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000040"
 
 
+def test_what_stops_work_in_another_process_comes_back_from_there() -> None:
+    stopped, bad = Stopped(Progress(), signal.SIGINT), BadLine("a.tsv:3", "malformed", "has no tab")
+    for error in (stopped, bad):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert (str(stopped), str(bad)) == ("stopped at update 0", "a.tsv:3 has no tab")
+
+
 def test_a_run_is_not_overwritten(folder: Path) -> None:
     regard.train(toy_config(folder, training={"steps": 5}))
     before = (folder / "run" / "config.yaml").read_text()
@@ -348,7 +358,16 @@ def test_positions_belong_to_the_model(folder: Path) -> None:
 
 def test_a_config_file_can_be_trained_from_python(folder: Path) -> None:
     (folder / "config.yaml").write_text(json.dumps(toy_settings(training={"steps": 2})))  # JSON is YAML
-    assert regard.train(str(folder / "config.yaml")).folder == folder / "run"
+    system = regard.train(str(folder / "config.yaml"))
+    assert system.folder == folder / "run"
+    before = torch.get_rng_state()
+    loaded = regard.load(folder / "run", device="cpu")
+    assert [system.model.training, loaded.model.training] == [False, False]
+    assert torch.equal(torch.get_rng_state(), before)
+    loaded.model.train()
+    frozen = next(module for name, module in loaded.model.named_modules() if name == "encoder").eval()
+    loaded.score(["alpha"], ["ALPHA"])
+    assert [loaded.model.training, frozen.training] == [True, False]  # a part that its user keeps in evaluation mode
     with pytest.raises(TypeError, match="takes a Config or the path of a config file, not dict"):
         regard.train({})  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ import typer
 from regard.cli.checks import check_config, check_folder, check_input, check_model, check_output
 from regard.cli.options import Force, Json, Language, Overrides
 from regard.cli.shared import app, files_of, report_json, say, talk, train_shown, warn, word_range, writing
-from regard.errors import ConfigError, ModelError, OutputError
+from regard.errors import ConfigError, ModelError, OutputError, require
 
 
 @app.command(short_help="Write a config for your own data or a synthetic corpus.")
@@ -193,7 +193,7 @@ def compare(
         models[name] = load(path, settings)
         check_config(models[name])
     check_folder(folder)
-    from regard.compare import lecture as standing
+    require("matplotlib")  # before the work
     from regard.compare.page import check_place, write_page
     from regard.compare.runner import Budget, folder_name
     from regard.compare.runner import compare as compare_models
@@ -203,8 +203,11 @@ def compare(
 
     page = page or folder / "compare.md"
     check_place(page)  # before the work
-    free = lecture and not (tokens or seconds or flops)
-    budget = Budget(standing.TOKENS) if free else Budget(tokens, seconds, flops)
+    if lecture:
+        from regard.compare import lecture as standing
+
+        tokens = tokens if tokens or seconds or flops else standing.TOKENS
+    budget = Budget(tokens, seconds, flops)
     for name in models:
         if folder.absolute() / folder_name(name) == page.with_suffix("").absolute():
             raise ConfigError(f"runs of the model '{name}' go where figures should; give it, or --page, another name")

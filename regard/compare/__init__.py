@@ -23,7 +23,9 @@ _HOMES = {"Budget": "runner", "Results": "results", "compare": "runner", "write_
 __all__ = ["Budget", "Results", "compare", "write_page"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"regard.compare.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'regard.compare' has no attribute '{name}'")
+if not TYPE_CHECKING:  # a type checker, which would take any name then, has all of them above
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(f"regard.compare.{_HOMES[name]}"), name)
+        raise AttributeError(f"module 'regard.compare' has no attribute '{name}'")

@@ -166,6 +166,8 @@ def folder_name(name: str) -> str:
 
 
 def _check(models: Mapping[str, Config]) -> None:
+    if not models:
+        raise ConfigError("there are no models to compare")
     (first, given), *_ = models.items()
     for name, config in models.items():
         for section in ("data", "source", "target", "tokens"):

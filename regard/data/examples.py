@@ -199,7 +199,8 @@ def read_files(files: Paths, form: Form, on_bad: OnBad | None = None) -> Iterato
     if not isinstance(files, str | PathLike):
         if len(files) != sides:
             what = f"or {sides} text files, one a side" if sides > 1 else "or one text file"
-            raise DataError(f"data needs one .tsv or .jsonl file, {what}; got {len(files)}: {[*map(str, files)]}")
+            hint = "; give the one file without a list" if len(files) == 1 else ""
+            raise DataError(f"data needs one .tsv or .jsonl file, {what}; got {len(files)}: {[*map(str, files)]}{hint}")
         return _read_aligned([Path(file) for file in files], form, on_bad)
     path = Path(files)
     if ending(path) in ("tsv", "jsonl"):

@@ -28,8 +28,11 @@ class BadLine(DataError):  # noqa: N818 - it is raised only where nobody asked f
     """A line that cannot be used: where it stands (`place`, file:line), of what kind the fault is, and what it is."""
 
     def __init__(self, place: str, kind: BadKind, what: str) -> None:
-        super().__init__(f"{place} {what}")
+        super().__init__(place, kind, what)  # what it is made of again when it comes out of another process
         self.place, self.kind, self.what = place, kind, what
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.what}"
 
 
 OnBad = Callable[[BadLine], None]

@@ -5,25 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from regard.errors import ConfigError, ModelError
+from regard.errors import ConfigError, ModelError, shown
 
 if TYPE_CHECKING:
     from regard.exchange.huggingface.exporting import HuggingFaceReport
     from regard.exchange.parity import Report
     from regard.system import System
 
+_Form = Literal["onnx", "ctranslate2", "huggingface"]
+
 
 def export(
-    system: System, folder: str | Path, *, to: Literal["onnx", "ctranslate2", "huggingface"],
-    quantization: str | None = None,
-    force: bool = False,
+    system: System, folder: str | Path, *, to: _Form, quantization: str | None = None, force: bool = False
 ) -> Report | HuggingFaceReport:  # fmt: skip
     """Write a model for another program into `folder`, check that it writes the same there, and report how near it is.
 
     `quantization` is how CTranslate2 stores weights (float32); `force` replaces an earlier export there, nothing else.
     """
+    if to not in (known := get_args(_Form)):
+        raise ConfigError(f"no export to {shown(to)}; there are: {', '.join(known)}")
     if to == "ctranslate2":
         from regard.exchange import ctranslate2
 

@@ -130,7 +130,7 @@ class GatedPair:
         """What `each` gives for some rows at a time, one below the other."""
         size = max(1, AT_ONCE // (self.pieces + self.tokens))
         # Where there is no gradient, kernels embed tokens without asking a gate.
-        with exclusive(self.task.device), torch.enable_grad():
+        with exclusive(self.task.device), torch.inference_mode(False), torch.enable_grad():
             return torch.cat([each(range(rows)[i : i + size]).detach() for i in range(0, rows, size)])
 
     def own(self) -> Tensor:

@@ -72,6 +72,8 @@ def inspect(
     """Write outputs for an input, which begin with the `forced` tokens, by attention as `edits` has it, and look at all
     of it; with `tree`, at the beam too, if it is beam search. The mark that ends an output may be forced, as the last
     token: then there was no search."""
+    if alternatives < 0:
+        raise DataError(f"{alternatives} alternatives of a token cannot be shown; give 0 or more")
     writing = written_by(task)
     item = writing.item(field)
     if edits:

@@ -83,10 +83,12 @@ class Packed(nn.Module):
     @staticmethod
     def available(dtype: torch.dtype) -> bool:
         """Whether torch has it, and for weights of this type: it is there for torch's own compiler and not promised to
-        others, and oneDNN takes bfloat16 only on CPUs with instructions for it."""
+        others, and oneDNN takes bfloat16 only on CPUs with instructions for it, and float64 nowhere."""
         if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
             return False
-        return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if dtype == torch.bfloat16:
+            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return dtype == torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
         return self.part(x, 0, len(self.weight))

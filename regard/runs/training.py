@@ -37,8 +37,11 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked
     """Training was asked to stop by a signal, and can be resumed from its last checkpoint."""
 
     def __init__(self, progress: Progress, signal: int | None) -> None:
-        super().__init__(f"stopped at update {progress.step}")
+        super().__init__(progress, signal)  # what it is made of again when it comes out of another process
         self.progress, self.signal = progress, signal
+
+    def __str__(self) -> str:
+        return f"stopped at update {self.progress.step}"
 
 
 def train(config: Config | str | Path, watcher: Watcher | None = None) -> System:
@@ -87,6 +90,7 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     if adapters is not None:
         adapters.merge()
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    task.model.eval()
     return system
 
 

@@ -11,14 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from regard.data.candidates import Question
 from regard.data.tokens import clean
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 from regard.evaluation.metrics import Score
+from regard.registry import did_you_mean
 from regard.tasks.generating import TextGeneration
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.results import Problem, Tokens
@@ -44,6 +45,8 @@ class Choosing:
     seed: int = 1  # of which they are
 
     def __post_init__(self) -> None:
+        if self.by not in (known := get_args(By)):
+            raise ConfigError(f"candidates are not scored by {shown(self.by)}; {did_you_mean(str(self.by), known)}")
         if self.template.count("{context}") != 1 or self.template.count("{answer}") != 1:
             raise ConfigError(f"the template {self.template!r} should hold {{context}} and {{answer}} once each")
         if self.template.index("{context}") > self.template.index("{answer}"):

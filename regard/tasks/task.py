@@ -289,16 +289,18 @@ def tell_unused(used: int, count: int, warn: Warn) -> None:
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """A model as in use: no dropout, no gradients; on a GPU, a thread at a time. One not training is left alone."""
-    first, training = next(model.parameters(), None), model.training
+    """A model as in use: no dropout, no gradients; on a GPU, a thread at a time. One not training is left alone, and of
+    one that is each module, some of which may not be, gets its mode back."""
+    first = next(model.parameters(), None)
+    training = [module for module in model.modules() if module.training] if model.training else []
     if training:
         model.eval()
     try:
         with exclusive(first.device) if first is not None and first.is_cuda else nullcontext(), torch.inference_mode():
             yield
     finally:
-        if training:
-            model.train()
+        for module in training:
+            module.training = True
 
 
 def chosen(logits: Tensor, batch: Batch) -> list[list[float]]:
