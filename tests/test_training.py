@@ -167,6 +167,55 @@ def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
         torch.testing.assert_close(mean[name], (parts[0][name] + parts[1][name] + parts[2][name]) / 3)
 
 
+def test_a_stop_between_checkpoints_changes_nothing_that_is_averaged(folder: Path) -> None:
+    config = toy_config(folder, training={"steps": 20, "save_every": 5, "keep_last": 3, "average": 3})
+    regard.train(config)
+    whole = load_tensors(folder / "run" / "model.safetensors")
+    shutil.rmtree(folder / "run")
+    with pytest.raises(Stopped):
+        regard.train(config, StopAt(12))
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000012"
+    regard.train(config)
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")] == ["00000010", "00000015", "00000020"]
+    found = load_tensors(folder / "run" / "model.safetensors")
+    assert all(torch.equal(whole[name], found[name]) for name in whole)
+
+
+def test_a_copy_of_a_checkpoint_is_not_taken_for_one(folder: Path) -> None:
+    training = {"save_every": 5, "keep_last": 1}
+    regard.train(toy_config(folder, training={**training, "steps": 10}))
+    place = folder / "run" / "checkpoints" / "00000010"
+    shutil.copytree(place, place.with_name("00000010-mine"))
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, training={**training, "steps": 20}), watcher)
+    assert "resuming from update 10" in watcher.messages
+    assert {path.name for path in place.parent.iterdir()} == {"00000010-mine", "00000020"}
+
+
+def test_a_run_that_patience_ended_stays_ended_where_the_mean_is_best(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([3.0, 4.0, 4.0, 2.0])
+    monkeypatch.setattr(TextGeneration, "validate", lambda *given: {"loss": next(losses)})
+    training = {
+        "steps": 50, "validate_every": 5, "save_every": 5, "patience": 2, "average": 2, "metric": "loss",
+    }  # fmt: skip
+    regard.train(toy_config(folder, training=training))
+    regard.train(toy_config(folder, training=training))
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000015"
+    assert json.loads((folder / "run" / "scores.json").read_text())["valid"] == {"loss": 2.0}
+
+
+def test_a_damaged_checkpoint_does_not_keep_a_run_from_its_end(folder: Path) -> None:
+    training = {"steps": 15, "save_every": 5, "keep_last": 3, "average": 3}
+    with pytest.raises(Stopped):
+        regard.train(toy_config(folder, training=training), StopAt(12))
+    (folder / "run" / "checkpoints" / "00000010" / "model.safetensors").write_bytes(b"")
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, training=training), watcher)
+    assert any("00000010/model.safetensors" in x and "no mean of checkpoints" in x for x in watcher.messages)
+
+
 @whole
 def test_bfloat16_trains(folder: Path) -> None:
     system = regard.train(toy_config(folder, training={"steps": 100, "precision": "bfloat16", "learning_rate": 0.02}))

@@ -151,6 +151,7 @@ class Progress:
     worse: int = 0  # validations since the best
     early: bool = False  # stopped because validation got no better
     finished: bool = False
+    between: bool = False  # saved because training was asked to stop, and not because a checkpoint was due
     loss: float = 0.0  # summed since the last line of the log,
     counted: int = 0  # over so many tokens
     log: tuple[int, str] = (0, NONE)  # size and checksum of log.jsonl
@@ -194,11 +195,22 @@ def save_progress(place: Path, progress: Progress) -> None:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Drop all checkpoints but the latest `keep`, and what a kill left half written or half removed."""
-    for old in checkpoints(folder)[:-keep]:
+    """Drop all checkpoints but the latest `keep`, and what a kill left half written or half removed. One that was
+    saved in between goes once there is a later one, so that the others are those of a run that was never stopped."""
+    places = checkpoints(folder)
+    between = {place for place in places[:-1] if _is_between(place)}
+    due = [place for place in places if place not in between]
+    for old in (*between, *due[:-keep]):
         _remove(old)
     for name in (NEW, OLD):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _is_between(place: Path) -> bool:
+    try:
+        return read_progress(place).between
+    except DamagedError:
+        return False
 
 
 def _remove(place: Path) -> None:
@@ -216,8 +228,9 @@ def _remove(place: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+    """All checkpoints, oldest first. A copy of one under a name that is no number belongs to whoever made it."""
+    found = (path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def read_progress(place: Path) -> Progress:

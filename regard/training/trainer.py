@@ -250,6 +250,7 @@ class Trainer:
         elif self.progress.in_a_row and not ends:
             return
         self._record(log)
+        self.progress.between = not ends and self.progress.step % self.settings.save_every != 0
         save_checkpoint(
             self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last,
             carried=self._carried, without=self.constant,
@@ -298,10 +299,16 @@ class Trainer:
         recent = checkpoints(self.checkpoints)[-self.settings.average :]
         if len(recent) < 2:
             return
-        own = {name: tensor.clone() for name, tensor in weights(self.model, self.constant).items()}
-        set_weights(self.model, average(path / WEIGHTS for path in recent), self.folder, self.constant)
+        try:
+            mean = average(path / WEIGHTS for path in recent)
+        except DamagedError as error:
+            self.watcher.message(f"{error}; no mean of checkpoints is tried")
+            return
+        own, worse = {n: x.clone() for n, x in weights(self.model, self.constant).items()}, self.progress.worse
+        set_weights(self.model, mean, self.folder, self.constant)
         self.watcher.message(f"trying the mean of the latest {len(recent)} checkpoints")
         self._validated()
+        self.progress.worse = worse  # else a run that patience ended would go on, were it started again
         set_weights(self.model, own, self.folder, self.constant)
 
     def _write_model(self) -> None:
