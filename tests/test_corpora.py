@@ -63,6 +63,7 @@ def test_temperature_and_weights_are_those_of_the_paper() -> None:
     weighted = {"corpora": [{"train": "a", "valid": "v"}, {"train": "b", "weight": 3}], "temperature": 2}
     assert Config.parse({"data": weighted}).data.shares(sizes) == pytest.approx([0.5, 0.5])
     assert corpora(*sizes, temperature=10**6).data.shares(sizes) == pytest.approx([0.5, 0.5], abs=1e-5)
+    assert corpora(*sizes, temperature=0.001).data.shares(sizes) == [1.0, 0.0]
 
 
 def stored(folder: Path, sizes: list[int], config: Config) -> tuple[ExampleStore, Sides]:
