@@ -37,6 +37,8 @@ from typing import Any
 
 import yaml
 
+from regard.artifacts import write_text
+
 NEEDED = {"config", "columns", "rows", "score"}
 FURTHER = {"seeds", "together", "given_length", "first"}
 UNTESTED = "data.test=null"  # what is trained first: its own scores are not asked for
@@ -137,9 +139,9 @@ class Grid:
         if any(column in ensembles for column in columns):
             lines.append(_line("all, ensemble", [[ensembles[one]] if one in ensembles else [] for one in columns]))
             table.append({"row": "all", "ensemble": {column: ensembles.get(column) for column in columns}})
-        (self.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(self.folder / "table.md", "\n".join(lines) + "\n")
         content = {"grid": self.file.name, "settings": list(self.more), "table": table}
-        (self.folder / "table.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(self.folder / "table.json", json.dumps(content, indent=1) + "\n")
 
     def join(self) -> None:
         """Evaluate the seeds of each cell as one, and those of each column if it is asked for, where that has not been
@@ -156,7 +158,7 @@ class Grid:
             if name not in done and len(runs) > 1 and all(tested(run) is not None for run in runs):
                 scores = regard.load(*runs).evaluate().scores
                 done[name] = scores[self.score(column)].value
-                path.write_text(json.dumps(done, indent=1), encoding="utf-8")
+                write_text(path, json.dumps(done, indent=1))
 
     def tell(self) -> None:
         """Score each run where it is told how long outputs are, where that has not been done."""
@@ -168,7 +170,7 @@ class Grid:
             for seed in self.found(row, column):
                 if (name := f"{row}/{column}/{seed}") not in done:
                     done[name] = exact(counts(str(self.run(row, column, seed))))
-                    path.write_text(json.dumps(done, indent=1), encoding="utf-8")
+                    write_text(path, json.dumps(done, indent=1))
 
 
 def _line(name: str, cells: Sequence[Sequence[float]]) -> str:

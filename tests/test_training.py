@@ -21,7 +21,15 @@ from regard.runs import Stopped, prepare
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task
-from regard.training.checkpoint import average, checkpoints, load_tensors, save_tensors
+from regard.training.checkpoint import (
+    Progress,
+    average,
+    checkpoints,
+    load_checkpoint,
+    load_tensors,
+    save_checkpoint,
+    save_tensors,
+)
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.update import Updater, learning_rate, make_optimizer
@@ -479,6 +487,23 @@ def test_decay_spares_biases_norms_and_embeddings() -> None:
     groups = make_optimizer(model, Training(weight_decay=0.5), torch.device("cpu")).param_groups
     assert [len(group["params"]) for group in groups] == [1, 4]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+
+
+def test_what_was_frozen_at_a_checkpoint_has_no_moments_after_it(tmp_path: Path) -> None:
+    below, above = nn.Linear(2, 2), nn.Linear(2, 2)
+    model = nn.Sequential(below, above)
+    optimizer = make_optimizer(model, Training(), torch.device("cpu"))
+    for thawed in (False, True):
+        above.requires_grad_(thawed)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not thawed:
+            place = save_checkpoint(tmp_path, model, optimizer, Progress(), keep=1)
+    assert optimizer.state[above.weight]
+    load_checkpoint(place, model, optimizer)
+    assert not optimizer.state[above.weight]
+    assert optimizer.state[below.weight]["step"] == 1
 
 
 def test_accumulation_is_one_large_batch(folder: Path) -> None:

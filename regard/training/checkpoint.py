@@ -263,7 +263,8 @@ def load_checkpoint(
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if f"{names[parameter]}/step" not in saved:
-                continue  # it was frozen
+                optimizer.state.pop(parameter, None)  # it was frozen
+                continue
             state = {key: saved[f"{names[parameter]}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in state.items()}
     torch.set_rng_state(random["cpu"])
