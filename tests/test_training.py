@@ -200,6 +200,22 @@ def test_a_copy_of_a_checkpoint_is_not_taken_for_one(folder: Path) -> None:
     assert {path.name for path in place.parent.iterdir()} == {"00000010-mine", "00000020"}
 
 
+def test_checkpoints_of_a_run_that_begins_anew_are_not_older_than_damaged_ones(folder: Path) -> None:
+    config = toy_config(folder, training={"steps": 20, "save_every": 5, "keep_last": 1})
+    with pytest.raises(Stopped):
+        regard.train(config, StopAt(15))
+    place = folder / "run" / "checkpoints" / "00000015"
+    (place / "optimizer.safetensors").write_bytes(b"")
+    watcher = StopAt(7)
+    with pytest.raises(Stopped):
+        regard.train(config, watcher)
+    assert "no checkpoint is whole: training begins anew" in watcher.messages
+    watcher = StopAt(-1)
+    regard.train(config, watcher)
+    assert "resuming from update 7" in watcher.messages
+    assert [path.name for path in checkpoints(place.parent)] == ["00000020"]
+
+
 def test_a_run_that_patience_ended_stays_ended_where_the_mean_is_best(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

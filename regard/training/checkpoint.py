@@ -4,6 +4,7 @@ moved in: a kill leaves the last whole one."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -185,7 +186,7 @@ def save_checkpoint(
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
     sync(folder)
-    prune(folder, keep)
+    prune(folder, keep, progress.step)
     return place
 
 
@@ -194,10 +195,11 @@ def save_progress(place: Path, progress: Progress) -> None:
     write_json(place / PROGRESS, asdict(progress))
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Drop all checkpoints but the latest `keep`, and what a kill left half written or half removed. One that was
-    saved in between goes once there is a later one, so that the others are those of a run that was never stopped."""
-    places = checkpoints(folder)
+def prune(folder: Path, keep: int, step: int) -> None:
+    """Drop all checkpoints up to a step but the latest `keep`, and what a kill left half written or half removed. One
+    that was saved in between goes once there is a later one, so that the others are those of a run that was never
+    stopped."""
+    places = checkpoints(folder, step)
     between = {place for place in places[:-1] if _is_between(place)}
     due = [place for place in places if place not in between]
     for old in (*between, *due[:-keep]):
@@ -227,10 +229,11 @@ def _remove(place: Path) -> None:
         shutil.rmtree(place.with_name(OLD))
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first. A copy of one under a name that is no number belongs to whoever made it."""
+def checkpoints(folder: Path, step: float = math.inf) -> list[Path]:
+    """All checkpoints, oldest first; up to a step, beyond which there may be damaged ones that a run had to go back
+    from. A copy of one under a name that is no number belongs to whoever made it."""
     found = (path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
-    return sorted(found, key=lambda path: int(path.name))
+    return sorted((path for path in found if int(path.name) <= step), key=lambda path: int(path.name))
 
 
 def read_progress(place: Path) -> Progress:

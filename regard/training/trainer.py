@@ -128,7 +128,7 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the end, or to a request to stop (Ctrl-C, SIGTERM, SIGHUP), which ends after a checkpoint."""
         progress = self.progress
-        prune(self.checkpoints, self.settings.keep_last)
+        prune(self.checkpoints, self.settings.keep_last, progress.step)
         if not progress.finished:
             log = TrainingLog(self.folder, progress, self.settings.tensorboard, self.watcher)
             with closing(log), _stop_on_signal(self), retain_memory(), closing(self.updater):
@@ -226,7 +226,7 @@ class Trainer:
             f"lower training.learning_rate ({settings.learning_rate:g}) or raise training.warmup ({settings.warmup}), "
             "in another run=FOLDER (start.model=FOLDER begins with the weights of this one)"
         )
-        places = checkpoints(self.checkpoints)
+        places = checkpoints(self.checkpoints, progress.step)
         if progress.returns == RETURNS or not places:
             again = f", after {progress.returns} returns to a checkpoint" if progress.returns else ""
             raise TrainingError(f"update {progress.step}: {what}{again}; {advice}")
@@ -270,7 +270,7 @@ class Trainer:
             )
         self.progress.finished = True
         self._record(log)
-        save_progress(checkpoints(self.checkpoints)[-1], self.progress)
+        save_progress(checkpoints(self.checkpoints, self.progress.step)[-1], self.progress)
 
     def _validated(self) -> dict[str, float]:
         """Score the model, or the moving mean of its weights, and keep what was scored if it is the best so far."""
@@ -296,7 +296,7 @@ class Trainer:
 
     def _average(self) -> None:
         """Try the mean of the latest checkpoints, and keep it if it is better than the best."""
-        recent = checkpoints(self.checkpoints)[-self.settings.average :]
+        recent = checkpoints(self.checkpoints, self.progress.step)[-self.settings.average :]
         if len(recent) < 2:
             return
         try:
