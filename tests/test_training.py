@@ -375,6 +375,17 @@ def test_a_run_is_not_overwritten(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"full", "run", "test.tsv", "train.tsv", "valid.tsv"}
 
 
+def test_a_model_without_checkpoints_is_not_trained_anew(folder: Path) -> None:
+    """They are large, and may be removed when training has ended."""
+    regard.train(toy_config(folder, training={"steps": 10}))
+    before = (folder / "run" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "run" / "checkpoints")
+    for steps in (10, 20):
+        with pytest.raises(OutputError, match="training has ended, and no checkpoint to go on from; use it as it is"):
+            regard.train(toy_config(folder, training={"steps": steps}))
+    assert (folder / "run" / "model.safetensors").read_bytes() == before
+
+
 def test_an_attempt_that_never_trained_begins_anew(folder: Path) -> None:
     """Other data, tokens and lengths: what was prepared for the first settings is not taken for the second."""
     search = {"max_source": 4, "max_length": 4}
