@@ -106,6 +106,7 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
         bound_primitives()
     sides.target.to(device)
     learn_tokens(sides, folder, watcher)
+    torch.manual_seed(settings.seed)  # again: fresh weights are the same, whether tokens were learnt now or are read
     task = new_task(sides, device)
     store = store_examples(task, "train", made_from, watcher)
     if config.model.output == "adaptive" or settings.objective.sampled:
