@@ -192,11 +192,17 @@ def tested(run: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")).get("test") if path.exists() else None
 
 
+def ended(run: Path) -> bool:
+    """Whether a run has been trained to its end; scores on validation data it has long before."""
+    path = run / "regard.json"
+    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get("ended"))
+
+
 def train(settings: Iterable[str]) -> str | None:
     """What went wrong, if anything did; a run that is finished is left alone."""
     config, *changes = settings
     run = Path(changes[-1].removeprefix("run="))
-    if tested(run) is not None or (UNTESTED in changes and (run / "scores.json").exists()):
+    if tested(run) is not None or (UNTESTED in changes and ended(run)):
         return None
     run.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "regard", "-q", "train", config, *changes]
@@ -214,10 +220,12 @@ def main(arguments: list[str]) -> None:
         sys.exit(__doc__)
     grid = Grid(Path(arguments[0]), Path(arguments[1]), arguments[2:])
     grid.folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
     for commands in grid.commands():
         with ThreadPoolExecutor(jobs) as pool:
             for problem in pool.map(train, commands):
                 if problem is not None:
+                    failed += 1
                     print(problem, file=sys.stderr)
                 grid.write()
     if grid.given.get("together"):
@@ -226,6 +234,8 @@ def main(arguments: list[str]) -> None:
         grid.tell()
     grid.write()
     print((grid.folder / "table.md").read_text(encoding="utf-8"), end="")
+    if failed:
+        sys.exit(f"{failed} of the runs failed; the same command tries them again")
 
 
 if __name__ == "__main__":
