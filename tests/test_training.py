@@ -509,6 +509,17 @@ def test_schedules(schedule: Any, rates: list[float]) -> None:
     assert [learning_rate(step, settings) for step in (5, 10, 55, 100)] == pytest.approx(rates)
 
 
+def test_the_rate_in_the_log_is_that_of_the_update(folder: Path) -> None:
+    """Where tokens limit training, the share that is behind before it."""
+    training = {"tokens": 1000, "steps": 1000, "warmup": 0, "log_every": 1, "learning_rate": 1.0}
+    regard.train(toy_config(folder, training=training))
+    lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    found = [line for line in lines if "learning_rate" in line]
+    behind = [0.0, *(line["tokens"] / 1000 for line in found[:-1])]
+    expected = [1.0 - max(share, line["step"] / 1000) for share, line in zip(behind, found, strict=True)]
+    assert [line["learning_rate"] for line in found] == pytest.approx(expected)
+
+
 def test_decay_spares_biases_norms_and_embeddings() -> None:
     model = nn.ModuleDict({"e": nn.Embedding(3, 4), "n": nn.LayerNorm(4), "l": nn.Linear(4, 4)})
     groups = make_optimizer(model, Training(weight_decay=0.5), torch.device("cpu")).param_groups

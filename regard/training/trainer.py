@@ -148,8 +148,8 @@ class Trainer:
         stream = ahead(prepared) if self.device.type == "cuda" else prepared
         began, throughput = time.monotonic() - progress.seconds, Throughput()
         while self._done() < 1.0 and not progress.early and self.stop is None:
-            taken = [next(stream) for _ in range(settings.accumulate)]
-            updated = self.updater([batch for batch, _ in taken], progress.step + 1, self._done())
+            taken, behind = [next(stream) for _ in range(settings.accumulate)], self._done()
+            updated = self.updater([batch for batch, _ in taken], progress.step + 1, behind)
             if self.mean is not None:
                 self.mean.update(progress.step + 1)
             count, position = sum(batch.tokens for batch, _ in taken), taken[-1][1]
@@ -163,7 +163,7 @@ class Trainer:
             if progress.step % settings.log_every == 0:
                 mean = self.tally.mean()
                 log.write(step=progress.step, loss=mean, gradient_norm=float(updated.norm), tokens=progress.tokens,
-                          learning_rate=learning_rate(progress.step, settings, self._done()), tokens_per_second=speed,
+                          learning_rate=learning_rate(progress.step, settings, behind), tokens_per_second=speed,
                           epoch=progress.epoch, seconds=progress.seconds, skipped=int(self.tally.skipped)
                           )  # fmt: skip
             done = self._done()
