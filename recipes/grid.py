@@ -37,6 +37,8 @@ from typing import Any
 
 import yaml
 
+from regard.artifacts import write_text
+
 NEEDED = {"config", "columns", "rows", "score"}
 FURTHER = {"seeds", "together", "given_length", "first"}
 UNTESTED = "data.test=null"  # what is trained first: its own scores are not asked for
@@ -137,9 +139,9 @@ class Grid:
         if any(column in ensembles for column in columns):
             lines.append(_line("all, ensemble", [[ensembles[one]] if one in ensembles else [] for one in columns]))
             table.append({"row": "all", "ensemble": {column: ensembles.get(column) for column in columns}})
-        (self.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(self.folder / "table.md", "\n".join(lines) + "\n")
         content = {"grid": self.file.name, "settings": list(self.more), "table": table}
-        (self.folder / "table.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(self.folder / "table.json", json.dumps(content, indent=1) + "\n")
 
     def join(self) -> None:
         """Evaluate the seeds of each cell as one, and those of each column if it is asked for, where that has not been
@@ -156,7 +158,7 @@ class Grid:
             if name not in done and len(runs) > 1 and all(tested(run) is not None for run in runs):
                 scores = regard.load(*runs).evaluate().scores
                 done[name] = scores[self.score(column)].value
-                path.write_text(json.dumps(done, indent=1), encoding="utf-8")
+                write_text(path, json.dumps(done, indent=1))
 
     def tell(self) -> None:
         """Score each run where it is told how long outputs are, where that has not been done."""
@@ -168,7 +170,7 @@ class Grid:
             for seed in self.found(row, column):
                 if (name := f"{row}/{column}/{seed}") not in done:
                     done[name] = exact(counts(str(self.run(row, column, seed))))
-                    path.write_text(json.dumps(done, indent=1), encoding="utf-8")
+                    write_text(path, json.dumps(done, indent=1))
 
 
 def _line(name: str, cells: Sequence[Sequence[float]]) -> str:
@@ -190,11 +192,17 @@ def tested(run: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")).get("test") if path.exists() else None
 
 
+def ended(run: Path) -> bool:
+    """Whether a run has been trained to its end; scores on validation data it has long before."""
+    path = run / "regard.json"
+    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get("ended"))
+
+
 def train(settings: Iterable[str]) -> str | None:
     """What went wrong, if anything did; a run that is finished is left alone."""
     config, *changes = settings
     run = Path(changes[-1].removeprefix("run="))
-    if tested(run) is not None or (UNTESTED in changes and (run / "scores.json").exists()):
+    if tested(run) is not None or (UNTESTED in changes and ended(run)):
         return None
     run.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "regard", "-q", "train", config, *changes]
@@ -212,10 +220,12 @@ def main(arguments: list[str]) -> None:
         sys.exit(__doc__)
     grid = Grid(Path(arguments[0]), Path(arguments[1]), arguments[2:])
     grid.folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
     for commands in grid.commands():
         with ThreadPoolExecutor(jobs) as pool:
             for problem in pool.map(train, commands):
                 if problem is not None:
+                    failed += 1
                     print(problem, file=sys.stderr)
                 grid.write()
     if grid.given.get("together"):
@@ -224,6 +234,8 @@ def main(arguments: list[str]) -> None:
         grid.tell()
     grid.write()
     print((grid.folder / "table.md").read_text(encoding="utf-8"), end="")
+    if failed:
+        sys.exit(f"{failed} of the runs failed; the same command tries them again")
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ PATHS = {"data": ("train", "valid", "test", "root", "watch"), "start": ("model",
 
 
 def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Plain settings with paths relative to `base` made absolute."""
+    """Plain settings with paths relative to `base`, or to a home (`~`), made absolute."""
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
@@ -234,7 +234,7 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
                 raise ValueError
         except ValueError:
             raise ConfigError(f"{shown(value)} holds what no path can hold") from None
-        return str((base / value).absolute())
+        return str((base / (Path(value).expanduser() if value.startswith("~/") else value)).absolute())
 
     found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
 

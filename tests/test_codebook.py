@@ -24,6 +24,7 @@ from regard.errors import ConfigError, DamagedError, DataError, ModelError, Outp
 from regard.fingerprint import Fingerprint
 from regard.generation import Album
 from regard.nn.codebook import Codebook, Quantizer, learn_codebook, to_bytes, to_colours
+from regard.runs import prepare
 from regard.training.watcher import Watcher
 from tests.conftest import gpu, whole
 from tests.test_cli import good, refused
@@ -282,6 +283,15 @@ def test_a_run_that_goes_on_learns_no_new_codebook(folder: Path, tmp_path: Path)
     regard.train(regard.Config.parse(begun, tmp_path), heard)
     assert not any("codebook" in text for text in heard.messages)
     assert (tmp_path / "more" / "codebook.safetensors").read_bytes() == written
+
+
+def test_fresh_weights_are_the_same_whether_the_codebook_was_learnt_or_is_read(folder: Path, tmp_path: Path) -> None:
+    """Where a run is killed before its first checkpoint, only the second time it is read."""
+    shutil.copytree(folder / "pictures", tmp_path / "pictures")
+    shutil.copy(folder / "train.jsonl", tmp_path)
+    config = regard.Config.parse(settings(target={**settings()["target"], "steps": 8}), tmp_path)
+    first, again = (dict(prepare(config)[0].model.named_parameters()) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
 
 
 def test_pictures_as_files_and_scores_of_a_judge(folder: Path, tmp_path: Path) -> None:

@@ -368,6 +368,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.data.train == str(tmp_path / "a.tsv")
     assert config.data.valid == [str(tmp_path / "v.en"), str(tmp_path / "v.de")]
     assert config.run == str(tmp_path / "there")
+    config = load(tmp_path / "c.yaml", ["data.train=~/a.tsv", "run=~mine"])  # which a shell leaves as it is after a =
+    assert config.data.train == str(Path.home() / "a.tsv")
+    assert config.run == str(Path.cwd() / "~mine")
 
 
 def test_a_name_alone_stands_for_a_section_of_that_kind() -> None:

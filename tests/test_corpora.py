@@ -63,6 +63,7 @@ def test_temperature_and_weights_are_those_of_the_paper() -> None:
     weighted = {"corpora": [{"train": "a", "valid": "v"}, {"train": "b", "weight": 3}], "temperature": 2}
     assert Config.parse({"data": weighted}).data.shares(sizes) == pytest.approx([0.5, 0.5])
     assert corpora(*sizes, temperature=10**6).data.shares(sizes) == pytest.approx([0.5, 0.5], abs=1e-5)
+    assert corpora(*sizes, temperature=0.001).data.shares(sizes) == [1.0, 0.0]
 
 
 def stored(folder: Path, sizes: list[int], config: Config) -> tuple[ExampleStore, Sides]:
@@ -291,3 +292,18 @@ def test_language_models_are_scored_by_corpus_too(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "run" / "scores.json").read_text())["valid"]
     assert kept["loss"] == pytest.approx((kept["loss/greek"] + kept["loss/latin"]) / 2)  # as many tokens each
     assert kept["perplexity"] == pytest.approx(np.exp(kept["loss"]))
+
+
+def test_the_loss_over_corpora_is_a_mean_over_all_that_is_predicted(tmp_path: Path) -> None:
+    """Tags have no end after them, which would count too."""
+    (tmp_path / "one.tsv").write_text("a\tX\n")
+    (tmp_path / "four.tsv").write_text("a b a b\tX Y X Y\n")
+    each = [{"train": f"{name}.tsv", "valid": f"{name}.tsv"} for name in ("one", "four")]
+    given = {
+        "run": "run", "data": {"corpora": each}, "target": "tags", "tokens": {"kind": "word"},
+        "model": {"d_model": 8, "encoder": "gru", "decoder": "none"},
+        "training": {"steps": 1, "tensorboard": False, "device": "cpu"},
+    }  # fmt: skip
+    regard.train(Config.parse(given, tmp_path))
+    kept = json.loads((tmp_path / "run" / "scores.json").read_text())["valid"]
+    assert kept["loss"] == pytest.approx((kept["loss/one"] + 4 * kept["loss/four"]) / 5, rel=1e-6)

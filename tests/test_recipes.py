@@ -158,6 +158,12 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     ]
     assert runs[-1][1] == f"start.model={tmp_path / 'runs/first/before'}"
     assert [grid["train"](command) for command in runs[:3]] == [None] * 3  # they are there already
+    before = tmp_path / "runs" / "first" / "before"
+    before.mkdir(parents=True)
+    (before / "scores.json").write_text(json.dumps({"valid": {"exact": 1.0}}))  # interrupted after a validation
+    assert "holds no run" in grid["train"](first[0])
+    (before / "regard.json").write_text(json.dumps({"ended": True}))
+    assert grid["train"](first[0]) is None
     made.write()
     assert (tmp_path / "runs" / "table.md").read_text().splitlines() == [
         "| | pairs (exact) |", "|---|---|", "| as it is | 15.00 ± 7.07 |", "| as it is, ensemble | 25.00 |",
@@ -167,6 +173,10 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     assert "'steps' in [training] is 'none'" in problem
     with pytest.raises(SystemExit, match="Train one recipe in many ways"):
         grid["main"](["grid.yaml"])
+    table["together"], broken = False, tmp_path / "broken"
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**table, "seeds": [1], "rows": {"one": []}, "first": {}}))
+    with pytest.raises(SystemExit, match="1 of the runs failed; the same command tries them again"):
+        grid["main"]([str(tmp_path / "grid.yaml"), str(broken), "training.steps=none"])
     (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
     with pytest.raises(SystemExit, match="rows and score, and may have seeds, together, given_length and first"):
         grid["Grid"](tmp_path / "grid.yaml", tmp_path)

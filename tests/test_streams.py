@@ -24,7 +24,7 @@ from regard.data.marks import EOS, UNK
 from regard.data.sides import Sides
 from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, RowBatches, Stream
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.exchange.onnx import export as export_onnx
 from regard.models.model import DecoderOnly
 from regard.nn.graphs import Graphs
@@ -329,6 +329,9 @@ def test_a_masked_language_model_learns_from_blocks(corpus: Path) -> None:
     assert [len(row) for row in batch.source.tolist()] == [9] * 8  # a block between marks
     found = trained(corpus, "bert", model=model, training={"steps": 12})
     assert found.generate(["a <mask> b"])
+    (corpus / "blank.txt").write_text("\n\n")
+    with pytest.raises(DataError, match="hold no token that could be masked"):
+        trained(corpus, "blank", model=model, data={"valid": "blank.txt"}, training={"steps": 1})
 
 
 # The layer

@@ -708,13 +708,14 @@ def test_settings_that_clash_are_refused(settings: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    ("freeze", "message"),
-    [(["encodr"], "no part 'encodr'; there are: encoder, transform, head and"),
-     (["encoder", "transform", "head"], "nothing would learn")],
+    ("freeze", "thaw", "message"),
+    [(["encodr"], 0, "no part 'encodr'; there are: encoder, transform, head and"),
+     (["encoder", "transform", "head"], 0, "nothing would learn; leave one out"),
+     (["encoder", "transform", "head"], 3, "nothing would learn in the first 3 updates; leave one out")],
 )  # fmt: skip
-def test_what_cannot_be_frozen_is_said(tmp_path: Path, freeze: list[str], message: str) -> None:
+def test_what_cannot_be_frozen_is_said(tmp_path: Path, freeze: list[str], thaw: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        regard.train(config(tmp_path, "label", training={"freeze": freeze}))
+        regard.train(config(tmp_path, "label", training={"freeze": freeze, "thaw": thaw}))
 
 
 def test_prefixes_do_not_go_with_labels(labelled: regard.System) -> None:

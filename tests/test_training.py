@@ -23,7 +23,15 @@ from regard.runs import Stopped, prepare
 from regard.tasks.generating import TextGeneration
 from regard.tasks.results import Encoded
 from regard.tasks.task import Task
-from regard.training.checkpoint import Progress, average, checkpoints, load_tensors, save_tensors
+from regard.training.checkpoint import (
+    Progress,
+    average,
+    checkpoints,
+    load_checkpoint,
+    load_tensors,
+    save_checkpoint,
+    save_tensors,
+)
 from regard.training.losses import cross_entropy
 from regard.training.objectives import make_objective
 from regard.training.update import Updater, learning_rate, make_optimizer
@@ -169,6 +177,71 @@ def test_checkpoints_are_pruned_and_averaged(folder: Path) -> None:
         torch.testing.assert_close(mean[name], (parts[0][name] + parts[1][name] + parts[2][name]) / 3)
 
 
+def test_a_stop_between_checkpoints_changes_nothing_that_is_averaged(folder: Path) -> None:
+    config = toy_config(folder, training={"steps": 20, "save_every": 5, "keep_last": 3, "average": 3})
+    regard.train(config)
+    whole = load_tensors(folder / "run" / "model.safetensors")
+    shutil.rmtree(folder / "run")
+    with pytest.raises(Stopped):
+        regard.train(config, StopAt(12))
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000012"
+    regard.train(config)
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")] == ["00000010", "00000015", "00000020"]
+    found = load_tensors(folder / "run" / "model.safetensors")
+    assert all(torch.equal(whole[name], found[name]) for name in whole)
+
+
+def test_a_copy_of_a_checkpoint_is_not_taken_for_one(folder: Path) -> None:
+    training = {"save_every": 5, "keep_last": 1}
+    regard.train(toy_config(folder, training={**training, "steps": 10}))
+    place = folder / "run" / "checkpoints" / "00000010"
+    shutil.copytree(place, place.with_name("00000010-mine"))
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, training={**training, "steps": 20}), watcher)
+    assert "resuming from update 10" in watcher.messages
+    assert {path.name for path in place.parent.iterdir()} == {"00000010-mine", "00000020"}
+
+
+def test_checkpoints_of_a_run_that_begins_anew_are_not_older_than_damaged_ones(folder: Path) -> None:
+    config = toy_config(folder, training={"steps": 20, "save_every": 5, "keep_last": 1})
+    with pytest.raises(Stopped):
+        regard.train(config, StopAt(15))
+    place = folder / "run" / "checkpoints" / "00000015"
+    (place / "optimizer.safetensors").write_bytes(b"")
+    watcher = StopAt(7)
+    with pytest.raises(Stopped):
+        regard.train(config, watcher)
+    assert "no checkpoint is whole: training begins anew" in watcher.messages
+    watcher = StopAt(-1)
+    regard.train(config, watcher)
+    assert "resuming from update 7" in watcher.messages
+    assert [path.name for path in checkpoints(place.parent)] == ["00000020"]
+
+
+def test_a_run_that_patience_ended_stays_ended_where_the_mean_is_best(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([3.0, 4.0, 4.0, 2.0])
+    monkeypatch.setattr(TextGeneration, "validate", lambda *given: {"loss": next(losses)})
+    training = {
+        "steps": 50, "validate_every": 5, "save_every": 5, "patience": 2, "average": 2, "metric": "loss",
+    }  # fmt: skip
+    regard.train(toy_config(folder, training=training))
+    regard.train(toy_config(folder, training=training))
+    assert [path.name for path in checkpoints(folder / "run" / "checkpoints")][-1] == "00000015"
+    assert json.loads((folder / "run" / "scores.json").read_text())["valid"] == {"loss": 2.0}
+
+
+def test_a_damaged_checkpoint_does_not_keep_a_run_from_its_end(folder: Path) -> None:
+    training = {"steps": 15, "save_every": 5, "keep_last": 3, "average": 3}
+    with pytest.raises(Stopped):
+        regard.train(toy_config(folder, training=training), StopAt(12))
+    (folder / "run" / "checkpoints" / "00000010" / "model.safetensors").write_bytes(b"")
+    watcher = StopAt(-1)
+    regard.train(toy_config(folder, training=training), watcher)
+    assert any("00000010/model.safetensors" in x and "no mean of checkpoints" in x for x in watcher.messages)
+
+
 @whole
 def test_bfloat16_trains(folder: Path) -> None:
     system = regard.train(toy_config(folder, training={"steps": 100, "precision": "bfloat16", "learning_rate": 0.02}))
@@ -312,6 +385,17 @@ def test_a_run_is_not_overwritten(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"full", "run", "test.tsv", "train.tsv", "valid.tsv"}
 
 
+def test_a_model_without_checkpoints_is_not_trained_anew(folder: Path) -> None:
+    """They are large, and may be removed when training has ended."""
+    regard.train(toy_config(folder, training={"steps": 10}))
+    before = (folder / "run" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "run" / "checkpoints")
+    for steps in (10, 20):
+        with pytest.raises(OutputError, match="training has ended, and no checkpoint to go on from; use it as it is"):
+            regard.train(toy_config(folder, training={"steps": steps}))
+    assert (folder / "run" / "model.safetensors").read_bytes() == before
+
+
 def test_an_attempt_that_never_trained_begins_anew(folder: Path) -> None:
     """Other data, tokens and lengths: what was prepared for the first settings is not taken for the second."""
     search = {"max_source": 4, "max_length": 4}
@@ -444,11 +528,39 @@ def test_schedules(schedule: Any, rates: list[float]) -> None:
     assert [learning_rate(step, settings) for step in (5, 10, 55, 100)] == pytest.approx(rates)
 
 
+def test_the_rate_in_the_log_is_that_of_the_update(folder: Path) -> None:
+    """Where tokens limit training, the share that is behind before it."""
+    training = {"tokens": 1000, "steps": 1000, "warmup": 0, "log_every": 1, "learning_rate": 1.0}
+    regard.train(toy_config(folder, training=training))
+    lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    found = [line for line in lines if "learning_rate" in line]
+    behind = [0.0, *(line["tokens"] / 1000 for line in found[:-1])]
+    expected = [1.0 - max(share, line["step"] / 1000) for share, line in zip(behind, found, strict=True)]
+    assert [line["learning_rate"] for line in found] == pytest.approx(expected)
+
+
 def test_decay_spares_biases_norms_and_embeddings() -> None:
     model = nn.ModuleDict({"e": nn.Embedding(3, 4), "n": nn.LayerNorm(4), "l": nn.Linear(4, 4)})
     groups = make_optimizer(model, Training(weight_decay=0.5), torch.device("cpu")).param_groups
     assert [len(group["params"]) for group in groups] == [1, 4]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+
+
+def test_what_was_frozen_at_a_checkpoint_has_no_moments_after_it(tmp_path: Path) -> None:
+    below, above = nn.Linear(2, 2), nn.Linear(2, 2)
+    model = nn.Sequential(below, above)
+    optimizer = make_optimizer(model, Training(), torch.device("cpu"))
+    for thawed in (False, True):
+        above.requires_grad_(thawed)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not thawed:
+            place = save_checkpoint(tmp_path, model, optimizer, Progress(), keep=1)
+    assert optimizer.state[above.weight]
+    load_checkpoint(place, model, optimizer)
+    assert not optimizer.state[above.weight]
+    assert optimizer.state[below.weight]["step"] == 1
 
 
 def test_accumulation_is_one_large_batch(folder: Path) -> None:

@@ -64,7 +64,8 @@ def validate_each(task: Task, names: Sequence[str], valid: Sequence[Encoded]) ->
     if len(valid) == 1:
         return task.validate(valid[0])
     found = [task.validate(one) for one in valid]
-    tokens = [sum(len(target) + 1 for target in one.targets) for one in valid]
+    ends = task.config.target.written and task.config.training.objective.ends  # which are learnt as tokens are
+    tokens = [sum(len(target) + ends for target in one.targets) for one in valid]
     scores = {name: math.fsum(one[name] for one in found) / len(found) for name in found[0]}
     scores["loss"] = math.fsum(n * one["loss"] for n, one in zip(tokens, found, strict=True)) / sum(tokens)
     if "perplexity" in scores:

@@ -27,6 +27,7 @@ from regard.training.checkpoint import WEIGHTS, checkpoints
 from regard.training.watcher import Watcher
 
 RUN = "run"  # the kind of folder
+ENDED = "ended"  # a fact of its mark: it has been trained to its end once
 # What may change when a run is resumed: how long it trains, how it is watched, where, and how it searches.
 FREE = (
     "training.steps", "training.tokens", "training.seconds", "training.patience", "training.device",
@@ -76,12 +77,13 @@ def claim(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerprin
     with locked(folder / LOCK, folder):
         known = _marked(folder)
         before: dict[str, Any] = known.get("fingerprint", {})
-        trained = bool(checkpoints(folder / "checkpoints")) or (folder / WEIGHTS).exists()
+        kept, model = bool(checkpoints(folder / "checkpoints")), (folder / WEIGHTS).exists()
+        trained = kept or model
         parts |= {name: before[name] for name in before if parts.get(name, "") is None}  # to start from, and gone since
         positions = before.get("model.max_positions") if trained and config.model.max_positions is None else None
         parts["model.max_positions"] = positions or longest_sequence(with_tokens(config))
-        model = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
-        config, now = config.model_copy(update={"model": model}), replace(made_from, parts=parts)
+        settled = config.model.model_copy(update={"max_positions": parts["model.max_positions"], **_settled(config)})
+        config, now = config.model_copy(update={"model": settled}), replace(made_from, parts=parts)
         clash, changed = now.differences(before, free=FREE), now.differences(before)
         named = ", ".join(clash or changed)
         if before and clash and trained:
@@ -94,11 +96,24 @@ def claim(config: Config, watcher: Watcher) -> Iterator[tuple[Config, Fingerprin
             known = {}
             for name in token_files(folder):  # and nothing else that may lie there
                 (folder / name).unlink()
+        elif model and not kept and known.get(ENDED):
+            raise OutputError(
+                f"{folder} holds a model whose training has ended, and no checkpoint to go on from; use it as it is, "
+                f"or give another run=FOLDER (start.model={folder} begins with the weights of this one)"
+            )
         elif changed and trained:
             watcher.message(f"resuming with {named}")
-        mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"))
+        ended = {ENDED: True} if known.get(ENDED) else {}
+        mark(folder, RUN, fingerprint=dict(now.parts), tokens=known.get("tokens"), **ended)
         write_text(folder / CONFIG, dump(config.model_copy(update={"run": "."})))  # it may be moved
         yield config, now
+
+
+def mark_ended(folder: Path) -> None:
+    """Say that a run has been trained to its end, so that its model is never made anew for lack of checkpoints."""
+    known = read_mark(folder)
+    if known is not None and not known.get(ENDED):
+        mark(folder, **{**known, ENDED: True})
 
 
 def _settled(config: Config) -> dict[str, Any]:

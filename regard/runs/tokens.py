@@ -43,7 +43,7 @@ def learn_tokens(sides: Sides, folder: Path, watcher: Watcher) -> None:
         raise DamagedError(f"the tokens of {folder} cannot be made again as they were; give another run=FOLDER")
     for name in files:
         sync(folder / name)
-    mark(folder, known["kind"], fingerprint=known["fingerprint"], tokens=files)
+    mark(folder, **{**known, "tokens": files})
 
 
 def _learn_anew(sides: Sides, watcher: Watcher) -> None:

@@ -21,7 +21,7 @@ from regard.runs.examples import (
     validation_examples,
     watched_examples,
 )
-from regard.runs.folder import claim
+from regard.runs.folder import claim, mark_ended
 from regard.runs.start import make_adapters, start_from
 from regard.runs.tokens import learn_tokens
 from regard.settings import Config
@@ -87,6 +87,7 @@ def _train(config: Config, made_from: Fingerprint, watcher: Watcher) -> System:
     progress = trainer.run()
     if not progress.finished:
         raise Stopped(progress, trainer.stop)
+    mark_ended(folder)
     if adapters is not None:
         adapters.merge()
     set_weights(task.model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
@@ -109,6 +110,7 @@ def _prepared(config: Config, made_from: Fingerprint, watcher: Watcher) -> tuple
         bound_primitives()
     sides.target.to(device)
     learn_tokens(sides, folder, watcher)
+    torch.manual_seed(settings.seed)  # again: fresh weights are the same, whether tokens were learnt now or are read
     task = new_task(sides, device)
     store = store_examples(task, "train", made_from, watcher)
     if config.model.output == "adaptive" or settings.objective.sampled:

@@ -19,7 +19,7 @@ from regard.data.side import Field, Item
 from regard.data.store import ExampleStore, Store
 from regard.data.stream import BlockBatches, Stream
 from regard.data.target import Scoring
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.evaluation.metrics import Score, perplexity
 from regard.models.model import MaskedLanguageModel
 from regard.ragged import Ragged
@@ -222,6 +222,8 @@ class MaskedLanguageModeling(Task):
 
     def validate(self, examples: Encoded) -> dict[str, float]:
         right, total, loss = self._masked(self.validated(examples))
+        if not total:
+            raise DataError("the validation data hold no token that could be masked: all their texts are blank")
         return {"loss": loss / total, "accuracy": 100.0 * right / total}
 
     def validated(self, examples: Encoded) -> Sequence[Item]:

@@ -4,6 +4,7 @@ moved in: a kill leaves the last whole one."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -151,6 +152,7 @@ class Progress:
     worse: int = 0  # validations since the best
     early: bool = False  # stopped because validation got no better
     finished: bool = False
+    between: bool = False  # saved because training was asked to stop, and not because a checkpoint was due
     loss: float = 0.0  # summed since the last line of the log,
     counted: int = 0  # over so many tokens
     log: tuple[int, str] = (0, NONE)  # size and checksum of log.jsonl
@@ -184,7 +186,7 @@ def save_checkpoint(
     _remove(place)  # one that was found damaged, else there is none: an update is saved once
     new.replace(place)
     sync(folder)
-    prune(folder, keep)
+    prune(folder, keep, progress.step)
     return place
 
 
@@ -193,12 +195,24 @@ def save_progress(place: Path, progress: Progress) -> None:
     write_json(place / PROGRESS, asdict(progress))
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Drop all checkpoints but the latest `keep`, and what a kill left half written or half removed."""
-    for old in checkpoints(folder)[:-keep]:
+def prune(folder: Path, keep: int, step: int) -> None:
+    """Drop all checkpoints up to a step but the latest `keep`, and what a kill left half written or half removed. One
+    that was saved in between goes once there is a later one, so that the others are those of a run that was never
+    stopped."""
+    places = checkpoints(folder, step)
+    between = {place for place in places[:-1] if _is_between(place)}
+    due = [place for place in places if place not in between]
+    for old in (*between, *due[:-keep]):
         _remove(old)
     for name in (NEW, OLD):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _is_between(place: Path) -> bool:
+    try:
+        return read_progress(place).between
+    except DamagedError:
+        return False
 
 
 def _remove(place: Path) -> None:
@@ -215,9 +229,11 @@ def _remove(place: Path) -> None:
         shutil.rmtree(place.with_name(OLD))
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+def checkpoints(folder: Path, step: float = math.inf) -> list[Path]:
+    """All checkpoints, oldest first; up to a step, beyond which there may be damaged ones that a run had to go back
+    from. A copy of one under a name that is no number belongs to whoever made it."""
+    found = (path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
+    return sorted((path for path in found if int(path.name) <= step), key=lambda path: int(path.name))
 
 
 def read_progress(place: Path) -> Progress:
@@ -250,7 +266,8 @@ def load_checkpoint(
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if f"{names[parameter]}/step" not in saved:
-                continue  # it was frozen
+                optimizer.state.pop(parameter, None)  # it was frozen
+                continue
             state = {key: saved[f"{names[parameter]}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in state.items()}
     torch.set_rng_state(random["cpu"])

@@ -41,8 +41,9 @@ def paces(model: nn.Module, settings: Training) -> dict[nn.Parameter, Pace]:
         factor = factors.get(parameter, 1.0) * settings.layer_decay**depth
         since = max(depth * settings.unfreeze_every, (settings.thaw or math.inf) if parameter in frozen else 0)
         own[parameter] = Pace(factor, since)
-    if all(math.isinf(pace.since) for pace in own.values()):
-        raise ConfigError("training.freeze names every part, so nothing would learn; leave one out")
+    if (first := min((pace.since for pace in own.values()), default=math.inf)) > 0:
+        when = "" if math.isinf(first) else f" in the first {first:,} updates"
+        raise ConfigError(f"training.freeze names every part, so nothing would learn{when}; leave one out")
     return own
 
 

@@ -128,7 +128,7 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the end, or to a request to stop (Ctrl-C, SIGTERM, SIGHUP), which ends after a checkpoint."""
         progress = self.progress
-        prune(self.checkpoints, self.settings.keep_last)
+        prune(self.checkpoints, self.settings.keep_last, progress.step)
         if not progress.finished:
             log = TrainingLog(self.folder, progress, self.settings.tensorboard, self.watcher)
             with closing(log), _stop_on_signal(self), retain_memory(), closing(self.updater):
@@ -148,8 +148,8 @@ class Trainer:
         stream = ahead(prepared) if self.device.type == "cuda" else prepared
         began, throughput = time.monotonic() - progress.seconds, Throughput()
         while self._done() < 1.0 and not progress.early and self.stop is None:
-            taken = [next(stream) for _ in range(settings.accumulate)]
-            updated = self.updater([batch for batch, _ in taken], progress.step + 1, self._done())
+            taken, behind = [next(stream) for _ in range(settings.accumulate)], self._done()
+            updated = self.updater([batch for batch, _ in taken], progress.step + 1, behind)
             if self.mean is not None:
                 self.mean.update(progress.step + 1)
             count, position = sum(batch.tokens for batch, _ in taken), taken[-1][1]
@@ -163,7 +163,7 @@ class Trainer:
             if progress.step % settings.log_every == 0:
                 mean = self.tally.mean()
                 log.write(step=progress.step, loss=mean, gradient_norm=float(updated.norm), tokens=progress.tokens,
-                          learning_rate=learning_rate(progress.step, settings, self._done()), tokens_per_second=speed,
+                          learning_rate=learning_rate(progress.step, settings, behind), tokens_per_second=speed,
                           epoch=progress.epoch, seconds=progress.seconds, skipped=int(self.tally.skipped)
                           )  # fmt: skip
             done = self._done()
@@ -226,7 +226,7 @@ class Trainer:
             f"lower training.learning_rate ({settings.learning_rate:g}) or raise training.warmup ({settings.warmup}), "
             "in another run=FOLDER (start.model=FOLDER begins with the weights of this one)"
         )
-        places = checkpoints(self.checkpoints)
+        places = checkpoints(self.checkpoints, progress.step)
         if progress.returns == RETURNS or not places:
             again = f", after {progress.returns} returns to a checkpoint" if progress.returns else ""
             raise TrainingError(f"update {progress.step}: {what}{again}; {advice}")
@@ -250,6 +250,7 @@ class Trainer:
         elif self.progress.in_a_row and not ends:
             return
         self._record(log)
+        self.progress.between = not ends and self.progress.step % self.settings.save_every != 0
         save_checkpoint(
             self.checkpoints, self.model, self.updater.optimizer, self.progress, keep=self.settings.keep_last,
             carried=self._carried, without=self.constant,
@@ -269,7 +270,7 @@ class Trainer:
             )
         self.progress.finished = True
         self._record(log)
-        save_progress(checkpoints(self.checkpoints)[-1], self.progress)
+        save_progress(checkpoints(self.checkpoints, self.progress.step)[-1], self.progress)
 
     def _validated(self) -> dict[str, float]:
         """Score the model, or the moving mean of its weights, and keep what was scored if it is the best so far."""
@@ -295,13 +296,19 @@ class Trainer:
 
     def _average(self) -> None:
         """Try the mean of the latest checkpoints, and keep it if it is better than the best."""
-        recent = checkpoints(self.checkpoints)[-self.settings.average :]
+        recent = checkpoints(self.checkpoints, self.progress.step)[-self.settings.average :]
         if len(recent) < 2:
             return
-        own = {name: tensor.clone() for name, tensor in weights(self.model, self.constant).items()}
-        set_weights(self.model, average(path / WEIGHTS for path in recent), self.folder, self.constant)
+        try:
+            mean = average(path / WEIGHTS for path in recent)
+        except DamagedError as error:
+            self.watcher.message(f"{error}; no mean of checkpoints is tried")
+            return
+        own, worse = {n: x.clone() for n, x in weights(self.model, self.constant).items()}, self.progress.worse
+        set_weights(self.model, mean, self.folder, self.constant)
         self.watcher.message(f"trying the mean of the latest {len(recent)} checkpoints")
         self._validated()
+        self.progress.worse = worse  # else a run that patience ended would go on, were it started again
         set_weights(self.model, own, self.folder, self.constant)
 
     def _write_model(self) -> None:
