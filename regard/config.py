@@ -234,7 +234,9 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
                 raise ValueError
         except ValueError:
             raise ConfigError(f"{shown(value)} holds what no path can hold") from None
-        return str((base / value).absolute())
+        path = (base / value).absolute()
+        direct = os.path.normpath(path)  # without `..`, unless a link makes that another file
+        return direct if os.path.realpath(direct) == os.path.realpath(path) else str(path)
 
     found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
 

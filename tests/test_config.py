@@ -362,6 +362,16 @@ def test_overrides_reach_settings_of_one_source_among_several(tmp_path: Path) ->
         load(tmp_path / "c.yaml", ["source.1.x=32"])
 
 
+def test_paths_lead_straight_to_their_files(tmp_path: Path) -> None:
+    """So configs in two folders name the same file by the same path; a link to a folder is still followed."""
+    (tmp_path / "one" / "two").mkdir(parents=True)
+    (tmp_path / "three").symlink_to(tmp_path / "one" / "two")
+    for folder, file in (("one", tmp_path / "a.tsv"), ("three", tmp_path / "three" / ".." / "a.tsv")):
+        path = tmp_path / folder / "config.yaml"
+        path.write_text("data: {train: ../a.tsv}\n")
+        assert load(path).data.train == str(file)
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("data: {train: a.tsv, valid: [v.en, v.de]}\nrun: there\n")
     config = load(tmp_path / "c.yaml")
