@@ -54,8 +54,26 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read a config file, with paths relative to it, and apply `a.b=c` overrides, with paths relative to the working
     directory."""
     path = Path(path)
-    settings = merge(read_yaml(path), _located(override_settings(overrides or []), Path.cwd()))
-    return resolve_paths(parse(settings, str(path)), path.parent)
+    read, given = read_yaml(path), override_settings(overrides or [])
+    settings = merge(read, _located(given, Path.cwd()))
+    config = parse(settings, str(path))
+    before = {**settings, "preset": read.get("preset")}
+    if config.preset is not None and "preset" in given and _is_hidden(config.preset, before, config):
+        raise ConfigError(
+            f"preset={config.preset} would change nothing: {path} sets all that a preset does; "
+            f"`regard new DIR --preset {config.preset}` writes a config for it"
+        )
+    return resolve_paths(config, path.parent)
+
+
+def _is_hidden(name: str, without: dict[str, Any], config: Config) -> bool:
+    """Whether settings of a preset are nowhere in a config, because its file sets them all to something else."""
+    if parse(without).model_copy(update={"preset": name}) != config:
+        return False
+    try:
+        return parse(merge(config.model_dump(mode="json"), PRESETS[name].settings)) != config
+    except ConfigError:
+        return True
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

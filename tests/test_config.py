@@ -446,6 +446,17 @@ def test_recipes_are_configs(path: Path) -> None:
     assert load(path).data.split("test")
 
 
+def test_a_preset_that_a_whole_config_leaves_nothing_of_is_refused(tmp_path: Path) -> None:
+    whole, short = tmp_path / "whole.yaml", tmp_path / "short.yaml"
+    whole.write_text(commented({"preset": "transformer-tiny"}))
+    short.write_text("preset: transformer-tiny\n")
+    with pytest.raises(ConfigError, match=r"preset=gpt-mini would change nothing: .*whole.yaml sets all that a preset"):
+        load(whole, ["preset=gpt-mini", "training.steps=3"])
+    assert load(short, ["preset=gpt-mini"]).model == parse({"preset": "gpt-mini"}).model
+    assert load(whole, ["preset=transformer-tiny"]) == load(whole)
+    assert load(whole, ["preset=null"]).preset is None
+
+
 def test_a_setting_beats_its_preset() -> None:
     config = parse({"preset": "transformer-base", "model": {"d_model": 64, "decoder": {"kind": "gru"}}})
     assert config.model.d_model == 64
