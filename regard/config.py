@@ -68,7 +68,10 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 def _is_hidden(name: str, without: dict[str, Any], config: Config) -> bool:
     """Whether settings of a preset are nowhere in a config, because its file sets them all to something else."""
-    if parse(without).model_copy(update={"preset": name}) != config:
+    try:
+        if parse(without).model_copy(update={"preset": name}) != config:
+            return False
+    except ConfigError:  # without this preset the rest is no config
         return False
     try:
         return parse(merge(config.model_dump(mode="json"), PRESETS[name].settings)) != config
