@@ -148,7 +148,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise ConfigError(f"training.device '{name}' cannot be used here; try auto or cpu") from None
+        raise ConfigError(f"device '{name}' cannot be used here; try auto or cpu (training.device, or --device)") from None
     return device
 
 

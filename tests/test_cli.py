@@ -276,6 +276,20 @@ def test_evaluate_and_its_report(model: Path, tmp_path: Path) -> None:
     assert "120 examples" in good("evaluate", model)  # the config's own test data
 
 
+def test_a_tokenizer_of_bleu_that_cannot_be_used_is_told(model: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("alpha\tALPHA\n")
+    assert "no BLEU tokenizer 'nope'; there are: none, zh, 13a" in refused("evaluate", model, pairs, "--tokenize=nope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "ipadic", None)
+        patch.setitem(sys.modules, "MeCab", None)
+        told = refused("evaluate", model, pairs, "--tokenize=ja-mecab")
+    assert "the BLEU tokenizer 'ja-mecab' cannot be used: Japanese tokenization requires" in told
+    assert "device 'moon' cannot be used here; try auto or cpu (training.device, or --device)" in refused(
+        "generate", model, pairs, "--device=moon"
+    )
+
+
 def test_explain(model: Path, tmp_path: Path) -> None:
     for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!"), ("a.json", b"[{")):
         good("explain", model, "alpha beta gamma", "-o", tmp_path / name)
