@@ -148,7 +148,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise ConfigError(f"device '{name}' cannot be used here; try auto or cpu (training.device, or --device)") from None
+        what = f"device '{name}' cannot be used here; try auto or cpu (training.device, or --device)"
+        raise ConfigError(what) from None
     return device
 
 
