@@ -343,6 +343,9 @@ def _explain(problem: Any, settings: dict[str, Any], outermost: type[Section]) -
     if problem["type"] == "extra_forbidden":
         last = place[-1][:DIGITS]
         hint = did_you_mean(last, list(section.model_fields))
+        inner = [".".join([*path, name, last]) for name in section.model_fields if _holds(section, name, last)]
+        if inner:
+            hint = f"did you mean {' or '.join(inner)}?"
         if kind and (having := kind.kinds_with(last)):
             hint = f"add kind: {having[0]}, which has it (without a kind it is {kind.default})"
         return f"unknown setting '{last}' in {_named(path)}; {hint}"
@@ -350,6 +353,12 @@ def _explain(problem: Any, settings: dict[str, Any], outermost: type[Section]) -
         return f"{_named(path)} {message}" if path else message
     *outside, name = path or place[-1:]
     return f"'{name}' in {_named(outside)} is {shown(problem['input'])}: {message[0].lower() + message[1:]}"
+
+
+def _holds(section: type[Section], name: str, setting: str) -> bool:
+    """Whether the section of this name, of some kind, has a setting."""
+    inner, kind = _section(section, name, {})
+    return (inner is not section and setting in inner.model_fields) or bool(kind and kind.kinds_with(setting))
 
 
 def _named(path: list[str]) -> str:

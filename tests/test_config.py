@@ -446,6 +446,21 @@ def test_recipes_are_configs(path: Path) -> None:
     assert load(path).data.split("test")
 
 
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"steps": 4}, "unknown setting 'steps' in the top level; did you mean target.steps or training.steps?"),
+        ({"train": "a.tsv"}, "did you mean data.train?"),
+        ({"model": {"layers": 3}}, "'layers' in [model]; did you mean model.encoder.layers or model.joint.layers or"),
+        ({"source": {"kind": "text", "tokens": {"kin": 3}}}, "did you mean 'kind'?"),
+    ],
+)
+def test_a_setting_that_is_a_section_too_high_is_found(settings: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(settings)
+    assert hint in str(error.value)
+
+
 def test_a_preset_that_a_whole_config_leaves_nothing_of_is_refused(tmp_path: Path) -> None:
     whole, short = tmp_path / "whole.yaml", tmp_path / "short.yaml"
     whole.write_text(commented({"preset": "transformer-tiny"}))
