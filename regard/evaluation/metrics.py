@@ -133,7 +133,7 @@ class Bleu(_Sacrebleu):
         self.options = {"tokenize": tokenize, "force": True}
 
     def make(self) -> Any:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
 
         name = self.options["tokenize"]
         if name not in (None, *BLEU.TOKENIZERS):
