@@ -132,6 +132,8 @@ def test_corpora_that_cannot_be_are_refused(tmp_path: Path) -> None:
 def test_what_is_mistyped_is_said_in_a_line() -> None:
     assert refused("trian") == "regard: No such command 'trian'. Did you mean 'train'? (see `regard --help`)\n"
     assert refused("train") == "regard: Missing argument 'CONFIG' (see `regard train --help`)\n"
+    assert "Invalid value for '--language': 'fr' is not one of 'de', 'tr' (see" in refused("new", "x", "--language=fr")
+    assert "--import 'a.py': give the name of a module, such as my_parts" in refused("--import", "a.py", "train", "x")
 
 
 def test_generate_keeps_lines_and_their_order(model: Path, tmp_path: Path) -> None:
