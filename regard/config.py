@@ -54,8 +54,29 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read a config file, with paths relative to it, and apply `a.b=c` overrides, with paths relative to the working
     directory."""
     path = Path(path)
-    settings = merge(read_yaml(path), _located(override_settings(overrides or []), Path.cwd()))
-    return resolve_paths(parse(settings, str(path)), path.parent)
+    read, given = read_yaml(path), override_settings(overrides or [])
+    settings = merge(read, _located(given, Path.cwd()))
+    config = parse(settings, str(path))
+    before = {**settings, "preset": read.get("preset")}
+    if config.preset is not None and "preset" in given and _is_hidden(config.preset, before, config):
+        raise ConfigError(
+            f"preset={config.preset} would change nothing: {path} sets all that a preset does; "
+            f"`regard new DIR --preset {config.preset}` writes a config for it"
+        )
+    return resolve_paths(config, path.parent)
+
+
+def _is_hidden(name: str, without: dict[str, Any], config: Config) -> bool:
+    """Whether settings of a preset are nowhere in a config, because its file sets them all to something else."""
+    try:
+        if parse(without).model_copy(update={"preset": name}) != config:
+            return False
+    except ConfigError:  # without this preset the rest is no config
+        return False
+    try:
+        return parse(merge(config.model_dump(mode="json"), PRESETS[name].settings)) != config
+    except ConfigError:
+        return True
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -234,7 +255,9 @@ def _located(settings: dict[str, Any], base: Path) -> dict[str, Any]:
                 raise ValueError
         except ValueError:
             raise ConfigError(f"{shown(value)} holds what no path can hold") from None
-        return str((base / (Path(value).expanduser() if value.startswith("~/") else value)).absolute())
+        path = (base / (Path(value).expanduser() if value.startswith("~/") else value)).absolute()
+        direct = os.path.normpath(path)  # without `..`, unless a link makes that another file
+        return direct if os.path.realpath(direct) == os.path.realpath(path) else str(path)
 
     found = {name: absolute(value) if name == "run" else value for name, value in settings.items()}
 
@@ -320,6 +343,9 @@ def _explain(problem: Any, settings: dict[str, Any], outermost: type[Section]) -
     if problem["type"] == "extra_forbidden":
         last = place[-1][:DIGITS]
         hint = did_you_mean(last, list(section.model_fields))
+        inner = [".".join([*path, name, last]) for name in section.model_fields if _holds(section, name, last)]
+        if inner:
+            hint = f"did you mean {' or '.join(inner)}?"
         if kind and (having := kind.kinds_with(last)):
             hint = f"add kind: {having[0]}, which has it (without a kind it is {kind.default})"
         return f"unknown setting '{last}' in {_named(path)}; {hint}"
@@ -327,6 +353,12 @@ def _explain(problem: Any, settings: dict[str, Any], outermost: type[Section]) -
         return f"{_named(path)} {message}" if path else message
     *outside, name = path or place[-1:]
     return f"'{name}' in {_named(outside)} is {shown(problem['input'])}: {message[0].lower() + message[1:]}"
+
+
+def _holds(section: type[Section], name: str, setting: str) -> bool:
+    """Whether the section of this name, of some kind, has a setting."""
+    inner, kind = _section(section, name, {})
+    return (inner is not section and setting in inner.model_fields) or bool(kind and kind.kinds_with(setting))
 
 
 def _named(path: list[str]) -> str:

@@ -155,6 +155,6 @@ class Data(Section):
         """How often each corpus is drawn from, given how many examples each has: `p ∝ weight · size^(1/T)`."""
         weights = [corpus.weight for corpus in self.corpora] if self.corpora else [1.0] * len(sizes)
         power = 1.0 / (self.temperature or 1.0)
-        most = max(*sizes, 1)  # so that no power of a size is too large for a number
+        most = max([*sizes, 1])  # so that no power of a size is too large for a number
         drawn = [weight * (size / most) ** power for weight, size in zip(weights, sizes, strict=True)]
         return [one / sum(drawn) for one in drawn]

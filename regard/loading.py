@@ -66,6 +66,10 @@ def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides
     if not (folder / CONFIG).exists():
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
+    if os.path.realpath(config.run) != os.path.realpath(folder) and not (folder / WEIGHTS).exists():
+        raise ModelError(
+            f"{folder} holds a config and no model; its model is the folder that `run` names, {config.run}"
+        )
     config = _read_otherwise(config, settings) if settings else config
     check_tokenizers(folder, (read_mark(folder) or {}).get("tokens"))
     sides = Sides.of(config)
@@ -150,7 +154,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise ConfigError(f"training.device '{name}' cannot be used here; try auto or cpu") from None
+        what = f"device '{name}' cannot be used here; try auto or cpu (training.device, or --device)"
+        raise ConfigError(what) from None
     return device
 
 

@@ -106,6 +106,9 @@ def test_candidates_from_columns_from_lists_and_by_letter_or_text(tmp_path: Path
     both = {"kind": "choice", "column": "label", "answer": "text", "context": 2}
     sides = sides_of({"column": ["p", "q", "ends"]}, both)
     (found,) = read_files(str(tmp_path / "a.jsonl"), sides.form)
+    (tmp_path / "b.jsonl").write_text('{"context": "x", "candidates": ["a", "b"], "gold": 1}\n')
+    (usual,) = read_files(str(tmp_path / "b.jsonl"), sides_of({}, {"kind": "choice"}).form)
+    assert (usual.source, usual.target) == ("x <sep> a <sep> b", "1")
     target = sides.target
     assert isinstance(target, Choice)
     assert target.candidates(found.source) == (["x", "y"], ["a", "b"])

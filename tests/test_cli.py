@@ -132,6 +132,8 @@ def test_corpora_that_cannot_be_are_refused(tmp_path: Path) -> None:
 def test_what_is_mistyped_is_said_in_a_line() -> None:
     assert refused("trian") == "regard: No such command 'trian'. Did you mean 'train'? (see `regard --help`)\n"
     assert refused("train") == "regard: Missing argument 'CONFIG' (see `regard train --help`)\n"
+    assert "Invalid value for '--language': 'fr' is not one of 'de', 'tr' (see" in refused("new", "x", "--language=fr")
+    assert "--import 'a.py': give the name of a module, such as my_parts" in refused("--import", "a.py", "train", "x")
 
 
 def test_generate_keeps_lines_and_their_order(model: Path, tmp_path: Path) -> None:
@@ -276,6 +278,20 @@ def test_evaluate_and_its_report(model: Path, tmp_path: Path) -> None:
     assert "120 examples" in good("evaluate", model)  # the config's own test data
 
 
+def test_a_tokenizer_of_bleu_that_cannot_be_used_is_told(model: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("alpha\tALPHA\n")
+    assert "no BLEU tokenizer 'nope'; there are: none, zh, 13a" in refused("evaluate", model, pairs, "--tokenize=nope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "ipadic", None)
+        patch.setitem(sys.modules, "MeCab", None)
+        told = refused("evaluate", model, pairs, "--tokenize=ja-mecab")
+    assert "the BLEU tokenizer 'ja-mecab' cannot be used: Japanese tokenization requires" in told
+    assert "device 'moon' cannot be used here; try auto or cpu (training.device, or --device)" in refused(
+        "generate", model, pairs, "--device=moon"
+    )
+
+
 def test_explain(model: Path, tmp_path: Path) -> None:
     for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!"), ("a.json", b"[{")):
         good("explain", model, "alpha beta gamma", "-o", tmp_path / name)
@@ -345,6 +361,13 @@ def test_models_that_are_none(model: Path, blind: Path, tmp_path: Path) -> None:
     assert "unknown setting 'architectures'" in refused("generate", tmp_path, text="a\n")
     (tmp_path / "config.yaml").write_text((model / "config.yaml").read_text())
     assert "has no tokenizer" in refused("generate", tmp_path, text="a\n")
+    assert "config.yaml is a file; a model is a folder: the one that `run`" in refused(
+        "generate", model / "config.yaml"
+    )
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(toy_settings()))
+    assert f"{tmp_path} holds a config and no model; its model is the folder that `run` names, " in (
+        refused("generate", tmp_path, text="a\n")
+    )
     assert "no attention" in refused("generate", blind, "--align", text="alpha\n")
     assert "search.coverage needs a model with attention" in refused(
         "generate", blind, "--set", "coverage=1", text="alpha\n"

@@ -307,6 +307,16 @@ def test_memory_is_that_of_weights_and_of_the_largest_batch(corpus: Path, tmp_pa
 # What is refused
 
 
+def test_configs_in_folders_of_their_own_are_on_the_same_data(corpus: Path, tmp_path: Path) -> None:
+    """As `regard new` writes them; what is refused is the folder, after the data have been compared."""
+    data = [f"--{split}={corpus / split}.tsv" for split in ("train", "valid")]
+    for name in ("one", "two"):
+        good("new", tmp_path / name, *data)
+    paths = [tmp_path / name / "config.yaml" for name in ("one", "two")]
+    test, folder = f"--set=data.test={corpus / 'valid.tsv'}", f"--folder={tmp_path}"
+    assert "is no comparison of Regard's" in refused("compare", *paths, "--tokens=9", test, folder)
+
+
 def test_what_cannot_be_compared(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = corpus / "a.yaml", corpus / "b.yaml"
 

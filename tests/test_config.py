@@ -362,6 +362,16 @@ def test_overrides_reach_settings_of_one_source_among_several(tmp_path: Path) ->
         load(tmp_path / "c.yaml", ["source.1.x=32"])
 
 
+def test_paths_lead_straight_to_their_files(tmp_path: Path) -> None:
+    """So configs in two folders name the same file by the same path; a link to a folder is still followed."""
+    (tmp_path / "one" / "two").mkdir(parents=True)
+    (tmp_path / "three").symlink_to(tmp_path / "one" / "two")
+    for folder, file in (("one", tmp_path / "a.tsv"), ("three", tmp_path / "three" / ".." / "a.tsv")):
+        path = tmp_path / folder / "config.yaml"
+        path.write_text("data: {train: ../a.tsv}\n")
+        assert load(path).data.train == str(file)
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("data: {train: a.tsv, valid: [v.en, v.de]}\nrun: there\n")
     config = load(tmp_path / "c.yaml")
@@ -437,6 +447,34 @@ def test_presets_survive_saving(name: str) -> None:
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")), ids=str)
 def test_recipes_are_configs(path: Path) -> None:
     assert load(path).data.split("test")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"steps": 4}, "unknown setting 'steps' in the top level; did you mean target.steps or training.steps?"),
+        ({"train": "a.tsv"}, "did you mean data.train?"),
+        ({"model": {"layers": 3}}, "'layers' in [model]; did you mean model.encoder.layers or model.joint.layers or"),
+        ({"source": {"kind": "text", "tokens": {"kin": 3}}}, "did you mean 'kind'?"),
+    ],
+)
+def test_a_setting_that_is_a_section_too_high_is_found(settings: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(settings)
+    assert hint in str(error.value)
+
+
+def test_a_preset_that_a_whole_config_leaves_nothing_of_is_refused(tmp_path: Path) -> None:
+    whole, short = tmp_path / "whole.yaml", tmp_path / "short.yaml"
+    whole.write_text(commented({"preset": "transformer-tiny"}))
+    short.write_text("preset: transformer-tiny\n")
+    with pytest.raises(ConfigError, match=r"preset=gpt-mini would change nothing: .*whole.yaml sets all that a preset"):
+        load(whole, ["preset=gpt-mini", "training.steps=3"])
+    assert load(short, ["preset=gpt-mini"]).model == parse({"preset": "gpt-mini"}).model
+    assert load(whole, ["preset=transformer-tiny"]) == load(whole)
+    assert load(whole, ["preset=null"]).preset is None
+    short.write_text("target: {stream: 20}\n")
+    assert load(short, ["preset=awd-lstm"]).model == parse({"preset": "awd-lstm"}).model
 
 
 def test_a_setting_beats_its_preset() -> None:

@@ -274,6 +274,7 @@ def test_pairs_stay_pairs_where_a_line_of_either_file_is_bad(tmp_path: Path) -> 
         ("x.tsv", b"a\tb\n", [1, -1], "x.tsv:1 names no column '-1'"),
         ("x.tsv", b"a\tb\n", ["9" * 5000, 2], "names no column '999"),
         ("x.tsv", b"\xff\tb\n", ["a", "b"], "x.tsv:1 is not UTF-8"),
+        ("x.tsv", "a\tb\n".encode("utf-16"), None, "x.tsv is UTF-16; convert the file, e.g. iconv -f utf-16 -t utf-8"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_whole_file_is_always_raised(

@@ -63,7 +63,8 @@ def _lines(error: BaseException) -> list[str] | None:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
             where = "regard" if context is None else context.command_path
-            return [f"{error.format_message().rstrip('.')} (see `{where} --help`)"]
+            what = error.format_message().replace("Value error, ", "").rstrip(".")  # as pydantic begins it
+            return [f"{what} (see `{where} --help`)"]
         case _ if _out_of_memory(error):
             return [
                 "out of memory; lower training.batch_tokens (a training), --beam or --set batch_tokens=… (a search), "

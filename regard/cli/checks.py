@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def check_model(folder: Path, *, exported: bool = False) -> None:
     """Refuse, as loading it would, a folder that holds no model; whether one holds an export only its engine knows."""
+    if folder.is_file():
+        raise ModelError(f"{folder} is a file; a model is a folder: the one that `run` names in its config")
     if not folder.is_dir():
         other = "export` another" if exported else "demo` makes runs/demo"
         raise ModelError(f"no model folder {folder}; `regard train` makes one, and `regard {other}")

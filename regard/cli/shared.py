@@ -97,7 +97,7 @@ def dash(path: Path | None) -> Path | None:
 
 def bring_in(module: str) -> None:
     """Import a user's module, which may lie where the user stands."""
-    if not all(part.isidentifier() for part in module.split(".")):
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"--import '{module}': give the name of a module, such as my_parts")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -6,6 +6,7 @@ on. What is wrong with a whole file is always raised.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import sys
@@ -81,6 +82,8 @@ def _bounded(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[tuple[in
     for number, raw in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
         if len(raw) > LONGEST:
             raise DataError(f"{name}:{number} goes on after {LONGEST // 2**20} MiB; is it a file of lines?")
+        if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{name} is UTF-16; convert the file, e.g. iconv -f utf-16 -t utf-8")
         yield number, raw
 
 

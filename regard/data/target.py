@@ -42,6 +42,10 @@ class Scoring:
     confidence: bool = False
     ranked: Sequence[Sequence[str]] = ()
 
+    def __post_init__(self) -> None:
+        if self.tokenize is not None:
+            Bleu(self.tokenize).make()  # an error, if there is none of that name, before anything is decoded
+
 
 class Answer(NamedTuple):
     """One answer of a head: its numbers, and `log p` of it (0 where there is none)."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.errors import ConfigError
 from regard.registry import METRICS, Family, register
 
 Numbers = NDArray[np.float64]
@@ -130,6 +131,17 @@ class Bleu(_Sacrebleu):
 
     def __init__(self, tokenize: str | None = None) -> None:
         self.options = {"tokenize": tokenize, "force": True}
+
+    def make(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        name = self.options["tokenize"]
+        if name not in (None, *BLEU.TOKENIZERS):
+            raise ConfigError(f"no BLEU tokenizer '{name}'; there are: {', '.join(BLEU.TOKENIZERS)}")
+        try:
+            return super().make()
+        except (RuntimeError, OSError) as error:  # it needs a library, or a download
+            raise ConfigError(f"the BLEU tokenizer '{name}' cannot be used: {' '.join(str(error).split())}") from None
 
 
 @register("chrf")

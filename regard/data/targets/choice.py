@@ -31,6 +31,7 @@ class ChoiceSettings(TargetSettings):
     candidate; lines may have fewer candidates, or a list of them in .jsonl."""
 
     of_texts = True
+    keys = (("context", "candidates"), "gold")
     bare = (int,)
     best = "accuracy"
     usual = ("accuracy",)
