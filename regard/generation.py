@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -90,8 +90,8 @@ def generate_lines(
     if pictures is not None:
         resumed = output is not None and output.with_name(f"{output.name}.partial").exists()
         album = Album(pictures, system, made_from, resumed=resumed, force=force)
-    columns = read_sources(file, system.task.sides.judged_form), _column(prefixes), _column(phrases)
-    lines = (Line(*both, reads=system.task.source) for both in zip(*columns, strict=False))
+    beside = _beside(read_sources(file, system.task.sides.judged_form), prefixes, phrases, warn=warn)
+    lines = (Line(*both, reads=system.task.source) for both in beside)
 
     live = file is None and output is None  # somebody may be typing
     with nullcontext(warn) if live else few_warnings(warn) as tell:
@@ -123,13 +123,26 @@ class Line:
         return b"\0".join((self.source.raw, self.prefix.encode(), self.phrases.encode(), seen.encode()))
 
 
+def _beside(
+    sources: Iterable[SourceLine], prefixes: Path | None, phrases: Path | None, *, warn: Warn
+) -> Iterator[tuple[SourceLine, str, str]]:
+    """Each input with its lines of the files beside it, or empty ones where there is no such file."""
+    starts, wanted = _column(prefixes), _column(phrases)
+    for source in sources:
+        yield source, _next(prefixes, starts), _next(phrases, wanted)
+    for path, column in ((prefixes, starts), (phrases, wanted)):
+        if path is not None and any(line.strip() for line in column):
+            warn(f"{path} has more lines than the input; what is behind was not used")
+
+
 def _column(path: Path | None) -> Iterator[str]:
-    """The lines of a file that goes beside the input, or empty ones."""
-    if path is None:
-        yield from repeat("")
-        return
-    yield from (line for _, line in read_lines(path))
-    raise DataError(f"{path} ends before the input does; it needs as many lines, of which some may be empty")
+    return repeat("") if path is None else (line for _, line in read_lines(path))
+
+
+def _next(path: Path | None, column: Iterator[str]) -> str:
+    if (line := next(column, None)) is None:
+        raise DataError(f"{path} ends before the input does; it needs as many lines, of which some may be empty")
+    return line
 
 
 def _window(

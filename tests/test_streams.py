@@ -332,6 +332,8 @@ def test_a_masked_language_model_learns_from_blocks(corpus: Path) -> None:
     (corpus / "blank.txt").write_text("\n\n")
     with pytest.raises(DataError, match="hold no token that could be masked"):
         trained(corpus, "blank", model=model, data={"valid": "blank.txt"}, training={"steps": 1})
+    with pytest.raises(DataError, match="hold no token that could be masked"):
+        found.evaluate(str(corpus / "blank.txt"))
 
 
 # The layer

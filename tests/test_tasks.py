@@ -191,6 +191,11 @@ def test_what_goes_beside_the_input_has_to_fit_it(trained: Trained, sources: Pat
     done = run("generate", model, sources, "--prefixes", beside, "--set", "max_length=3")
     assert done.stdout.splitlines() == ["", *plain[1:]]
     assert f"{sources}:1 has a prefix of 4 tokens, {most}" in done.stderr
+    assert "more lines" not in done.stderr
+    beside.write_text("\n\n\n\nOMEGA\n")
+    done = run("generate", model, sources, "--prefixes", beside, "--set", "max_length=3")
+    assert done.stdout.splitlines() == plain
+    assert f"{beside} has more lines than the input; what is behind was not used" in done.stderr
 
 
 def test_groups_of_a_beam_are_pushed_apart(trained: Trained) -> None:

@@ -197,6 +197,8 @@ class MaskedLanguageModeling(Task):
             seen, count = seen + [window[i] for i in usable], count + len(window)
             right, total = right + hits, total + asked
             advance(len(usable))
+        if not total:
+            raise DataError("these data hold no token that could be masked")
         tell_unused(len(seen), count, warn)
         kind = (self.config.target.own_tokens or self.config.tokens).kind
         accuracy = Score("accuracy", 100.0 * right / total, f"percent|{self.drawn}|seed:0")
