@@ -127,8 +127,9 @@ def test_rollout_over_several_sources_mixes_them_only_where_a_joint_layer_does()
     assert seen.best == "rollout"
     np.testing.assert_allclose(seen.weights()[0], expected.mean(0)[:3], rtol=1e-6)
     assert (seen.gold, one.part(2).gold) == ([(2, 0)], [(0, 0)])
-    whole, alone = map(Explanation.from_json, Reader(page([one])).data)
-    assert len(whole.parts) == 2
+    (whole,) = Reader(page([one])).data
+    assert len(Explanation.from_json(whole).parts) == 2
+    (alone,) = map(Explanation.from_json, whole["by_source"])
     assert (alone.canvas is not None, alone.source, alone.best) == (True, ["1", "2", "3"], "rollout")
 
 

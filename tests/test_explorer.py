@@ -17,7 +17,7 @@ import pytest
 
 from regard.explain.modules import text
 from regard.explain.page import page as page_of
-from regard.explain.trace import Explanation, Layer
+from regard.explain.trace import Explanation, Layer, Part
 from tests.browser import launched, opened, scroll_width, until
 from tests.conftest import whole
 from tests.test_explain_canvas import filmed, heard, labelled
@@ -152,6 +152,31 @@ def test_light_on_a_picture_word_by_word_and_layer_by_layer(browser: Browser, tm
         assert "Escape goes back" in page.locator(".how").inner_text()
         page.keyboard.press("Escape")
         assert page.locator("figcaption b").inner_text() == "<class>"
+
+
+def test_of_several_sources_the_picture_is_seen_by_itself(browser: Browser, tmp_path: Path) -> None:
+    cells, weights = [f"{i},{j}" for i in range(1, 5) for j in range(1, 5)], np.zeros((1, 2, 18), np.float32)
+    weights[0, 0, 5] = weights[0, 1, 17] = 1.0
+    whole = Explanation(
+        [*cells, "how", "many"], ["two", "</s>"], [*range(18)], [0, -1], [-0.1, 0.0],
+        [Layer("cross", "cross", weights)], "cross",
+        parts=[Part("1: image", 0, 16, labelled().canvas), Part("2: text", 16, 18)],
+    )  # fmt: skip
+    with opened(browser, saved(tmp_path, whole)) as page:
+        assert not page.get_by_role("navigation").is_visible(), "it is one explanation"
+        sources = page.get_by_role("group", name="Source")
+        assert sources.get_by_role("radio", name="1: image").is_checked()
+        token(page, "target, attending", 0).hover()
+        assert "most of all at 2,2 (row, column): 100%" in page.locator("figcaption").inner_text()
+        choose(page, "Source", "all")
+        assert page.locator("canvas.main").is_hidden()
+        assert token(page, "attended to", 17).inner_text() == "many"
+        assert "source=all" in page.url
+        assert page.locator("p.source img").count() == 1
+        assert page.locator("p.source").inner_text().strip() == "how many"
+    text = replace(whole, parts=[Part("1: text", 0, 16), Part("2: text", 16, 18)])
+    with opened(browser, saved(tmp_path, text)) as page:
+        assert page.get_by_role("group", name="Source").is_hidden()
 
 
 def test_a_picture_that_was_written_is_shown(browser: Browser, tmp_path: Path) -> None:
@@ -430,6 +455,7 @@ NAMELESS = """() => [...document.querySelectorAll(
 
 def test_all_is_named_in_landmarks_and_reached_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path, sentence(), heard())) as page:
+        page.get_by_role("navigation").wait_for()  # pictures are read first
         for role in ("banner", "navigation", "main", "contentinfo"):
             assert page.get_by_role(role).count() == 1, role
         assert page.locator("h1").count() == 1

@@ -31,11 +31,8 @@ POLICY = "default-src 'self'; img-src 'self' data:; media-src 'self' data: blob:
 
 
 def page(explanations: list[Explanation], title: str = "What the model attends to") -> str:
-    """One self-contained document that shows the explanations; `Explanation.from_json` reads its data back. One of
-    several sources that can be drawn on, such as a picture, is shown again by itself."""
-    shown = [x for whole in explanations for x in (whole, *(whole.part(i) for i, part in enumerate(whole.parts, 1)
-             if part.canvas is not None))]  # fmt: skip
-    data = json.dumps([plain(x) for x in shown], allow_nan=False, separators=(",", ":"))
+    """One self-contained document that shows the explanations; `Explanation.from_json` reads its data back."""
+    data = json.dumps([plain(x) for x in explanations], allow_nan=False, separators=(",", ":"))
     # Within a script element only "<" could end it or open a comment; as an escape it reads the same to JSON.
     data = data.replace("<", r"\u003c")
     return _filled(
@@ -63,7 +60,8 @@ def web_folder() -> Path:
 
 def plain(explanation: Explanation) -> dict[str, Any]:
     """`to_json` for a browser: fewer decimals, no infinity, which JSON does not have, and no more weights than it can
-    hold (`_thinned`): `averaged` tells of heads, `left_out` how many layers it lacks."""
+    hold (`_thinned`): `averaged` tells of heads, `left_out` how many layers it lacks. Those of several sources that can
+    be drawn on, such as a picture, are there again by themselves (`by_source`)."""
     thinned = {layer.name: layer for kind in KINDS for layer in _thinned(explanation, kind)}
     shown = [layer for layer in explanation.layers if layer.name in thinned]
     layers = [thinned[layer.name] for layer in shown]
@@ -75,6 +73,9 @@ def plain(explanation: Explanation) -> dict[str, Any]:
     for layer, data in zip(layers, found["layers"], strict=True):
         data["weights"] = np.nan_to_num(layer.weights.astype(np.float64)).round(DECIMALS).tolist()
     found["log_probs"] = [round(x, DECIMALS) if math.isfinite(x) else None for x in explanation.log_probs]
+    drawn = [(i, part.name) for i, part in enumerate(explanation.parts, 1) if part.canvas is not None]
+    if drawn:
+        found["by_source"] = [{"name": name, **plain(explanation.part(i))} for i, name in drawn]
     return found
 
 

@@ -13,6 +13,7 @@ import { hideTip, showTip } from "./tip.js";
 const VIEWS = { lines: "Lines", map: "Heat map", heads: "Every head" };
 const AVERAGED = " Some weights are the mean of their heads: all would not fit into a page.";
 const UNITS = ["pieces", "words"];
+const ALL = "all"; // sources at once
 const DEEP = 1000; // source pieces up to which a browser multiplies rollout in no time
 const POINT = " Point at a token, tap it, or walk there with the arrow keys.";
 const EDIT = " Choose one that attends to edit its weights; choose a head to switch it off.";
@@ -21,15 +22,15 @@ const EDIT = " Choose one that attends to edit its weights; choose a head to swi
    query, changed() another choice; off(layer, head) says which heads are switched off, editable() whether attention can
    be edited. `name` is what a screen reader calls it. */
 export function attentionPanel(on = {}, name = "Attention") {
-  const state = { layer: null, head: "mean", unit: null, view: "lines" };
-  let x = null, view = null, scope = "";
+  const state = { source: null, layer: null, head: "mean", unit: null, view: "lines" };
+  let whole = null, x = null, view = null, scope = ""; // x is all of it, or what is seen of one of several sources
 
   const layer = make("select"), tools = make("div", { class: "tools" });
+  const sources = choices("Source", (source) => change({ source, layer: null }));
   const units = choices("Tokens", (unit) => change({ unit })), heads = choices("Heads", (head) => change({ head }));
   const kind = choices("Drawn as", (chosen) => change({ view: chosen }));
   heads.element.classList.add("heads");
-  kind.element.classList.add("switch");
-  units.element.classList.add("switch");
+  for (const each of [sources, kind, units]) each.element.classList.add("switch");
   layer.onchange = () => change({ layer: layer.value });
   const how = make("p", { class: "quiet how" }), scale = make("span", { class: "scale" }, " 0 ", make("i"), " 1");
   const hears = { enter, leave, choose: (side, index) => { if (side === "query") on.choose?.(view, index); } };
@@ -43,8 +44,8 @@ export function attentionPanel(on = {}, name = "Attention") {
   const none = make("p", { class: "none" }, "This model has no attention, so there is none to show.");
   const body = make("div", {}, how, ...Object.values(views).map((each) => each.element));
   const save = saveMenu("attention", { picture: () => drawn(), json: () => x });
-  tools.append(make("label", {}, make("span", { class: "quiet" }, "Layer"), layer), kind.element, units.element,
-    heads.element);
+  tools.append(sources.element, make("label", {}, make("span", { class: "quiet" }, "Layer"), layer), kind.element,
+    units.element, heads.element);
   const element = make("section", { class: "attention", "aria-label": name },
     make("header", {}, make("h2", {}, "What is attended to"), save), none, tools, body);
 
@@ -58,15 +59,25 @@ export function attentionPanel(on = {}, name = "Attention") {
   }
 
   function show(given) {
-    x = given;
-    if (!UNITS.includes(state.unit)) state.unit = x.canvas?.kind === "sound" ? "words" : "pieces"; // words have times
-    if (!Object.hasOwn(VIEWS, state.view)) state.view = "lines"; // a link may say anything
+    whole = given;
     draw();
   }
 
+  // Of several sources that which can be drawn on is shown first.
+  function drawSources() {
+    const drawn = whole.by_source ?? [], names = [...drawn.map((each) => each.name), ALL];
+    const chosen = names.includes(state.source) ? state.source : names[0];
+    x = drawn.find((each) => each.name === chosen) ?? whole;
+    sources.element.hidden = !drawn.length;
+    sources.show(names, chosen);
+  }
+
   function draw() {
-    if (!x) return;
+    if (!whole) return;
     hideTip();
+    drawSources();
+    if (!UNITS.includes(state.unit)) state.unit = x.canvas?.kind === "sound" ? "words" : "pieces"; // words have times
+    if (!Object.hasOwn(VIEWS, state.view)) state.view = "lines"; // a link may say anything
     const chosen = chosenLayer();
     for (const each of [tools, body, save]) each.hidden = !chosen;
     none.hidden = Boolean(chosen);
@@ -85,7 +96,7 @@ export function attentionPanel(on = {}, name = "Attention") {
     const name = over ? "seen" : state.view;
     for (const [each, { element: part }] of Object.entries(views)) part.hidden = each !== name;
     if (!over) views.seen.pause();
-    const same = [chosen.kind, state.unit, x.target.join()].join();
+    const same = [chosen.kind, state.source, state.unit, x.target.join()].join();
     views[name].draw(view, same === scope);
     scope = same;
     const more = (name === "lines" ? POINT + (on.editable?.() && isModule(chosen.name) ? EDIT : "") : "") + (x.averaged ? AVERAGED : "") +

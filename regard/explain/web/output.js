@@ -5,8 +5,15 @@ import { candidateTexts, named, places, probability, text } from "./places.js";
 import { hideTip, showTip } from "./tip.js";
 import { tokenLine } from "./tokens.js";
 
-// The source of an explanation, as it was given.
-export const given = (x) => (x.image ? x.image.cloneNode() : text(x.source, x.source_word, x.candidates && x.places));
+// The source of an explanation, as it was given; of several each in turn.
+export function given(x) {
+  if (x.image) return [x.image.cloneNode()];
+  if (!x.by_source) return [text(x.source, x.source_word, x.candidates && x.places)];
+  return x.parts.flatMap(({ name, start, end }) => {
+    const drawn = x.by_source.find((each) => each.name === name);
+    return [drawn ? drawn.image.cloneNode() : text(x.source.slice(start, end), x.source_word.slice(start, end)), " "];
+  });
+}
 
 /* `on` hears of it: pointed(index or null), and choose(index) where there are alternatives to ask for. */
 export function outputPanel(on = {}) {
@@ -32,14 +39,14 @@ export function outputPanel(on = {}) {
     const whole = x.places?.[0] === -1; // a label or a number
     const alt = `the picture that the model wrote for ${text(x.source, x.source_word)}`;
     drawn.replaceChildren(...(x.drawn ? [make("img", { class: "drawn", src: x.drawn, alt })] : []));
-    source.replaceChildren(given(x));
+    source.replaceChildren(...given(x));
     names[0].hidden = names[1].hidden = source.hidden = !sourceShown;
     texts.classList.toggle("alone", !sourceShown);
     const logs = x.log_probs.includes(null) ? -Infinity : sum(x.log_probs);
     total.textContent = x.log_probs.length === 0 ? "" : whole ? `${probability({ log: x.log_probs[0] })}.` :
       "The bar under a token is its probability. " +
       `All together: log p ${number(logs)}, or ${percent(Math.exp(logs / x.log_probs.length))} a piece.` + hint;
-    const titles = x.candidates ? ["Text", "Filled in"] : x.places ? [x.canvas ? "Source" : "Text", "Predicted"]
+    const titles = x.candidates ? ["Text", "Filled in"] : x.places ? [x.canvas || x.by_source ? "Source" : "Text", "Predicted"]
       : x.given ? ["Given", "Written"] : ["Source", "Target"];
     names.forEach((name, i) => { name.textContent = titles[i]; });
     candidates.replaceChildren(...(x.candidates ?? []).map((list, i) => make("li", {},

@@ -25,7 +25,7 @@ function draw() {
 
 function start() {
   attention.restore(saved);
-  list.show(data, data[sentence], (x) => [make("span", { dir: "auto" }, given(x)),
+  list.show(data, data[sentence], (x) => [make("span", { dir: "auto" }, ...given(x)),
     make("span", { dir: "auto", class: "quiet" }, text(x.target, x.target_word))]);
   $("nav").append(list.element);
   $("nav").hidden = data.length < 2;

@@ -3,6 +3,7 @@ import { make } from "./dom.js";
 
 // A canvas can only be painted with a picture that has been read.
 export async function prepare(x) {
+  await Promise.all((x.by_source ?? []).map(prepare));
   if (!x.canvas) return;
   x.image = make("img", { src: x.canvas.pixels, alt: `the ${x.canvas.kind}` });
   await x.image.decode();
