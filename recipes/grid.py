@@ -222,6 +222,8 @@ def main(arguments: list[str]) -> None:
     grid.folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     for commands in grid.commands():
+        if failed:
+            break  # what was trained first is not whole, and others would start from it
         with ThreadPoolExecutor(jobs) as pool:
             for problem in pool.map(train, commands):
                 if problem is not None:

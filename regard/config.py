@@ -58,7 +58,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     settings = merge(read, _located(given, Path.cwd()))
     config = parse(settings, str(path))
     before = {**settings, "preset": read.get("preset")}
-    if config.preset is not None and "preset" in given and _is_hidden(config.preset, before, config):
+    changed = given.get("preset") not in (None, read.get("preset"))
+    if config.preset is not None and changed and _is_hidden(config.preset, before, config):
         raise ConfigError(
             f"preset={config.preset} would change nothing: {path} sets all that a preset does; "
             f"`regard new DIR --preset {config.preset}` writes a config for it"

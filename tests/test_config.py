@@ -473,6 +473,8 @@ def test_a_preset_that_a_whole_config_leaves_nothing_of_is_refused(tmp_path: Pat
     assert load(short, ["preset=gpt-mini"]).model == parse({"preset": "gpt-mini"}).model
     assert load(whole, ["preset=transformer-tiny"]) == load(whole)
     assert load(whole, ["preset=null"]).preset is None
+    short.write_text("preset: transformer-tiny\nmodel: {d_model: 24}\n")
+    assert load(short, ["preset=transformer-tiny"]) == load(short)  # its own, of which it changes something
     short.write_text("target: {stream: 20}\n")
     assert load(short, ["preset=awd-lstm"]).model == parse({"preset": "awd-lstm"}).model
 

@@ -136,7 +136,8 @@ def test_subtitles_keep_what_nobody_sees() -> None:
     """Metadata of a header, notes and styles of WebVTT, to their ends; but not a line that only begins like one."""
     head = "WEBVTT\nKind: captions\nLanguage: en\n\nNOTE One.\nTwo.\n\nSTYLE\n::cue {\n  color: red\n}\n\n"
     text = head + "00:01.000 --> 00:02.000 line:0\nNOTE this.\n\nintro\n00:02.000 --> 00:03.000\nSTYLE\n"
-    assert subtitles(text).sentences == ["NOTE this.", "STYLE"]
+    for begin in ("", "\ufeff"):  # a byte order mark, as some editors write it
+        assert subtitles(begin + text).sentences == ["NOTE this.", "STYLE"]
     assert subtitles("WEBVTT\n00:01.000 --> 00:02.000\nHello.\n").sentences == ["Hello."]
     assert subtitles("1\n00:00:01,000 --> 00:00:02,500\nNOTE this.\n").sentences == ["NOTE this."]
 

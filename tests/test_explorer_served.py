@@ -508,6 +508,9 @@ def test_one_recording_at_a_time_and_none_when_another_kind_is_asked_for(page: P
     assert page.evaluate("streams.length") == 1
     page.evaluate("input.show(['text'])")
     until(page, "streams[0].getTracks().every((track) => track.readyState === 'ended')")
+    page.evaluate("input.show(['audio'])")
+    page.evaluate("document.querySelector('.drop button:nth-of-type(2)').click(); input.show(['text'])")
+    until(page, "streams[1]?.getTracks().every((track) => track.readyState === 'ended')")  # allowed too late
 
 
 @whole

@@ -24,7 +24,9 @@ import regard
 from regard.config import parse
 from regard.data.tokenizers.symbols import Symbols
 from regard.serving.messages import Alternative, TokenInfo
-from regard.serving.openai_texts import Ending, spelled
+from regard.serving.openai_answers import Completion
+from regard.serving.openai_requests import CompletionRequest
+from regard.serving.openai_texts import Ending, TokenUsage, WrittenText, spelled
 from regard.serving.transcripts import Segment, TimedWord, segments, subrip, webvtt
 from regard.system import System
 from tests.serving import served
@@ -328,6 +330,14 @@ def test_what_the_schema_shows_is_accepted(url: str) -> None:
         assert answer.status_code == 200, (path, answer.text)
         asked += 1
     assert asked >= 10
+
+
+def test_of_alternatives_that_read_the_same_the_likeliest_is_told() -> None:
+    others = [Alternative(text=text, id=i, log_prob=-i) for i, text in enumerate(("·a", "a", "b"), 1)]
+    tokens = spelled([TokenInfo(text="·a", id=1, log_prob=-1.0, alternatives=others)], "a")
+    form = Completion("lm", CompletionRequest(model="lm", prompt="x", logprobs=3))
+    (choice,) = form.whole([WrittenText("a", "stop", tokens)], TokenUsage(1, 1))["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [{"a": -1.0, "b": -3.0}]
 
 
 # What is not done

@@ -174,9 +174,11 @@ def test_a_grid_trains_what_is_missing_and_lays_out_scores(
     with pytest.raises(SystemExit, match="Train one recipe in many ways"):
         grid["main"](["grid.yaml"])
     table["together"], broken = False, tmp_path / "broken"
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**table, "seeds": [1], "rows": {"one": []}, "first": {}}))
-    with pytest.raises(SystemExit, match="1 of the runs failed; the same command tries them again"):
-        grid["main"]([str(tmp_path / "grid.yaml"), str(broken), "training.steps=none"])
+    for some in ({}, table["first"]):  # which the others would start from
+        changed = {**table, "seeds": [1], "rows": {"one": []}, "first": some}
+        (tmp_path / "grid.yaml").write_text(yaml.safe_dump(changed))
+        with pytest.raises(SystemExit, match="1 of the runs failed; the same command tries them again"):
+            grid["main"]([str(tmp_path / "grid.yaml"), str(broken), "training.steps=none"])
     (tmp_path / "grid.yaml").write_text("config: one.yaml\n")
     with pytest.raises(SystemExit, match="rows and score, and may have seeds, together, given_length and first"):
         grid["Grid"](tmp_path / "grid.yaml", tmp_path)

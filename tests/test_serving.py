@@ -144,6 +144,14 @@ def test_prefixes_and_phrases(server: Running) -> None:
         assert "ZETA" in answer["outputs"][0][0]["text"].split()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_terms_are_not_looked_for_in_a_text_that_is_too_long(server: Running, stream: bool) -> None:
+    """A minute, in which nobody else would be served."""
+    terms = {("a " * 100)[:length] + "q": "ZETA" for length in range(199)}
+    answer = server.post("/v1/generate", {"input": "a " * 1_500_000, "glossary": terms, "stream": stream})
+    assert answer.status_code == 413, answer.text
+
+
 @pytest.mark.parametrize("search", [{"beam": 1}, {"beam": 4}, {"sample": True}, {"mbr": 3}])
 def test_a_stream_joins_to_the_whole(server: Running, search: dict[str, Any]) -> None:
     body = {"input": "alpha beta gamma delta", "search": {**search, "min_length": 8}, "stream": True}

@@ -118,7 +118,7 @@ def markdown(text: str, *, language: str = "", longest: int = LONGEST) -> Docume
 
 
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
-_NO_CUE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")  # how a block of WebVTT begins that nobody sees
+_NO_CUE = re.compile(r"\ufeff?(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")  # how a block of WebVTT begins that nobody sees
 
 
 def subtitles(text: str, *, language: str = "", longest: int = LONGEST) -> Document:
@@ -126,9 +126,10 @@ def subtitles(text: str, *, language: str = "", longest: int = LONGEST) -> Docum
     Each line is translated by itself."""
     parts: list[str | Unit] = []
     lines, kept = [text[start:end] for start, end in _lines(text)], False
+    webvtt = text.removeprefix("\ufeff").startswith("WEBVTT")
     for before, line, following in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         if not before.strip():
-            kept = text.startswith("WEBVTT") and _NO_CUE.match(line) is not None
+            kept = webvtt and _NO_CUE.match(line) is not None
         times = _TIMES.match(line) or _TIMES.match(following)
         kept = kept and not _TIMES.match(line)
         parts += [line] if kept or times else _with_gaps(line, 0, len(line), language, longest)

@@ -169,7 +169,7 @@ def router(service: Service) -> APIRouter:
     @paths.get("/languages", response_model=list[LanguageAnswer])
     async def languages(request: Request) -> list[dict[str, Any]]:
         """All languages, and into which each can be translated."""
-        given = await _fields(request)  # its own client sends a form with its key, GET or not
+        given = {**request.query_params, **await form_fields(request)}  # its own client sends its key so, GET or not
         service.admit(_text(given, "api_key", "") or key_of(request), address_of(request))
         return _languages(known())
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field, JsonValue, model_validator
 
 from regard.section import Section
-from regard.serving.messages import Refused
+from regard.serving.messages import Refused, Source
 
 OURS = ("precision", "batch_tokens", "max_source", "stride")  # search settings that are not a request's to change
 
@@ -59,6 +59,16 @@ class Limits(Section):
         """Refuse more inputs than a request may have."""
         if count > self.inputs:
             raise Refused(413, "too_large", f"{count} inputs are more than {self.inputs}, the limit here")
+
+    def check_sources(self, sources: Sequence[Source], characters: int = 0) -> None:
+        """Refuse more inputs, or more characters in them and beside them, than a request may have."""
+        self.check_inputs(len(sources))
+        flat = [one for source in sources for one in (source if isinstance(source, list) else [source])]
+        characters += sum(len(one) for one in flat if isinstance(one, str))
+        if characters > self.characters:
+            raise Refused(
+                413, "too_large", f"{characters:,} characters are more than {self.characters:,}, the limit here"
+            )
 
     def check_search(self, search: Mapping[str, JsonValue], *, contrastive: bool = False) -> None:
         """Refuse search settings that are the server's own, or beyond its limits. `contrastive`: whether the search of

@@ -68,12 +68,11 @@ def router(service: Service) -> APIRouter:
         name, request_id = service.model(body.model).name, request.state.request_id
         cut = body.split or body.format == "html"
         if body.stream:
-            events = _text_events(service, body) if cut else _events(service, _generation(body), body.timeout)
-            return await streamed(events)
+            return await streamed(_text_events(service, body) if cut else _events(service, body))
         if cut:
             parts = _whole(await translate_all(service, _texts(body, service.limits), _translating(body)))
         else:
-            outputs = await service.generate(_generation(body), deadline=body.timeout)
+            outputs = await service.generate(_generation(body, service.limits), deadline=body.timeout)
             parts = {"outputs": outputs, "usage": usage(outputs)}
         content = GenerateResponse(id=request_id, model=name, **parts)
         return Response(content.model_dump_json(), media_type="application/json")
@@ -154,13 +153,14 @@ def usage(outputs: Sequence[Sequence[Written]]) -> Usage:
     )
 
 
-def _generation(body: GenerateRequest) -> Generation:
+def _generation(body: GenerateRequest, limits: Limits) -> Generation:
     inputs: list[Source] = list(body.input) if isinstance(body.input, list) else [body.input]
     count, prefix, phrases = len(inputs), body.prefix, body.phrases
     each: Any = phrases
     if phrases is not None and not (phrases and isinstance(phrases[0], list)):
         each = [phrases] * count
     if body.glossary and (each is None or len(each) == count):
+        limits.check_sources(inputs)  # before terms are looked for in them
         glossary = Glossary(body.glossary)
         parts = ([one for one in some if isinstance(one, str)] for some in map(_parts, inputs))
         terms = [[phrase for text in texts for phrase in glossary.phrases(text)] for texts in parts]
@@ -213,11 +213,11 @@ def _whole(found: Sequence[Translated]) -> dict[str, Any]:
     return {"outputs": outputs, "usage": usage(outputs), "sentences": sentences}
 
 
-async def _events(service: Service, asked: Generation, deadline: float | None) -> AsyncIterator[str]:
+async def _events(service: Service, body: GenerateRequest) -> AsyncIterator[str]:
     """New text as it is written; last the outputs, or what went wrong."""
-    so_far, begun = "", False
+    asked, so_far, begun = _generation(body, service.limits), "", False
     try:
-        async with aclosing(service.stream(asked, deadline=deadline)) as deltas:  # type: ignore[type-var]
+        async with aclosing(service.stream(asked, deadline=body.timeout)) as deltas:  # type: ignore[type-var]
             async for delta in deltas:
                 begun = True
                 so_far += delta.text

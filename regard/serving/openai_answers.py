@@ -144,7 +144,7 @@ def _completion_logprobs(tokens: list[SpelledToken]) -> dict[str, Any]:
     return {
         "tokens": [x.text for x in own],
         "token_logprobs": [_number(x.info.log_prob) for x in own],
-        "top_logprobs": [dict(_alternatives(x)) for x in own],
+        "top_logprobs": [_by_text(_alternatives(x)) for x in own],
         "text_offset": [x.start for x in own],
     }
 
@@ -163,6 +163,14 @@ def _chat_token(token: SpelledToken) -> dict[str, Any]:
 def _alternatives(token: SpelledToken) -> list[tuple[str, float]]:
     log_probs = [_number(x.log_prob) for x in token.info.alternatives]
     return list(zip(token.alternatives, log_probs, strict=True))
+
+
+def _by_text(likeliest_first: list[tuple[str, float]]) -> dict[str, float]:
+    """Of tokens that read the same, such as `·a` and `a` at the beginning of a text, the likeliest."""
+    found = dict[str, float]()
+    for text, log_prob in likeliest_first:
+        found.setdefault(text, log_prob)
+    return found
 
 
 def _entry(text: str, log_prob: float) -> dict[str, Any]:

@@ -279,13 +279,7 @@ class Service:
         self, keeper: Keeper, sources: Sequence[Source], search: Mapping[str, JsonValue], characters: int = 0
     ) -> None:
         """Refuse what a model does not read, or more than the limits allow."""
-        self.limits.check_inputs(len(sources))
-        flat = [one for source in sources for one in (source if isinstance(source, list) else [source])]
-        characters += sum(len(one) for one in flat if isinstance(one, str))
-        if characters > self.limits.characters:
-            raise Refused(
-                413, "too_large", f"{characters:,} characters are more than {self.limits.characters:,}, the limit here"
-            )
+        self.limits.check_sources(sources, characters)
         self.limits.check_search(search, contrastive=bool(keeper.info.search.get("contrastive")))
         if keeper.info.ready:
             for source in sources:

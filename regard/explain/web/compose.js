@@ -118,19 +118,20 @@ function soundField(name, onrun) {
     return { data, preview: make("audio", { controls: "", src: `data:audio/wav;base64,${data}`,
       "aria-label": "the recording that was chosen" }) };
   };
-  let stop = null, asking = false; // what ends a recording; whether the microphone is being asked for
+  let stop = null, asking = false, closed = false; // what ends a recording; whether the microphone is being asked for
   async function begin() {
     if (asking) return;
     asking = true;
     try {
       stop = await record();
+      if (closed) end();
     } catch {
       field.told.textContent = "The microphone cannot be used; allow it, or choose a file.";
     }
     asking = false;
   }
-  async function end() {
-    const recording = stop();
+  function end() {
+    const recording = stop().catch(() => { field.told.textContent = "Nothing was recorded."; });
     stop = null;
     return recording;
   }
@@ -146,7 +147,11 @@ function soundField(name, onrun) {
     if (bytes) field.put(played(bytes));
   });
   const field = fileField(name, "audio/*", async (file) => played(await toWav(file)), onrun, microphone);
-  return { ...field, close: () => stop?.() };
+  function close() {
+    closed = true;
+    if (stop) end();
+  }
+  return { ...field, close };
 }
 
 const clipField = (name, onrun) => fileField(name, "video/*,image/gif", async (file) =>

@@ -162,7 +162,9 @@ export function exploreView(models, onchange) {
     attention.show(shown);
     showOutput();
     tree.show(found.tree);
-    if (best && asItIs && model().sources.length) what.show({ model: select.value, ...search() }, given, original); // a prompt has no score
+    if (best && asItIs && model().sources.length) { // a prompt has no score
+      what.show({ model: select.value, ...search() }, given, original);
+    }
     announce(shown.drawn ? "The picture is there." : best ? best.text : shown.target.join(" "));
   }
 

@@ -264,7 +264,8 @@ export function seenView(on) {
     },
     how() {
       const { kind, sound } = view.canvas;
-      return HOW[kind] + (encoder() ? HOW.encoder : HOW.words + HOW.whole[kind]) + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "");
+      const moving = encoder() ? HOW.encoder : HOW.words + HOW.whole[kind];
+      return HOW[kind] + moving + (view.gold ? HOW.gold[kind] : "") + (sound ? HOW.play : "");
     },
   };
 }
