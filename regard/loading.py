@@ -66,7 +66,8 @@ def load_sides(folder: Path, settings: Mapping[str, Any] | None = None) -> Sides
     if not (folder / CONFIG).exists():
         raise ModelError(f"{folder} is not a Regard model: it has no {CONFIG}")
     config = resolve_paths(parse(read_yaml(folder / CONFIG), str(folder / CONFIG)), folder)
-    if os.path.realpath(config.run) != os.path.realpath(folder) and not (folder / WEIGHTS).exists():
+    elsewhere = os.path.realpath(config.run) != os.path.realpath(folder)
+    if elsewhere and not (folder / WEIGHTS).exists() and not token_files(folder):
         raise ModelError(
             f"{folder} holds a config and no model; its model is the folder that `run` names, {config.run}"
         )
