@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from regard.data.side import Field
 from regard.data.target import Scoring
 from regard.data.tokens import Tokenizer, clean
 from regard.data_settings import CorpusFiles
-from regard.errors import ConfigError, DamagedError, DataError, shown
+from regard.errors import ConfigError, DamagedError, DataError
 from regard.evaluation.alignment import Link
 from regard.evaluation.metrics import Score
 from regard.explain.trace import Explanation
@@ -33,21 +33,19 @@ from regard.inspection.doubt import Doubt, doubts
 from regard.inspection.explaining import explained
 from regard.inspection.inspect import Inspection, inspect, with_edits
 from regard.loading import CONFIG, load_task, together, token_files, vocabulary
-from regard.models.model import (
-    Model,
-)
+from regard.models.model import Model
 from regard.nn.edits import Edits
 from regard.search_settings import Search
 from regard.settings import Config
 from regard.tasks.choosing import Choice, Choosing, choose
 from regard.tasks.generating import TextGeneration
+from regard.tasks.inputs import as_list, as_question, as_texts, check_counts, check_text, with_type
 from regard.tasks.judging import check_judge, judge_pictures
 from regard.tasks.language_model import LanguageModeling
 from regard.tasks.results import Advance, Evaluation, Given, Output, PairScore, Problem, Warn, columns, few_warnings
 from regard.tasks.task import Task
 from regard.training.checkpoint import WEIGHTS, save_tensors, weights
 
-T = TypeVar("T")
 SCORES = "scores.json"
 MODEL = "model"  # the kind of folder that `save` writes
 Input = str | Sequence[str]  # one source: a text or the path of a file; of several sources, one for each
@@ -107,9 +105,9 @@ class System:
     ) -> list[list[Output]]:  # fmt: skip
         """The `nbest` outputs for each input, with their scores, best first; see `generate`."""
         texts = self._fields(texts, "texts")
-        prefixes = None if prefixes is None else _texts(prefixes, "prefixes")
+        prefixes = None if prefixes is None else as_texts(prefixes, "prefixes")
         if phrases is not None:
-            phrases = [_texts(some, f"phrases[{i}]") for i, some in enumerate(_listed(phrases, "phrases", "lists"))]
+            phrases = [as_texts(some, f"phrases[{i}]") for i, some in enumerate(as_list(phrases, "phrases", "lists"))]
         for name, given in (("prefixes", prefixes), ("phrases", phrases)):
             if given is not None and len(given) != len(texts):
                 raise DataError(f"{len(given)} {name} for {len(texts)} inputs; give one for each")
@@ -133,8 +131,8 @@ class System:
         given = self._fields(sources, "sources")
         if targets is None:
             return self.task.score([""] * len(given), given)
-        wanted = _texts(targets, "targets")
-        _check_counts(given, wanted)
+        wanted = as_texts(targets, "targets")
+        check_counts(given, wanted)
         return self.task.score(given, wanted)
 
     def choose(
@@ -146,7 +144,9 @@ class System:
 
         A question that is too long for the model gets None, and `on_problem` (or a warning) says why.
         """
-        asked = [_question(q, f"questions: number {i}") for i, q in enumerate(_listed(questions, "questions", "pairs"))]
+        asked = [
+            as_question(q, f"questions: number {i}") for i, q in enumerate(as_list(questions, "questions", "pairs"))
+        ]
         return choose(self.task, asked, Choosing(**how), on_problem or _warn)
 
     def last_words(self, files: Paths, *, warn: Warn = warnings.warn) -> Evaluation:
@@ -175,8 +175,8 @@ class System:
         example = source if isinstance(source, Example) else None
         source = self._field(source.source if isinstance(source, Example) else source, "source")
         if target is not None and not isinstance(target, str):
-            raise TypeError(f"target should be one string, not {_shown(target)}")
-        _check_text(target or "", "the target")
+            raise TypeError(f"target should be one string, not {with_type(target)}")
+        check_text(target or "", "the target")
         x = self.task.item(source)
         task = with_edits(self.task, x, edits) if edits else self.task
         y: Sequence[int]
@@ -226,7 +226,7 @@ class System:
         least probable word, source words that nothing attended to, and repetition (`Doubt`). Of a document, the most
         doubtful sentences are those to read first. A source that cannot be used gets None, and `on_problem` (or a
         warning) says why."""
-        given = None if targets is None else _texts(targets, "targets")
+        given = None if targets is None else as_texts(targets, "targets")
         settings = self.search_settings(**search)
         return doubts(self.task, self._fields(sources, "sources"), settings, on_problem or _warn, given)
 
@@ -240,10 +240,10 @@ class System:
 
     def align(self, sources: Iterable[Input], targets: Iterable[str]) -> list[list[tuple[int, int]]]:
         """Links (source word, target word) that the attention makes."""
-        sources, targets = self._fields(sources, "sources"), _texts(targets, "targets")
+        sources, targets = self._fields(sources, "sources"), as_texts(targets, "targets")
         if not isinstance(self.task, TextGeneration):
             raise ConfigError("this model does not write a text from a source, so there is nothing to align")
-        _check_counts(sources, targets)
+        check_counts(sources, targets)
         return self.task.align(self.task.source.encode_many(sources), self.task.target.encode_many(targets))
 
     def stream(self, lines: Iterable[str]) -> Iterator[list[float]]:
@@ -251,7 +251,7 @@ class System:
         if not isinstance(self.task, LanguageModeling):
             raise ConfigError("only a language model (source.kind none) reads a text on and on")
         if isinstance(lines, str | bytes):
-            raise TypeError(f"lines should be lines of a text, not {_shown(lines)}; give text.splitlines()")
+            raise TypeError(f"lines should be lines of a text, not {with_type(lines)}; give text.splitlines()")
         return self.task.stream(lines)
 
     def sentence_embeddings(self, texts: Iterable[Input]) -> NDArray[np.float32]:
@@ -265,20 +265,20 @@ class System:
     def _fields(self, given: Iterable[Field], name: str) -> list[Field]:
         """A list of inputs: strings or, of several sources, tuples of them."""
         if len(self.config.sources) == 1:
-            return _texts(given, name)
-        listed = _listed(given, name, f"tuples of {len(self.config.sources)} strings")
+            return as_texts(given, name)
+        listed = as_list(given, name, f"tuples of {len(self.config.sources)} strings")
         return [self._field(field, f"{name}: number {i}") for i, field in enumerate(listed)]
 
     def _field(self, field: Input, name: str) -> Field:
         count = len(self.config.sources)
         if count == 1:
             if not isinstance(field, str):
-                raise TypeError(f"{name} should be one string, not {_shown(field)}")
-            _check_text(field, f"the {name}")
+                raise TypeError(f"{name} should be one string, not {with_type(field)}")
+            check_text(field, f"the {name}")
             return field
         if isinstance(field, str) or not isinstance(field, Sequence) or len(field) != count:
-            raise TypeError(f"{name} should be {count} strings, one for each source, not {_shown(field)}")
-        return tuple(_texts(field, name))
+            raise TypeError(f"{name} should be {count} strings, one for each source, not {with_type(field)}")
+        return tuple(as_texts(field, name))
 
     def evaluate(
         self, files: Paths | None = None, *, warn: Warn = warnings.warn, advance: Advance = lambda count: None,
@@ -389,48 +389,6 @@ class System:
             save_tensors(new / WEIGHTS, weights(self.task.model))
             mark(new, MODEL, tokens=token_files(new))
         return Path(folder)
-
-
-def _texts(given: Iterable[str], name: str) -> list[str]:
-    """A list of what any iterable of strings gives; what is none is refused with what it is."""
-    texts = _listed(given, name, "strings", "; for one text write [text]")
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"{name} should be strings, but number {i} is {_shown(text)}")
-        _check_text(text, f"{name}: number {i}")
-    return texts
-
-
-def _listed(given: Iterable[T], name: str, of: str, hint: str = "") -> list[T]:
-    """A list of what any iterable gives, save a string."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} should be a list of {of}, not {_shown(given)}{hint}")
-    return list(given)
-
-
-def _question(given: Question | tuple[str, Sequence[str]], name: str) -> Question:
-    if isinstance(given, Question):
-        return given
-    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2 or not isinstance(given[0], str):
-        raise TypeError(f"{name} should be a pair (context, candidates), not {_shown(given)}")
-    return Question(given[0], tuple(_texts(given[1], f"{name}, candidates")))
-
-
-def _check_counts(sources: Sequence[Field], targets: Sequence[str]) -> None:
-    if len(sources) != len(targets):
-        raise DataError(f"{len(sources)} sources but {len(targets)} targets; each source needs its target")
-
-
-def _check_text(text: str, name: str) -> None:
-    """Refuse half characters, such as bytes of another encoding become on a command line."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{name} is not UTF-8 text (character {error.start + 1}: {text[error.start]!r})") from None
-
-
-def _shown(value: object) -> str:
-    return f"{shown(value, 40)} ({type(value).__name__})"
 
 
 def load(
